@@ -1,0 +1,103 @@
+"""How a budget of rollouts is split: C = B_p · n · M.
+
+B_p (`problems_per_batch`) problems a step, n (`rollouts_per_problem`) rollouts for each of them,
+M (`steps`) update steps. C counts rollouts *generated*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from isolaw.errors import Problem
+
+
+@dataclass(frozen=True, order=True)
+class Allocation:
+    """One split of a sampling budget.
+
+    Attributes
+    ----------
+    problems_per_batch, rollouts_per_problem, steps
+        B_p, n and M; positive integers (M may be 0: nothing was affordable).
+
+    >>> Allocation(32, 64, 10).compute
+    20480
+    """
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.problems_per_batch < 1 or self.rollouts_per_problem < 1 or self.steps < 0:
+            raise ValueError(f"B_p and n must be at least 1 and M at least 0, got {self}")
+
+    @property
+    def batch_rollouts(self) -> int:
+        """B = B_p · n, rollouts per step."""
+        return self.problems_per_batch * self.rollouts_per_problem
+
+    @property
+    def compute(self) -> int:
+        """C = B_p · n · M, rollouts generated in all."""
+        return self.batch_rollouts * self.steps
+
+    @classmethod
+    def within(cls, compute: float, problems_per_batch: int, rollouts_per_problem: int) -> Allocation:
+        """Return the longest run that the budget pays for: M = floor(C / (n · B_p)).
+
+        >>> Allocation.within(1e6, 32, 512)
+        Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=61)
+        """
+        steps = int(compute // (problems_per_batch * rollouts_per_problem))
+        return cls(problems_per_batch, rollouts_per_problem, steps)
+
+
+def grid(
+    problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the (B_p, n) pairs with B_p · n within the cap, and those above it.
+
+    >>> kept, dropped = grid([32, 64], [8, 16], 512)
+    >>> kept, dropped
+    ([(32, 8), (32, 16), (64, 8)], [(64, 16)])
+    """
+    pairs = [(b, n) for b in sorted(set(problems_per_batch)) for n in sorted(set(rollouts_per_problem))]
+    return (
+        [p for p in pairs if p[0] * p[1] <= max_batch_rollouts],
+        [p for p in pairs if p[0] * p[1] > max_batch_rollouts],
+    )
+
+
+def grid_problems(
+    problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
+) -> list[Problem]:
+    """Return a problem for each grid value that fits under the cap with no partner at all.
+
+    A rectangular grid under a cap loses its corner, as in the paper; a value that loses
+    *everything* is a mistake.
+    """
+    axes = {
+        "problems_per_batch": sorted(set(problems_per_batch)),
+        "rollouts_per_problem": sorted(set(rollouts_per_problem)),
+    }
+    out = []
+    for name, other in [
+        ("problems_per_batch", "rollouts_per_problem"),
+        ("rollouts_per_problem", "problems_per_batch"),
+    ]:
+        least = axes[other][0]
+        out += [
+            Problem(
+                f"grid.{name}",
+                f"a batch of {value} · {least} = {value * least} rollouts is above the cap, "
+                f"even with the smallest {other}",
+                found=value,
+                accepted=f"at most {max_batch_rollouts // least} "
+                f"(limits.max_batch_rollouts = {max_batch_rollouts})",
+            )
+            for value in axes[name]
+            if value * least > max_batch_rollouts
+        ]
+    return out[:1] if len(axes["problems_per_batch"]) == len(axes["rollouts_per_problem"]) == 1 else out

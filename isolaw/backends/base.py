@@ -1,0 +1,88 @@
+"""The protocol between the sweep engine and what trains.
+
+A backend knows how to make one run; an executor knows where. `run` yields a `Checkpoint` at each
+step of ``spec.schedule()``; whoever consumes it stores the rows and, when it wants to, calls
+``checkpoint.save(folder)`` before it asks for the next one. Given that folder back as
+``ctx.state``, `run` must continue so that the finished run equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from isolaw.errors import Problem
+from isolaw.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured value at a checkpoint."""
+
+    eval_set: str
+    metric: str
+    value: float
+    n_problems: int | None = None
+    n_samples: int | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known after ``step`` updates.
+
+    Attributes
+    ----------
+    step, compute, tokens
+        updates made, rollouts generated, tokens generated (None where there are none).
+    rows
+        the measured values.
+    save
+        writes all that `Backend.run` needs to continue from here into an empty folder.
+    final
+        True for the last checkpoint of the horizon.
+    """
+
+    step: int
+    compute: int
+    rows: list[Row]
+    save: Callable[[Path], None] = field(repr=False, compare=False)
+    tokens: int | None = None
+    final: bool = False
+
+    def line(self, wall_s: float) -> dict[str, Any]:
+        """Return the checkpoint as one JSON-able line of ``points.jsonl``."""
+        return {
+            "step": self.step,
+            "compute": self.compute,
+            "tokens": self.tokens,
+            "wall_s": round(wall_s, 6),
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What an executor gives to a run: ``state``, the folder to continue from, or None."""
+
+    state: Path | None = None
+
+
+class Backend(Protocol):
+    """How one run is made."""
+
+    name: str
+    version: int  # of its semantics: raise it when the same spec gives other numbers
+
+    def resolve(self, spec: RunSpec) -> RunSpec:
+        """Fill in the backend's defaults and content hashes; raise `SpecError` on bad options."""
+        ...
+
+    def check(self, spec: RunSpec) -> list[Problem]:
+        """Return everything that is wrong with a resolved spec, before anything is spent."""
+        ...
+
+    def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
+        """Make the run, or what is left of it after ``ctx.state``."""
+        ...

@@ -1,0 +1,161 @@
+"""The replay backend: plays recorded runs back as if they were being trained.
+
+A table of real curves becomes a backend: the same plans, store, resume and statistics, at no cost.
+Every recorded checkpoint within the horizon is played as it was recorded; nothing is interpolated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from isolaw.backends.base import Checkpoint, Row, RunContext
+from isolaw.errors import DataError, Problem, SpecError
+from isolaw.logs.table import Mapped, read_table
+from isolaw.runs import Runs
+from isolaw.spec import RunSpec, canonical_json, parse_section
+
+
+class Options(BaseModel):
+    """The ``[replay]`` section: a table, and how its columns map (as in ``isolaw fit``)."""
+
+    model_config = ConfigDict(extra="forbid")
+    source: str
+    metric: str | None = None
+    columns: dict[str, str] = {}
+    derive: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+
+
+class Replay:
+    """`Backend` over a recorded table."""
+
+    name = "replay"
+    version = 1
+
+    def resolve(self, spec: RunSpec) -> RunSpec:
+        """Read the table once; identity takes its hash and its mapping, never its path."""
+        options = parse_section(Options, spec.options or spec.sources, prefix="replay")
+        path = Path(options.source).resolve()
+        try:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            reason = f"{path}: {error.strerror or error}"
+            raise SpecError([Problem("replay.source", reason, found=options.source)]) from None
+        mapping = options.model_dump(exclude={"source"}, exclude_defaults=True)
+        runs = _table(str(path), digest, canonical_json(mapping))
+        sets = sorted(set(runs.points["problem_set"]))
+        if len(sets) > 1 and spec.problems.set not in sets:
+            raise SpecError([Problem("problems.set", found=spec.problems.set, accepted=", ".join(sets))])
+        name = spec.problems.set if len(sets) > 1 else sets[0]
+        return spec.model_copy(
+            update={
+                "backend_version": self.version,
+                "options": mapping,
+                "content": {"table": digest},
+                "sources": {"source": str(path), **mapping},
+                "problems": spec.problems.model_copy(update={"set": name}),
+            }
+        )
+
+    def check(self, spec: RunSpec) -> list[Problem]:
+        """Return a problem when the table holds no such run, or more than one."""
+        runs = _runs(spec)
+        found = _matching(spec, runs)
+        if len(found) == 1:
+            return []
+        where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
+        if len(found) > 1:
+            return [Problem("replay.source", f"{len(found)} recorded runs have {where}", found=found)]
+        table = runs.table()
+        there = sorted(
+            {
+                (int(row.problems_per_batch), int(row.rollouts_per_problem), int(row.seed))
+                for row in table.itertuples()
+            }
+        )
+        shown = ", ".join(map(str, there[:12])) + (" …" if len(there) > 12 else "")
+        return [Problem("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
+
+    def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
+        """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""
+        runs = _runs(spec)
+        points = runs.points
+        points = points[(points["run_id"] == _matching(spec, runs)[0]) & (points["compute"] <= spec.compute)]
+        if points.empty:
+            raise DataError(f"{spec.sources['source']}: the run has no checkpoint within C = {spec.compute}")
+        last = int(points["step"].max())
+        done = json.loads((ctx.state / "state.json").read_text())["step"] if ctx.state else -1
+        for step, rows in points.groupby("step", sort=True):
+            if int(step) <= done:  # type: ignore[call-overload]
+                continue
+
+            def save(folder: Path, step: int = int(step)) -> None:  # type: ignore[call-overload]
+                (folder / "state.json").write_text(json.dumps({"step": step}))
+
+            first = rows.iloc[0]
+            yield Checkpoint(
+                step=int(step),  # type: ignore[call-overload]
+                compute=int(first["compute"]),
+                tokens=_optional(first["tokens"]),
+                rows=[
+                    Row(r.eval_set, r.metric, float(r.value), _optional(r.n_problems), _optional(r.n_samples))
+                    for r in rows.itertuples()
+                ],
+                save=save,
+                final=int(step) == last,  # type: ignore[call-overload]
+            )
+
+    def axes(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what the whole table offers: the default grid, seeds and horizon of a sweep."""
+        probe = RunSpec(
+            backend=self.name, problems_per_batch=1, rollouts_per_problem=1, compute=1, options=options
+        )
+        runs = _runs(self.resolve(probe))
+        table = runs.table()
+        return {
+            "problems_per_batch": sorted({int(v) for v in table["problems_per_batch"]}),
+            "rollouts_per_problem": sorted({int(v) for v in table["rollouts_per_problem"]}),
+            "seeds": sorted({int(v) for v in table["seed"]}),
+            "compute": int(runs.points["compute"].max()),
+            "max_batch_rollouts": int((table["problems_per_batch"] * table["rollouts_per_problem"]).max()),
+        }
+
+
+BACKEND = Replay()
+
+
+def _runs(spec: RunSpec) -> Runs:
+    mapping = {k: v for k, v in spec.sources.items() if k != "source"}
+    return _table(spec.sources["source"], spec.content["table"], canonical_json(mapping))
+
+
+@lru_cache(maxsize=4)
+def _table(path: str, digest: str, mapping: str) -> Runs:
+    """Read the table once for each content (``digest`` is the cache's key) and mapping."""
+    options: dict[str, Any] = json.loads(mapping)
+    metric = options.pop("metric", None)
+    return read_table(path, Mapped(**options), metric)
+
+
+def _matching(spec: RunSpec, runs: Runs) -> list[str]:
+    table = runs.table()
+    same = (
+        (table["problems_per_batch"] == spec.problems_per_batch)
+        & (table["rollouts_per_problem"] == spec.rollouts_per_problem)
+        & (table["seed"] == spec.seed)
+        & (table["problem_set"] == spec.problems.set)
+    )
+    return [str(r) for r in table.index[np.asarray(same)]]
+
+
+def _optional(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)

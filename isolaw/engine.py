@@ -1,0 +1,332 @@
+"""A sweep: plan it, skip what is done, execute the rest, collect.
+
+`plan` writes nothing and finds everything that is wrong; `sweep` spends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isolaw import allocation, backends
+from isolaw.errors import Problem, RunError, SpecError, StoreError
+from isolaw.executors import inline, processes
+from isolaw.executors.base import Event
+from isolaw.runs import Runs
+from isolaw.spec import RunSpec, SweepSpec
+from isolaw.store import SweepStore
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep would do.
+
+    Attributes
+    ----------
+    spec
+        the resolved sweep.
+    runs
+        all its runs.
+    todo
+        ids of the runs that are not finished up to their horizon.
+    remaining
+        rollouts left to generate.
+    notes
+        what was left out or filled in, in words.
+    """
+
+    spec: SweepSpec
+    runs: list[RunSpec]
+    todo: list[str]
+    remaining: int
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of the whole sweep, finished ones included."""
+        return sum(run.steps * run.batch_rollouts for run in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON-able data."""
+        return {
+            "runs": len(self.runs),
+            "todo": len(self.todo),
+            "rollouts": self.rollouts,
+            "remaining_rollouts": self.remaining,
+            "configurations": sorted({(r.problems_per_batch, r.rollouts_per_problem) for r in self.runs}),
+            "seeds": list(self.spec.sweep.seeds),
+            "compute": self.spec.sweep.compute,
+            "notes": self.notes,
+        }
+
+
+def plan(spec: SweepSpec, out: str | Path) -> Plan:
+    """Resolve a sweep against its directory; nothing is written.
+
+    Raises
+    ------
+    SpecError
+        everything that is wrong with the spec, at once, also in the backend's eyes.
+    StoreError
+        the directory holds something else, or a sweep of another recipe.
+    """
+    store = SweepStore(out)
+    store.claim()
+    backends.get(spec.sweep.backend)
+    notes: list[str] = []
+    if spec.sweep.backend == "replay":
+        spec = _with_table_axes(spec)
+    spec = _with_schedule(spec, store, notes)
+    pairs, dropped = allocation.grid(
+        spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+    )
+    problems = allocation.grid_problems(
+        spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+    )
+    if problems:
+        raise SpecError(problems)
+    if dropped:
+        notes.append(
+            f"left out above limits.max_batch_rollouts = {spec.limits.max_batch_rollouts}: "
+            + ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
+        )
+    runs = _resolved_runs(spec, pairs)
+    _check_directory(store, spec, runs)
+    todo, remaining = [], 0
+    for run in runs:
+        done = store.run(run.run_id).done_compute() // run.batch_rollouts
+        if done < run.steps:
+            todo.append(run.run_id)
+            remaining += (run.steps - done) * run.batch_rollouts
+    return Plan(spec, runs, todo, remaining, notes)
+
+
+def sweep(
+    spec: SweepSpec | Mapping[str, Any] | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+) -> Runs:
+    """Run a sweep and return its runs.
+
+    Parameters
+    ----------
+    spec
+        a `SweepSpec`, its sections as a mapping, or a TOML file; None is a small bandit grid.
+    out
+        the sweep's directory; a second call continues there. None: a temporary one, then deleted.
+    on_event
+        called with each `Event`.
+
+    Raises
+    ------
+    SpecError, StoreError
+        before anything is spent.
+    RunError
+        every run failed. (Some failed: see `status`.)
+
+    >>> runs = sweep({"sweep": {"compute": 20_000, "seeds": 2},
+    ...               "grid": {"rollouts_per_problem": [8, 16]},
+    ...               "problems": {"n_train": 64, "n_validation": 50},
+    ...               "evaluation": {"points": 5}, "executor": {"kind": "inline"}})
+    >>> runs
+    <Runs: 4 runs, 2 configurations, ... rows>
+    """
+    written = None
+    if spec is None or isinstance(spec, str | Path):
+        if spec is not None:
+            written = Path(spec).read_text(encoding="utf-8") if Path(spec).is_file() else None
+        spec = SweepSpec.read(spec)
+    elif not isinstance(spec, SweepSpec):
+        spec = SweepSpec.parse(spec)
+    if out is not None:
+        return _run(spec, Path(out), written, on_event)
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
+        return _run(spec, Path(folder), written, on_event)
+
+
+def _run(
+    spec: SweepSpec, out: Path, written: str | None, on_event: Callable[[Event], None] | None
+) -> Runs:
+    for event in execute(plan(spec, out), out, written):
+        if on_event is not None:
+            on_event(event)
+    runs = SweepStore(out).collect()
+    state = status(out)
+    if state["failed"] and not state["done"]:
+        raise RunError(f"{out}: every run failed; the first: {state['failures'][0]['cause']}")
+    return runs
+
+
+def execute(planned: Plan, out: str | Path, written: str | None = None) -> Iterator[Event]:
+    """Execute a plan, event by event, and publish ``points.parquet`` at the end.
+
+    The directory is locked for as long as the iterator lives.
+    """
+    store = SweepStore(out)
+    store.claim()
+    with store.lock():
+        store.write_spec(planned.spec, written)
+        for run in planned.runs:
+            store.run(run.run_id).create(run)
+        if planned.todo:
+            yield from _executor(planned, store.directory)
+        if any(store.run(run.run_id).lines() for run in planned.runs):
+            store.publish(store.collect())
+
+
+def _executor(planned: Plan, directory: Path) -> Iterator[Event]:
+    chosen = planned.spec.executor
+    if chosen.kind == "inline":
+        return inline.run(directory, planned.todo)
+    return processes.run(directory, planned.todo, chosen.jobs or os.cpu_count() or 1)
+
+
+def status(out: str | Path) -> dict[str, Any]:
+    """Return how a sweep stands: counts of its runs, rollouts done and to do, failures.
+
+    Raises
+    ------
+    StoreError
+        the directory holds no sweep.
+    """
+    store = SweepStore(out)
+    if not store.exists:
+        raise StoreError(f"{out}: not a sweep's directory (it has no sweep.json)")
+    spec = store.read_spec()
+    counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
+    failures, generated, total = [], 0, 0
+    for run_id in store.run_ids():
+        run = store.run(run_id)
+        run_spec, lines, failure = run.read_spec(), run.lines(), run.failure
+        generated += lines[-1]["compute"] if lines else 0
+        total += run_spec.steps * run_spec.batch_rollouts
+        if failure is not None:
+            counts["failed"] += 1
+            failures.append(
+                {
+                    "run_id": run_id,
+                    "problems_per_batch": run_spec.problems_per_batch,
+                    "rollouts_per_problem": run_spec.rollouts_per_problem,
+                    "seed": run_spec.seed,
+                    "cause": failure["cause"],
+                }
+            )
+        elif run.done_compute() // run_spec.batch_rollouts >= run_spec.steps:
+            counts["done"] += 1
+        else:
+            counts["started" if lines else "waiting"] += 1
+    return {
+        "directory": str(out),
+        "backend": spec.sweep.backend,
+        "compute": spec.sweep.compute,
+        "runs": sum(counts.values()),
+        **counts,
+        "rollouts": generated,
+        "rollouts_planned": total,
+        "failures": failures,
+    }
+
+
+def _with_table_axes(spec: SweepSpec) -> SweepSpec:
+    """For replay: what the user left open is all that the table offers."""
+    from isolaw.backends.replay import BACKEND
+
+    offered = BACKEND.axes(spec.replay)
+    grid = {
+        key: offered[key]
+        for key in ("problems_per_batch", "rollouts_per_problem")
+        if key not in spec.grid.model_fields_set
+    }
+    section = {
+        key: offered[key] for key in ("seeds", "compute") if key not in spec.sweep.model_fields_set
+    }
+    limits = {} if spec.limits.model_fields_set else {"max_batch_rollouts": offered["max_batch_rollouts"]}
+    data = spec.model_dump(mode="json", exclude_unset=True)
+    for name, values in {"grid": grid, "sweep": section, "limits": limits}.items():
+        data[name] = {**data.get(name, {}), **values}
+    return SweepSpec.parse(data)
+
+
+def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
+    """Fill in the evaluation schedule: a directory keeps the one it began with."""
+    given = spec.evaluation
+    if store.exists:
+        kept = store.read_spec().evaluation
+        changed = [
+            Problem(f"evaluation.{name}", "differs from the sweep in the directory", found=asked, accepted=str(was))
+            for name in type(given).model_fields
+            if name != "horizons"
+            and (asked := getattr(given, name)) != (was := getattr(kept, name))
+            and not (name in ("start", "end") and asked is None)
+        ]
+        if changed:
+            raise SpecError(changed, source=str(store.directory))
+        horizons = sorted({*kept.horizons, spec.sweep.compute})
+        if spec.sweep.compute < max(kept.horizons):
+            notes.append(f"the directory already goes to C = {max(kept.horizons)}; nothing is shortened")
+        evaluation = kept.model_copy(update={"horizons": tuple(horizons)})
+    else:
+        batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
+        compute = spec.sweep.compute
+        evaluation = given.model_copy(
+            update={
+                "start": given.start or min(*batches, compute),
+                "end": given.end or compute,
+                "horizons": (compute,),
+            }
+        )
+    return spec.model_copy(update={"evaluation": evaluation})
+
+
+def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> list[RunSpec]:
+    backend = backends.get(spec.sweep.backend)
+    axes = spec.grid.recipe_axes
+    runs, problems = [], []
+    horizon = max(spec.sweep.compute, *spec.evaluation.horizons)
+    for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
+        run = RunSpec(
+            backend=spec.sweep.backend,
+            problems_per_batch=b,
+            rollouts_per_problem=n,
+            recipe=spec.recipe.model_validate({**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))}),
+            problems=spec.problems,
+            options=getattr(spec, spec.sweep.backend),
+            compute=horizon,
+            evaluation=spec.evaluation,
+        )
+        if run.steps < 1:
+            accepted = f"at least one batch, {run.batch_rollouts} (B_p = {b}, n = {n})"
+            problems.append(Problem("sweep.compute", found=spec.sweep.compute, accepted=accepted))
+            continue
+        for seed in spec.sweep.seeds:
+            resolved = backend.resolve(run.model_copy(update={"seed": seed}))
+            problems += backend.check(resolved)
+            runs.append(resolved)
+    if problems:
+        raise SpecError(list({str(p): p for p in problems}.values()))
+    return runs
+
+
+def _check_directory(store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec]) -> None:
+    """Refuse to mix recipes, problem sets or backends in one directory: they are other sweeps."""
+    there = store.run_ids() if store.exists else []
+    if not there:
+        return
+    old, new = store.run(there[0]).read_spec().identity(), runs[0].identity()
+    differing = []
+    for part in ("backend", "recipe", "problems", "options", "content"):
+        was, asked = old[part], new[part]
+        if not isinstance(was, dict):
+            was, asked = {"": was}, {"": asked}
+        for key in sorted({*was, *asked} - set(spec.grid.recipe_axes if part == "recipe" else ())):
+            if was.get(key) != asked.get(key):
+                name = f"{part}.{key}".rstrip(".")
+                differing.append(f"{name} is {was.get(key)!r} there and {asked.get(key)!r} here")
+    if differing:
+        raise StoreError(f"{store.directory}: holds another sweep ({'; '.join(differing)}); use a new --out")

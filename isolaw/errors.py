@@ -1,0 +1,103 @@
+"""What can go wrong, as one small tree.
+
+::
+
+    IsolawError            anything isolaw raises on purpose                    exit code 1
+    ├── InputError         the user's input is wrong; nothing was changed       exit code 2
+    │   ├── SpecError      a sweep file or a ``--set`` (all problems at once)
+    │   ├── DataError      a table, a log or a law file
+    │   └── StoreError     a sweep directory: foreign, locked, damaged
+    ├── Refused            the data cannot carry the answer; says what to add   exit code 1
+    └── RunError           a run failed while it was executing                  exit code 1
+
+>>> print(Problem("grid.rollouts_per_proble", found=[8], nearest="grid.rollouts_per_problem"))
+grid.rollouts_per_proble: found [8]; did you mean 'grid.rollouts_per_problem'?
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class IsolawError(Exception):
+    """Base of everything isolaw raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(IsolawError):
+    """The user's input is wrong; nothing was spent and nothing was written."""
+
+    exit_code = 2
+
+
+class DataError(InputError):
+    """A table, log or law file cannot be used as it is."""
+
+
+class StoreError(InputError):
+    """A sweep directory cannot be used: it is foreign, locked or damaged."""
+
+
+class Refused(IsolawError):
+    """The data cannot carry the answer; the message says which runs to add."""
+
+
+class RunError(IsolawError):
+    """A run failed while it was executing."""
+
+
+_NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where, what was found, what is accepted, the nearest valid name."""
+
+    where: str
+    message: str = ""
+    found: Any = _NOTHING
+    accepted: str = ""
+    nearest: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.message] if self.message else []
+        if self.found is not _NOTHING:
+            parts.append(f"found {self.found!r}")
+        if self.accepted:
+            parts.append(f"accepted: {self.accepted}")
+        if self.nearest:
+            parts.append(f"did you mean {self.nearest!r}?")
+        return f"{self.where}: " + "; ".join(parts)
+
+
+class SpecError(InputError):
+    """Everything that is wrong with a sweep's specification, at once.
+
+    Attributes
+    ----------
+    problems
+        one `Problem` for each fault.
+    """
+
+    def __init__(self, problems: Sequence[Problem], source: str = "") -> None:
+        self.problems = list(problems)
+        head = f"{source}: " if source else ""
+        if len(self.problems) == 1:
+            super().__init__(f"{head}{self.problems[0]}")
+        else:
+            lines = "\n".join(f"  - {p}" for p in self.problems)
+            super().__init__(f"{head}{len(self.problems)} problems\n{lines}")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return the valid name closest to ``name``, or ``""`` when none is close.
+
+    >>> nearest("rollouts_per_prblem", ["rollouts_per_problem", "seed"])
+    'rollouts_per_problem'
+    """
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return close[0] if close else ""

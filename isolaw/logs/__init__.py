@@ -1,0 +1,1 @@
+"""Readers: whatever holds curves becomes `isolaw.runs.Runs`."""

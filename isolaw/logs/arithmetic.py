@@ -1,0 +1,70 @@
+"""Arithmetic on columns, for ``--derive "compute=prompts_seen*rollout_n"``.
+
+Numbers, column names, ``+ - * / //``, and brackets: nothing else is accepted and nothing is evaluated
+as code.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from isolaw.errors import DataError, nearest
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+_ACCEPTED = "numbers, column names, + - * / // and brackets"
+_LONGEST = 1_000
+
+
+def derive(expression: str, columns: Mapping[str, Any]) -> Any:
+    """Return the value of ``expression`` over ``columns`` (arrays or Series of one length).
+
+    Raises
+    ------
+    DataError
+        anything but arithmetic, an unknown column, or a column that is not numeric.
+
+    >>> derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
+    array([4., 6.])
+    """
+    if len(expression) > _LONGEST:
+        raise DataError(f"--derive: the expression is longer than {_LONGEST} characters")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise DataError(f"--derive {expression!r}: not arithmetic; accepted: {_ACCEPTED}") from None
+    with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
+        return _value(tree, columns, expression)
+
+
+def _value(node: ast.expr, columns: Mapping[str, Any], expression: str) -> Any:
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        left, right = _value(node.left, columns, expression), _value(node.right, columns, expression)
+        return _BINARY[type(node.op)](left, right)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, columns, expression)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return np.float64(node.value)
+    if isinstance(node, ast.Name):
+        if node.id not in columns:
+            close = nearest(node.id, columns)
+            hint = f"did you mean {close!r}?" if close else f"columns: {', '.join(map(str, columns))}"
+            raise DataError(f"--derive {expression!r}: no column {node.id!r}; {hint}")
+        numbers = pd.to_numeric(columns[node.id], errors="coerce")
+        if np.all(pd.isna(numbers)):
+            raise DataError(f"--derive {expression!r}: column {node.id!r} is not numeric")
+        return np.asarray(numbers, dtype=np.float64)
+    raise DataError(
+        f"--derive {expression!r}: {ast.unparse(node)!r} is not arithmetic on columns; accepted: {_ACCEPTED}"
+    )

@@ -1,0 +1,205 @@
+"""Tables as runs: a CSV or Parquet file, its columns mapped to the data model's names.
+
+A *long* table has columns ``metric`` and ``value``; in a *wide* one the metric is a column's name.
+A run is one combination of the identity columns: problem set, algorithm, B_p, n, seed, and every
+further column that was mapped to a name of the user's own (``lr=learning_rate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from isolaw.errors import DataError, nearest
+from isolaw.logs.arithmetic import derive
+from isolaw.runs import COLUMNS, Runs, read_parquet
+
+IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
+_DEFAULTS: dict[str, Any] = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0, "eval_set": "validation"}
+PARQUET_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """How a foreign table's columns become ours.
+
+    Attributes
+    ----------
+    columns
+        our name → the table's column.
+    derive
+        our name → arithmetic on columns (`isolaw.logs.arithmetic`).
+    constants
+        our name → one value for all rows.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    derive: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.columns or self.derive or self.constants)
+
+    def apply(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
+        """Return ``frame`` with the mapped columns added or replaced."""
+        out = frame.copy()
+        for name, column in self.columns.items():
+            if column not in frame.columns:
+                close = nearest(column, map(str, frame.columns))
+                hint = f"did you mean {close!r}? " if close else ""
+                raise DataError(
+                    f"{source}: --column {name}={column}: no column {column!r}; {hint}"
+                    f"columns: {', '.join(map(str, frame.columns))}"
+                )
+            out[name] = frame[column]
+        for name, expression in self.derive.items():
+            out[name] = derive(expression, dict(out.items()))
+        for name, value in self.constants.items():
+            out[name] = value
+        return out
+
+
+def load(path: str | Path) -> pd.DataFrame:
+    """Read a CSV or Parquet file, told apart by content; the index is the line (CSV) or row number.
+
+    Raises
+    ------
+    DataError
+        missing, empty, binary, or not a table.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(65_536)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if not head.strip():
+        raise DataError(f"{path}: the file is empty")
+    if head.startswith(PARQUET_MAGIC):
+        frame = read_parquet(path).to_pandas()
+        return frame.set_axis(range(1, len(frame) + 1))
+    if b"\0" in head:
+        raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
+    try:
+        frame = pd.read_csv(path, encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+        raise DataError(f"{path}: not a CSV table ({str(error).strip()})") from None
+    if frame.empty:
+        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
+    return frame.set_axis(range(2, len(frame) + 2))
+
+
+def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | None = None) -> Runs:
+    """Read a table as `Runs`.
+
+    Parameters
+    ----------
+    path
+        CSV or Parquet.
+    mapped
+        how columns are named there.
+    metric
+        in a wide table, the column that holds the rewards; ``avg@4`` unless given.
+
+    Raises
+    ------
+    DataError
+        the file, the mapping, or the content cannot be used; the message says which and how to mend it.
+    """
+    source = str(path)
+    frame = load(path)
+    if set(COLUMNS) <= set(frame.columns) and not mapped:
+        return Runs.from_parquet(path) if not source.endswith(".csv") else Runs(frame, source=source)
+    mapped = mapped or Mapped()
+    table = mapped.apply(frame, source)
+    notes: list[str] = []
+    if not {"metric", "value"} <= set(table.columns):
+        table = _widened(table, metric or "avg@4", source)
+    _require_configuration(table, source, frame)
+    for name, value in _DEFAULTS.items():
+        if name not in table.columns:
+            table[name] = value
+    own = [name for name in (*mapped.columns, *mapped.derive, *mapped.constants) if name not in COLUMNS]
+    attributes_of = [name for name in own if name != metric]
+    identity = [*IDENTITY, *attributes_of]
+    empty = table[identity].isna()
+    if empty.any(axis=None):
+        name = next(c for c in identity if empty[c].any())
+        raise DataError(f"{source}: {name} is empty in row {table.index[empty[name]][0]}")
+    table["run_id"] = _run_ids(table, identity)
+    notes += _fill_step_and_compute(table, source)
+    attributes = {
+        str(row["run_id"]): {name: _plain(row[name]) for name in attributes_of}
+        for row in table.drop_duplicates("run_id").to_dict("records")
+        if attributes_of
+    }
+    return Runs(table, attributes, source=source, notes=tuple(notes))
+
+
+def _widened(table: pd.DataFrame, metric: str, source: str) -> pd.DataFrame:
+    if metric not in table.columns:
+        close = nearest(metric, map(str, table.columns))
+        hint = f"did you mean {close!r}? " if close else ""
+        raise DataError(
+            f"{source}: no column {metric!r} for the metric; {hint}name one with --metric; "
+            f"columns: {', '.join(map(str, table.columns))}"
+        )
+    return table.assign(metric=metric, value=table[metric])
+
+
+def _require_configuration(table: pd.DataFrame, source: str, frame: pd.DataFrame) -> None:
+    missing = [c for c in ("problems_per_batch", "rollouts_per_problem") if c not in table.columns]
+    if "compute" not in table.columns and "step" not in table.columns:
+        missing.append("compute")
+    if missing:
+        ways = "; ".join(
+            f"{name}: --column {name}=<column> or "
+            + (f'--derive "{name}=<arithmetic>"' if name == "compute" else f"--constant {name}=<number>")
+            for name in missing
+        )
+        raise DataError(
+            f"{source}: unknown {', '.join(missing)}. {ways}. Columns: {', '.join(map(str, frame.columns))}"
+        )
+
+
+def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series[Any]:
+    """Readable ids: the identity's parts, in words."""
+    short = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
+    parts = []
+    for name in identity:
+        text = table[name].map(lambda v: str(_plain(v)))
+        parts.append(text if name in ("problem_set", "algorithm") else f"{short.get(name, name)}=" + text)
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = joined + "/" + part
+    return joined
+
+
+def _fill_step_and_compute(table: pd.DataFrame, source: str) -> list[str]:
+    """Derive whichever of step and compute the table lacks, and say so."""
+    if "step" not in table.columns:
+        # In the file's order; `Runs` then refuses compute that does not grow.
+        table["step"] = table.groupby(["run_id", "eval_set", "metric"]).cumcount()
+        if (pd.to_numeric(table["compute"], errors="coerce") > 0).all():
+            table["step"] += 1
+        return ["no step column: checkpoints are numbered in the file's order within each run"]
+    if "compute" not in table.columns:
+        product = np.ones(len(table))
+        for name in ("problems_per_batch", "rollouts_per_problem", "step"):
+            product = product * np.asarray(pd.to_numeric(table[name], errors="coerce"), dtype=np.float64)
+        table["compute"] = product
+        return ["no compute column: compute = problems_per_batch · rollouts_per_problem · step"]
+    return []
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as a plain one; a whole float as an integer."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,107 @@
+"""Metrics of correct counts: avg@k, best@k, worst@k and the pass@1 landscape.
+
+For one problem with K samples of which c were correct, the unbiased estimates over subsets of k ≤ K
+samples are (Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is its mirror)::
+
+    avg@k   = c / K
+    best@k  = 1 − C(K − c, k) / C(K, k)      at least one of k correct
+    worst@k = C(c, k) / C(K, k)              all k correct
+
+A metric of a problem set is the mean over its problems.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isolaw.errors import InputError
+
+_NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
+
+
+class Landscape(NamedTuple):
+    """How pass@1 is spread over problems: share at zero, Gini coefficient, histogram."""
+
+    zero_fraction: float
+    gini: float
+    histogram: NDArray[np.int64]
+
+
+def parse(metric: str) -> tuple[str, int] | None:
+    """Return ``("best", 4)`` for ``"best@4"``, and None for a name that is not of that form."""
+    match = _NAME.fullmatch(metric)
+    return (match[1], int(match[2])) if match else None
+
+
+def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.float64]:
+    """C(c, k) / C(K, k) as a product of k ratios, which neither overflows nor cancels."""
+    j = np.arange(k)
+    ratios = np.clip(correct[..., None] - j, 0, None) / (samples - j)
+    return np.asarray(np.prod(ratios, axis=-1))
+
+
+def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.float64]:
+    """Return the metric of each problem.
+
+    Parameters
+    ----------
+    metric
+        ``avg@k``, ``best@k`` or ``worst@k``.
+    correct
+        correct samples of each problem, integers in 0..``samples``, any shape.
+    samples
+        K, samples per problem; K ≥ k.
+
+    >>> per_problem("best@2", [0, 1, 4], samples=4)
+    array([0. , 0.5, 1. ])
+    """
+    parsed = parse(metric)
+    if parsed is None:
+        raise InputError(f"metric {metric!r}: accepted: avg@k, best@k, worst@k")
+    kind, k = parsed
+    counts = np.asarray(correct, dtype=np.int64)
+    if k > samples:
+        raise InputError(f"metric {metric!r} needs at least {k} samples per problem, there are {samples}")
+    if counts.size and (counts.min() < 0 or counts.max() > samples):
+        raise InputError(f"correct counts must be within 0..{samples}")
+    if kind == "avg":
+        return np.asarray(counts / samples)
+    if kind == "best":
+        return np.asarray(1.0 - _all_of(samples - counts, samples, k))
+    return _all_of(counts, samples, k)
+
+
+def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
+    """Return the metric of a problem set: the mean over problems of `per_problem`.
+
+    >>> evaluate("avg@4", [0, 2, 4], samples=4)
+    0.5
+    """
+    return float(np.mean(per_problem(metric, correct, samples)))
+
+
+def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> Landscape:
+    """Return the pass@1 landscape of a problem set.
+
+    Parameters
+    ----------
+    pass_at_1
+        success probability (or its estimate) of each problem, shape (problems,).
+    bins
+        equal bins of [0, 1].
+    zero_below
+        a problem counts as zero-pass below this (the paper's p < 0.02).
+
+    >>> landscape([0.0, 0.0, 1.0, 1.0], bins=2)
+    Landscape(zero_fraction=0.5, gini=0.5, histogram=array([2, 2]))
+    """
+    p = np.sort(np.asarray(pass_at_1, dtype=np.float64))
+    total = p.sum()
+    rank = np.arange(1, p.size + 1)
+    gini = float((2 * rank - p.size - 1) @ p / (p.size * total)) if total > 0 else 0.0
+    counts, _ = np.histogram(p, bins=bins, range=(0.0, 1.0))
+    return Landscape(float(np.mean(p < zero_below)), gini, counts.astype(np.int64))

@@ -1,0 +1,217 @@
+"""`Runs`: the data model between backends, logs, fits and reports.
+
+One tidy table, a row per (run_id, step, eval_set, metric). A run is one trajectory of one
+configuration (B_p, n), seed, problem set and recipe, and serves every M up to its last step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from isolaw.errors import DataError, nearest
+
+# Columns of the table, in order, with their dtypes. Nullable ones may be unknown.
+COLUMNS: dict[str, str] = {
+    "run_id": "str",
+    "problem_set": "str",
+    "algorithm": "str",
+    "problems_per_batch": "int64",
+    "rollouts_per_problem": "int64",
+    "seed": "int64",
+    "step": "int64",
+    "compute": "int64",  # training rollouts generated so far, evaluation excluded
+    "tokens": "Int64",
+    "wall_s": "float64",  # the only column in which two identical runs may differ
+    "eval_set": "str",
+    "metric": "str",
+    "value": "float64",
+    "n_problems": "Int64",
+    "n_samples": "Int64",
+}
+KEY = ["run_id", "step", "eval_set", "metric"]
+OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
+_METADATA = b"isolaw.attributes"
+_SHOWN = 5
+
+
+class Runs:
+    """Recorded runs, validated on entry.
+
+    Parameters
+    ----------
+    points
+        table with the columns of `COLUMNS`; `OPTIONAL` ones may be missing.
+    attributes
+        further facts of a run (lr, D, model, …) by run_id.
+    source
+        where the table came from, for messages.
+    notes
+        what a reader assumed, in words, for the user to see.
+
+    Raises
+    ------
+    DataError
+        missing columns, an empty table, values that are not finite, a repeated key, compute that
+        does not grow with the step.
+
+    >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
+    ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="validation",
+    ...            metric="avg@4", value=0.5)
+    >>> runs = Runs(pd.DataFrame([row]))
+    >>> len(runs), runs.metrics("validation")
+    (1, ['avg@4'])
+    """
+
+    def __init__(
+        self,
+        points: pd.DataFrame,
+        attributes: Mapping[str, Mapping[str, Any]] | None = None,
+        source: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.source = source
+        self.notes = notes
+        self.points = _validated(points, source)
+        known = set(self.points["run_id"])
+        self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
+
+    def __len__(self) -> int:
+        return int(self.points["run_id"].nunique())
+
+    def __repr__(self) -> str:
+        configurations = self.points[["problems_per_batch", "rollouts_per_problem"]].drop_duplicates()
+        return f"<Runs: {len(self)} runs, {len(configurations)} configurations, {len(self.points)} rows>"
+
+    def metrics(self, eval_set: str) -> list[str]:
+        """Return the names of the metrics measured on ``eval_set``."""
+        return sorted(self.points.loc[self.points["eval_set"] == eval_set, "metric"].unique())
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per run: its columns that do not vary, and its attributes."""
+        fixed = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
+        runs = self.points.groupby("run_id", sort=True)[fixed].first()
+        extra = pd.DataFrame.from_dict(self.attributes, orient="index")
+        return runs.join(extra[[c for c in extra.columns if c not in fixed]], how="left")
+
+    def select(self, run_ids: Any) -> Runs:
+        """Return only the runs in ``run_ids``."""
+        keep = self.points["run_id"].isin(list(run_ids))
+        return Runs(self.points[keep], self.attributes, self.source, self.notes)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a copy of the table."""
+        return self.points.copy()
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the table, sorted by key, with the attributes in the file's metadata."""
+        table = pa.Table.from_pandas(self.points, preserve_index=False)
+        metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(self.attributes, sort_keys=True)}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+
+    @classmethod
+    def from_parquet(cls, path: str | Path) -> Runs:
+        """Read a table written by `to_parquet` (attributes included).
+
+        >>> import tempfile, os
+        >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
+        ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="validation",
+        ...            metric="avg@4", value=0.5)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "points.parquet")
+        ...     Runs(pd.DataFrame([row]), {"a": {"lr": 0.02}}).to_parquet(path)
+        ...     Runs.from_parquet(path).attributes
+        {'a': {'lr': 0.02}}
+        """
+        table = read_parquet(path)
+        attributes = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
+        return cls(table.to_pandas(), attributes, source=str(path))
+
+
+def read_parquet(path: str | Path) -> pa.Table:
+    """Read a Parquet file, or raise `DataError` naming it."""
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: not a readable Parquet file ({reason})") from None
+
+
+def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
+    where = f"{source}: " if source else ""
+    missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
+    if missing:
+        hints = [f"{c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
+        raise DataError(
+            f"{where}missing columns: {', '.join(missing)}; found: {', '.join(map(str, points.columns))}"
+            + (f"; {', '.join(hints)}" if hints else "")
+        )
+    if points.empty:
+        raise DataError(f"{where}the table has no rows")
+    table = pd.DataFrame(
+        {c: points[c] if c in points.columns else pd.NA for c in COLUMNS}, index=points.index
+    )
+    for column, dtype in COLUMNS.items():
+        table[column] = _cast(table[column], column, dtype, where)
+    for column, least in {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}.items():
+        bad = table.index[table[column] < least]
+        if len(bad):
+            raise DataError(f"{where}{column} must be at least {least}: {_rows(table, bad, column)}")
+    bad = table.index[~np.isfinite(table["value"])]
+    if len(bad):
+        raise DataError(f"{where}{len(bad)} values are not finite: {_rows(table, bad, 'value')}")
+    _check_keys(table, where)
+    return table.sort_values(KEY, kind="stable").reset_index(drop=True)
+
+
+def _cast(column: pd.Series[Any], name: str, dtype: str, where: str) -> pd.Series[Any]:
+    if dtype == "str":
+        return column.astype("str")
+    numbers = pd.to_numeric(column, errors="coerce")
+    required = name not in OPTIONAL
+    bad = column.index[(numbers.isna() & (column.notna() | required)) & (name != "value")]
+    if name == "value":
+        bad = column.index[numbers.isna() & column.notna()]
+    if len(bad):
+        raise DataError(f"{where}{name} is not a number: row {bad[0]} has {column[bad[0]]!r}")
+    if dtype in ("int64", "Int64"):
+        numbers = numbers.astype("Float64").round().astype("Int64")
+    return numbers.astype(dtype)
+
+
+def _check_keys(table: pd.DataFrame, where: str) -> None:
+    repeated = table.index[table.duplicated(KEY, keep="first")]
+    if len(repeated):
+        raise DataError(
+            f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. "
+            "If these are several runs, tell them apart with a column, as in --column seed=<column>"
+        )
+    steps = table.drop_duplicates(["run_id", "step", "compute"]).sort_values(["run_id", "step"], kind="stable")
+    same = steps["run_id"].eq(steps["run_id"].shift())
+    bad = steps.index[same & ~(steps["compute"] > steps["compute"].shift())]
+    if len(bad):
+        position = steps.index.get_loc(bad[0])
+        before = steps.iloc[int(position) - 1]  # type: ignore[arg-type]
+        now = steps.loc[bad[0]]
+        raise DataError(
+            f"{where}compute must grow with the step: row {bad[0]} (step {now['step']}) has "
+            f"{now['compute']} after {before['compute']} (step {before['step']}) in the same run. "
+            "If these are several runs, tell them apart with a column, as in --column seed=<column>"
+        )
+
+
+def _rows(table: pd.DataFrame, index: pd.Index[Any], column: str) -> str:
+    shown = [
+        f"row {i} ({column} {table.loc[i, column]}, B_p {table.loc[i, 'problems_per_batch']}, "
+        f"n {table.loc[i, 'rollouts_per_problem']}, step {table.loc[i, 'step']})"
+        for i in index[:_SHOWN]
+    ]
+    more = f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else ""
+    return ", ".join(shown) + more

@@ -1,0 +1,367 @@
+"""What is to be run: `Recipe`, `RunSpec`, `SweepSpec`; TOML in, canonical JSON and its hash out.
+
+A sweep file's sections are the fields of `SweepSpec`. Everything wrong with it is reported at once,
+each with its line, what was found, what is accepted and the nearest valid name. What belongs to one
+backend (``[bandit]``, ``[replay]``, ``[real]``) is passed on to it unread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from isolaw.errors import InputError, Problem, SpecError, nearest
+
+IDENTITY_VERSION = 1
+DEFAULT_ROLLOUTS_PER_PROBLEM = [8, 16, 32, 64, 128, 256, 512]
+
+
+def _whole(value: Any) -> Any:
+    """Accept 1e7 where a whole number is meant."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _seed_list(value: Any) -> Any:
+    """``seeds = 3`` means the seeds 0, 1, 2."""
+    value = _whole(value)
+    return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, strict=True)]
+Index = Annotated[int, BeforeValidator(_whole), Field(ge=0, strict=True)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Recipe(_Section):
+    """How an update is made from a batch. None means: the backend's own choice for the problem set.
+
+    ``lr_scaling`` says how the step follows the batch B = B_p · n: ``sqrt`` is lr · sqrt(B / 1024),
+    the paper's rule (arXiv 2603.12151, App. A); the three agree at B = 1,024. A simulator's lr is
+    its own η (see its module), not an optimiser's.
+    """
+
+    algorithm: str = "grpo"
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    lr_scaling: Literal["sqrt", "linear", "constant"] = "sqrt"
+    kl: Rate | None = None
+    entropy: Rate = 0.0
+    advantage: Literal["group_std", "centred", "batch_std"] = "group_std"
+
+
+class ProblemsSpec(_Section):
+    """The problem set that is trained on and the size of its parts."""
+
+    set: str = "easy"
+    n_train: Count = 2000
+    n_validation: Count = 1000
+
+
+class EvaluationSpec(_Section):
+    """When runs are evaluated, and what is measured.
+
+    The schedule is common to all runs of a sweep, so that no configuration gets more looks than
+    another: step 0, for each of ``points`` log-spaced budgets from ``start`` to ``end`` the last
+    step that it pays for, and the last step of each horizon. Budgets beyond ``end`` continue the
+    same spacing, so a sweep that is extended later looks where an uninterrupted one would have.
+    ``start`` (the smallest batch), ``end`` (the first horizon) and ``horizons`` are filled in when
+    the sweep starts.
+    """
+
+    points: Annotated[int, BeforeValidator(_whole), Field(ge=2, strict=True)] = 60
+    metrics: tuple[str, ...] = ("avg@4", "best@4", "worst@4")
+    samples: Count = 4
+    sets: Annotated[tuple[Literal["validation", "train"], ...], BeforeValidator(_listed)] = ("validation",)
+    start: Count | None = None
+    end: Count | None = None
+    horizons: tuple[Count, ...] = ()
+
+
+class SweepSection(_Section):
+    """Which backend, the budget C of each run in rollouts, and the seeds (a number or a list)."""
+
+    backend: str = "bandit"
+    compute: Count = 2_000_000
+    seeds: Annotated[tuple[Index, ...], BeforeValidator(_seed_list), Field(min_length=1)] = (0, 1, 2)
+
+
+class GridSection(BaseModel):
+    """The axes: B_p, n, and any key of the recipe."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    problems_per_batch: Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(min_length=1)] = (32,)
+    rollouts_per_problem: Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(min_length=1)] = tuple(
+        DEFAULT_ROLLOUTS_PER_PROBLEM
+    )
+
+    @property
+    def recipe_axes(self) -> dict[str, list[Any]]:
+        """The recipe keys that are axes, each with its values."""
+        return {key: list(_listed(value)) for key, value in (self.model_extra or {}).items()}
+
+
+class LimitsSection(_Section):
+    """The hardware's cap on rollouts per step, B_max (the paper's for its easy set)."""
+
+    max_batch_rollouts: Count = 65_536
+
+
+class ExecutorSection(_Section):
+    """Where runs execute. By default worker processes, one for each core."""
+
+    kind: Literal["inline", "processes"] = "processes"
+    jobs: Count | None = None
+
+
+class SweepSpec(_Section):
+    """A whole sweep: everything that a sweep file can say.
+
+    >>> spec = SweepSpec.parse({"sweep": {"compute": 1e5}, "grid": {"rollouts_per_problem": [4, 8]}})
+    >>> spec.sweep.compute, spec.grid.rollouts_per_problem
+    (100000, (4, 8))
+    >>> SweepSpec.parse({"grid": {"rollouts_per_prblem": [8]}})
+    Traceback (most recent call last):
+    isolaw.errors.SpecError: grid.rollouts_per_prblem: unknown key; found [8]; did you mean 'rollouts_per_problem'?
+    """
+
+    sweep: SweepSection = SweepSection()
+    grid: GridSection = GridSection()
+    limits: LimitsSection = LimitsSection()
+    recipe: Recipe = Recipe()
+    problems: ProblemsSpec = ProblemsSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    executor: ExecutorSection = ExecutorSection()
+    bandit: dict[str, Any] = {}
+    replay: dict[str, Any] = {}
+    real: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _axes_are_recipe_keys(self) -> SweepSpec:
+        problems = []
+        for key, values in self.grid.recipe_axes.items():
+            if key not in Recipe.model_fields:
+                valid = [*GridSection.model_fields, *Recipe.model_fields]
+                problems.append(
+                    Problem(f"grid.{key}", "unknown key", found=values, nearest=nearest(key, valid))
+                )
+                continue
+            for value in values:
+                try:
+                    Recipe.model_validate({key: value})
+                except ValidationError as error:
+                    problems += _problems(error, "grid", Recipe)
+        if problems:
+            raise SpecError(problems)
+        return self
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], source: str = "", text: str = "") -> SweepSpec:
+        """Build from plain data; raise `SpecError` with all problems (and their lines in ``text``)."""
+        return parse_section(cls, data, source=source, text=text)
+
+    @classmethod
+    def read(cls, path: str | Path | None = None, settings: Iterable[str] = ()) -> SweepSpec:
+        """Build from a TOML file (or none: the defaults) and ``section.key=value`` settings.
+
+        Raises
+        ------
+        SpecError
+            unknown keys, wrong values, not TOML; all at once, with their lines.
+        InputError
+            the file cannot be read, or a setting has no ``=``.
+        """
+        text = read_text(path) if path is not None else ""
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SpecError([Problem("not valid TOML", str(error))], source=str(path)) from None
+        for setting in settings:
+            _apply(data, setting)
+        return cls.parse(data, source=str(path or ""), text=text)
+
+
+class RunSpec(_Section):
+    """One run: a configuration, a seed, and how far and how often it is looked at.
+
+    ``options`` are the backend's own (they count for identity); ``sources`` are paths that it reads
+    (they do not; the hashes of what they hold, in ``content``, do).
+    """
+
+    backend: str
+    backend_version: int = 1
+    problems_per_batch: Count
+    rollouts_per_problem: Count
+    seed: Index = 0
+    recipe: Recipe = Recipe()
+    problems: ProblemsSpec = ProblemsSpec()
+    options: dict[str, Any] = {}
+    content: dict[str, str] = {}
+    sources: dict[str, Any] = {}
+    compute: Count
+    evaluation: EvaluationSpec = EvaluationSpec()
+
+    @property
+    def batch_rollouts(self) -> int:
+        """B = B_p · n."""
+        return self.problems_per_batch * self.rollouts_per_problem
+
+    @property
+    def steps(self) -> int:
+        """M = floor(C / B), the run's last step."""
+        return self.compute // self.batch_rollouts
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes this run this run: no path, device, executor, horizon or schedule.
+
+        Recipe keys at their default are left out, so a key that is added later changes no identity.
+        """
+        return {
+            "identity": IDENTITY_VERSION,
+            "backend": [self.backend, self.backend_version],
+            "problems_per_batch": self.problems_per_batch,
+            "rollouts_per_problem": self.rollouts_per_problem,
+            "seed": self.seed,
+            "recipe": self.recipe.model_dump(exclude_defaults=True),
+            "problems": self.problems.model_dump(),
+            "options": self.options,
+            "content": self.content,
+        }
+
+    @property
+    def run_id(self) -> str:
+        """SHA-256 of the canonical JSON of `identity`, 64 hexadecimal digits."""
+        return hashlib.sha256(canonical_json(self.identity()).encode()).hexdigest()
+
+    def schedule(self) -> list[int]:
+        """Return the steps that are evaluated, ascending, 0 and the last among them.
+
+        >>> run = RunSpec(backend="bandit", problems_per_batch=1, rollouts_per_problem=10, compute=1000,
+        ...               evaluation=EvaluationSpec(points=3, start=10, end=1000))
+        >>> run.schedule()
+        [0, 1, 10, 100]
+        """
+        e = self.evaluation
+        start = e.start or self.batch_rollouts
+        end = max(e.end or self.compute, start)
+        budgets = np.geomspace(start, end, e.points)
+        ratio = (end / start) ** (1 / (e.points - 1))
+        if self.compute > end and ratio > 1:
+            beyond = int(np.log(self.compute / end) / np.log(ratio))
+            budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
+        budgets = np.append(budgets, [*e.horizons, self.compute])
+        # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
+        steps = np.floor(budgets[budgets <= self.compute * (1 + 1e-12)] * (1 + 1e-12) / self.batch_rollouts)
+        return [0, *(int(s) for s in np.unique(steps) if 0 < s <= self.steps)]
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys and no spaces: equal values give equal text.
+
+    >>> canonical_json({"b": 1, "a": [1.0]})
+    '{"a":[1.0],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def read_text(path: str | Path) -> str:
+    """Return a text file's content, or raise `InputError` naming the file and the reason."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse_section(
+    model: type[Model], data: Mapping[str, Any], prefix: str = "", source: str = "", text: str = ""
+) -> Model:
+    """Validate ``data`` as ``model``; raise `SpecError` naming every key below ``prefix``."""
+    try:
+        return model.model_validate(dict(data))
+    except ValidationError as error:
+        problems = _problems(error, prefix, model)
+    except SpecError as error:
+        problems = error.problems
+    if text:
+        problems = [_with_line(problem, text) for problem in problems]
+    raise SpecError(problems, source=source) from None
+
+
+def _problems(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Problem]:
+    out = []
+    for item in error.errors():
+        path = [str(part) for part in item["loc"] if not isinstance(part, int)]
+        where = ".".join([*([prefix] if prefix else []), *path]) or "value"
+        if item["type"] == "extra_forbidden":
+            valid = _fields_at(model, path[:-1])
+            close = nearest(path[-1], valid)
+            accepted = "" if close else ", ".join(valid)
+            out.append(Problem(where, "unknown key", found=item["input"], accepted=accepted, nearest=close))
+        else:
+            out.append(Problem(where, found=item["input"], accepted=_expectation(item)))
+    return out
+
+
+def _expectation(item: Any) -> str:
+    message = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    return re.sub(r"^a valid (\w+).*", r"a \1", message)
+
+
+def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        inner = model.model_fields[part].annotation if part in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _with_line(problem: Problem, text: str) -> Problem:
+    """Add the line of the file on which the key stands, where it can be found."""
+    *sections, key = problem.where.split(".")
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[\s*([\w.@\"-]+)\s*\]", line)
+        if header:
+            section = header[1]
+            if not sections and section == key:
+                return Problem(**{**vars(problem), "where": f"line {number}, [{key}]"})
+        elif re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line) and section == ".".join(sections):
+            return Problem(**{**vars(problem), "where": f"line {number}, {problem.where}"})
+    return problem
+
+
+def _apply(data: dict[str, Any], setting: str) -> None:
+    """Write one ``section.key=value`` into ``data``; the value is TOML, or else a bare string."""
+    name, equals, raw = setting.partition("=")
+    *sections, key = name.strip().split(".")
+    if not equals or not sections or not key:
+        raise InputError(f"--set {setting!r}: accepted: section.key=value, as in sweep.compute=1e7")
+    try:
+        value: Any = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    for section in sections:
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            raise InputError(f"--set {setting!r}: {section!r} is not a section")
+    data[key] = value

@@ -1,0 +1,309 @@
+"""A sweep's directory on disk, safe against a kill at any instant.
+
+::
+
+    DIR/sweep.toml                     as written (when there was a file)
+    DIR/sweep.json                     resolved
+    DIR/lock                           held by the one engine that writes
+    DIR/runs/<run_id>/spec.json
+                      points.jsonl     one line per checkpoint
+                      state/<step>/    what continues the run from there
+                      DONE             how far it got, or
+                      FAILED.json      why it stopped
+    DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
+
+A checkpoint is one appended line. At most once a second, and at a run's end, the lines are synced
+and the state is published under a temporary name, synced and renamed. On resume, lines beyond the
+last published state are cut and a torn last line is dropped, so at most the last second is lost and
+nothing is counted twice. No pickles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import pandas as pd
+
+from isolaw.backends.base import Checkpoint
+from isolaw.errors import StoreError
+from isolaw.runs import Runs
+from isolaw.spec import RunSpec, SweepSpec, canonical_json, parse_section
+
+PUBLISH_EVERY_S = 1.0
+FORMAT = "isolaw.sweep/1"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` under a temporary name, sync it, and rename it to ``path``."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock on ``path``; the kernel drops it however the process ends."""
+    with path.open("a+", encoding="utf-8") as file:
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    file.seek(0)
+                    holder = file.read().strip() or "another process"
+                    raise StoreError(f"{what} is in use by {holder}") from None
+                time.sleep(0.05)
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+class SweepStore:
+    """The directory of one sweep.
+
+    Parameters
+    ----------
+    directory
+        an existing sweep, an empty folder, or a path that does not exist yet.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory holds a sweep."""
+        return (self.directory / "sweep.json").is_file()
+
+    def claim(self) -> None:
+        """Refuse a path that holds something else; nothing is created or changed."""
+        d = self.directory
+        if d.exists() and not d.is_dir():
+            raise StoreError(f"{d}: is a file; accepted: a new directory or a sweep's")
+        if d.is_dir() and not self.exists:
+            held = sorted(p.name for p in d.iterdir() if p.name != "lock")
+            if held:
+                shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
+                raise StoreError(
+                    f"{d}: holds something else ({shown}); accepted: a new or empty directory, or a sweep's"
+                )
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory as its only engine."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with _locked(self.directory / "lock", f"{self.directory}"):
+            yield
+
+    def read_spec(self) -> SweepSpec:
+        """Return the resolved spec of the sweep."""
+        data = _read_json(self.directory / "sweep.json")
+        if data.pop("format", None) != FORMAT:
+            raise StoreError(f"{self.directory / 'sweep.json'}: not an isolaw sweep of format {FORMAT!r}")
+        return parse_section(SweepSpec, data, source=str(self.directory / "sweep.json"))
+
+    def write_spec(self, spec: SweepSpec, written: str | None) -> None:
+        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it."""
+        data = {"format": FORMAT, **spec.model_dump(mode="json")}
+        write_atomically(self.directory / "sweep.json", json.dumps(data, indent=1) + "\n")
+        if written is not None:
+            write_atomically(self.directory / "sweep.toml", written)
+
+    def run(self, run_id: str) -> RunStore:
+        """Return the folder of one run."""
+        return RunStore(self.directory / "runs" / run_id)
+
+    def run_ids(self) -> list[str]:
+        """Return all runs that the directory holds, sorted."""
+        runs = self.directory / "runs"
+        return sorted(p.name for p in runs.iterdir() if (p / "spec.json").is_file()) if runs.is_dir() else []
+
+    def collect(self) -> Runs:
+        """Return all recorded checkpoints, also those of unfinished runs."""
+        records: list[dict[str, Any]] = []
+        attributes = {}
+        for run_id in self.run_ids():
+            run = self.run(run_id)
+            spec = run.read_spec()
+            lines = run.lines()
+            if lines:
+                records += _records(run_id, spec, lines)
+                attributes[run_id] = _attributes(spec)
+        if not records:
+            raise StoreError(f"{self.directory}: no checkpoint has been recorded yet")
+        return Runs(pd.DataFrame.from_records(records), attributes, source=str(self.directory))
+
+    def publish(self, runs: Runs) -> Path:
+        """Write ``points.parquet``."""
+        path = self.directory / "points.parquet"
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        runs.to_parquet(temporary)
+        temporary.replace(path)
+        return path
+
+
+class RunStore:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.points = folder / "points.jsonl"
+        self.states = folder / "state"
+
+    def create(self, spec: RunSpec) -> None:
+        """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        text = canonical_json(spec.model_dump(mode="json"))
+        path = self.folder / "spec.json"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_atomically(path, text)
+
+    def read_spec(self) -> RunSpec:
+        """Return the run's spec."""
+        path = self.folder / "spec.json"
+        return parse_section(RunSpec, _read_json(path), source=str(path))
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """Why the run stopped, or None."""
+        path = self.folder / "FAILED.json"
+        return _read_json(path) if path.is_file() else None
+
+    def done_compute(self) -> int:
+        """Return the horizon up to which the run is finished, 0 if it is not."""
+        path = self.folder / "DONE"
+        return int(_read_json(path)["compute"]) if path.is_file() else 0
+
+    def state(self) -> Path | None:
+        """Return the last published state's folder, or None."""
+        steps = [p for p in self.states.iterdir() if p.name.isdigit()] if self.states.is_dir() else []
+        return max(steps, key=lambda p: int(p.name)) if steps else None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the checkpoints recorded so far; a torn last line is left out."""
+        if not self.points.is_file():
+            return []
+        whole, _, _torn = self.points.read_bytes().rpartition(b"\n")
+        out = []
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                raise StoreError(f"{self.points}: line {number} is not JSON; the file was damaged") from None
+        return out
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the run as its only writer; a worker whose engine was killed gets a moment to go."""
+        return _locked(self.folder / "lock", f"{self.folder}", wait_s=5.0)
+
+    def resume(self) -> tuple[Path | None, float]:
+        """Cut what lies beyond the last published state; return that state and the seconds spent."""
+        self.states.mkdir(exist_ok=True)
+        (self.folder / "FAILED.json").unlink(missing_ok=True)
+        state = self.state()
+        for leftover in [*self.states.iterdir(), *self.folder.glob(".*.tmp")]:
+            if leftover != state:
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        last = int(state.name) if state else -1
+        kept = [line for line in self.lines() if line["step"] <= last]
+        if state is not None and (not kept or kept[-1]["step"] != last):
+            # The state outlived its line (a damaged disk): start the run again rather than guess.
+            shutil.rmtree(self.states)
+            self.states.mkdir()
+            state, kept = None, []
+        write_atomically(self.points, "".join(json.dumps(line) + "\n" for line in kept))
+        return state, float(kept[-1]["wall_s"]) if kept else 0.0
+
+    def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
+        """Append each checkpoint, publish states at most once a second, and pass them on."""
+        started = time.monotonic() - wall_s
+        published = time.monotonic()
+        with self.points.open("a", encoding="utf-8") as file:
+            for checkpoint in checkpoints:
+                file.write(json.dumps(checkpoint.line(time.monotonic() - started), allow_nan=False) + "\n")
+                file.flush()
+                if checkpoint.final or time.monotonic() - published >= PUBLISH_EVERY_S:
+                    self._publish(file, checkpoint)
+                    published = time.monotonic()
+                yield checkpoint
+
+    def _publish(self, points: TextIO, checkpoint: Checkpoint) -> None:
+        os.fsync(points.fileno())
+        temporary = self.states / f".{checkpoint.step}"
+        temporary.mkdir()
+        checkpoint.save(temporary)
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        before = self.state()
+        temporary.rename(self.states / str(checkpoint.step))
+        _sync_folder(self.states)
+        if before is not None:
+            shutil.rmtree(before)
+
+    def finish(self, compute: int) -> None:
+        """Mark the run as finished up to ``compute``."""
+        write_atomically(self.folder / "DONE", json.dumps({"compute": compute}) + "\n")
+
+    def fail(self, cause: str, details: str) -> None:
+        """Record why the run stopped."""
+        text = json.dumps({"cause": cause, "details": details, "unix_time": int(time.time())}, indent=1)
+        write_atomically(self.folder / "FAILED.json", text + "\n")
+
+
+def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    run = {
+        "run_id": run_id,
+        "problem_set": spec.problems.set,
+        "algorithm": spec.recipe.algorithm,
+        "problems_per_batch": spec.problems_per_batch,
+        "rollouts_per_problem": spec.rollouts_per_problem,
+        "seed": spec.seed,
+    }
+    per_line = ("step", "compute", "tokens", "wall_s")
+    return [{**run, **{k: line[k] for k in per_line}, **row} for line in lines for row in line["rows"]]
+
+
+def _attributes(spec: RunSpec) -> dict[str, Any]:
+    recipe = spec.recipe.model_dump(exclude={"algorithm"})
+    own: dict[str, Any] = {"backend": spec.backend, **recipe}
+    if spec.backend != "replay":
+        own["n_train_problems"] = spec.problems.n_train
+    return own
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise StoreError(f"{path}: not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise StoreError(f"{path}: not a JSON object")
+    return data
