@@ -1,0 +1,172 @@
+"""The compute-optimal frontier: which n is best at each compute, and where one overtakes another.
+
+A curve competes only where its configuration was measured. n* is *censored* where its neighbours on
+the grid of n were not measured too, and at the grid's edges: there it is only a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.curves import Curves
+from isolaw.fits.select import Configuration, Floats
+
+TOLERANCE = 0.005
+POINTS = 50
+_SEARCH = 400
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The frontier of 1 + D sets of curves (the data's first) at X computes over N levels of n.
+
+    Attributes
+    ----------
+    compute
+        (X,).
+    levels
+        measured n, ascending, (N,).
+    reward
+        the best reward of each n where it was measured, else −inf, (1 + D, N, X).
+    strict, tolerance
+        index of the best n, and of the smallest n within 0.005 of it, (1 + D, X).
+    below, above
+        where the strict n* is only a lower (upper) bound, (1 + D, X).
+    alone
+        where a neighbour of the strict n* was not measured, (1 + D, X).
+    """
+
+    compute: Floats
+    levels: NDArray[np.int64]
+    reward: Floats
+    strict: NDArray[np.int64]
+    tolerance: NDArray[np.int64]
+    below: NDArray[np.bool_]
+    above: NDArray[np.bool_]
+    alone: NDArray[np.bool_]
+
+    @property
+    def censored(self) -> NDArray[np.bool_]:
+        """Where n* is only a bound, on one side or on both; (1 + D, X)."""
+        return self.below | self.above
+
+    @property
+    def best(self) -> Floats:
+        """The reward on the frontier, (1 + D, X)."""
+        return np.asarray(self.reward.max(axis=1))
+
+
+def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
+    """Return the compute range over which a frontier is drawn.
+
+    It ends with the last checkpoint of any run. Where step 0 was measured every curve is anchored at
+    C = 0, so the range begins when every configuration has made a step; else with the first checkpoint.
+    """
+    from_zero = [c for c in configurations if c.measured[0] == 0]
+    if from_zero:
+        low = max(float(c.compute[c.compute > 0].min()) for c in from_zero)
+    else:
+        low = min(c.measured[0] for c in configurations)
+    return low, max(c.measured[1] for c in configurations)
+
+
+def envelope(
+    configurations: list[Configuration], curves: list[Curves], compute: Floats
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return the levels of n and the best reward of each, −inf where none was measured."""
+    levels = np.unique([c.rollouts_per_problem for c in configurations])
+    size = curves[0].A.size
+    reward = np.full((size, levels.size, compute.size), -np.inf)
+    for configuration, curve in zip(configurations, curves, strict=True):
+        level = int(np.searchsorted(levels, configuration.rollouts_per_problem))
+        value = np.where(configuration.covers(compute), curve(compute), -np.inf)
+        reward[:, level] = np.maximum(reward[:, level], value)
+    return levels, reward
+
+
+def trace(configurations: list[Configuration], curves: list[Curves], compute: Floats) -> Frontier:
+    """Trace the frontier at ``compute`` (X,), each of which some configuration covers."""
+    levels, reward = envelope(configurations, curves, compute)
+    best = reward.max(axis=1, keepdims=True)
+    strict = reward.argmax(axis=1)
+    tolerance = (reward >= best - TOLERANCE).argmax(axis=1)
+    measured = np.isfinite(reward[0])  # (N, X), the same in every draw
+    top = levels.size - 1
+    columns = np.arange(compute.size)
+    missing_above = (strict < top) & ~measured[np.minimum(strict + 1, top), columns]
+    missing_below = (strict > 0) & ~measured[np.maximum(strict - 1, 0), columns]
+    return Frontier(
+        compute,
+        levels,
+        reward,
+        strict,
+        tolerance,
+        below=(strict == top) | missing_above,
+        above=(strict == 0) | missing_below,
+        alone=missing_above | missing_below,
+    )
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Where ``to`` overtakes ``from_``: the last such compute in the range where both were measured.
+
+    ``draws[0]`` is the estimate. −inf: ``to`` leads all along; +inf: it never does. ``supported`` is
+    False when the estimate lies outside the shared range (then it is an extrapolation).
+    """
+
+    from_: int
+    to: int
+    draws: Floats
+    supported: bool
+
+
+def crossovers(
+    configurations: list[Configuration], curves: list[Curves], first: float
+) -> list[Crossover]:
+    """Return the crossover of every pair of n; ``first`` is where the frontier begins.
+
+    In the joint setting an n is represented by the best of its B_p.
+    """
+    levels = np.unique([c.rollouts_per_problem for c in configurations])
+    spans = []
+    for n in levels:
+        members = [c for c in configurations if c.rollouts_per_problem == n]
+        low = min(c.measured[0] for c in members)
+        spans.append((max(low, first) if low == 0 else low, max(c.measured[1] for c in members)))
+    out = []
+    for i, a in enumerate(levels):
+        for j in range(i + 1, levels.size):
+            pair = [k for k, c in enumerate(configurations) if c.rollouts_per_problem in (a, levels[j])]
+            chosen, fitted = [configurations[k] for k in pair], [curves[k] for k in pair]
+            low, high = max(spans[i][0], spans[j][0]), min(spans[i][1], spans[j][1])
+            draws = _overtaken(chosen, fitted, low, high) if high > low else np.array([np.nan])
+            supported = bool(np.isfinite(draws[0]))
+            if not supported:
+                # Not inside: look where at least one of them was measured, and call it unsupported.
+                low, high = min(spans[i][0], spans[j][0]), max(spans[i][1], spans[j][1])
+                draws = _overtaken(chosen, fitted, low, high)
+            out.append(Crossover(int(a), int(levels[j]), draws, supported))
+    return out
+
+
+def _overtaken(configurations: list[Configuration], curves: list[Curves], low: float, high: float) -> Floats:
+    """The last x in [low, high] at which the larger n overtakes the smaller, per draw."""
+    compute = np.geomspace(low, high, _SEARCH)
+    levels = sorted({c.rollouts_per_problem for c in configurations})
+    reward = [
+        np.max([k(compute) for c, k in zip(configurations, curves, strict=True) if c.rollouts_per_problem == n], axis=0)
+        for n in levels
+    ]
+    lead = reward[1] - reward[0]
+    crossing = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)
+    last = _SEARCH - 2 - crossing[:, ::-1].argmax(axis=1)
+    rows = np.arange(len(lead))
+    before, after = lead[rows, last], lead[rows, last + 1]
+    share = np.where(crossing.any(axis=1), before / np.where(before == after, 1.0, before - after), 0.0)
+    log = np.log(compute)
+    found = np.exp(log[last] + share * (log[last + 1] - log[last]))
+    return np.where(crossing.any(axis=1), found, np.where(lead[:, -1] >= 0, -np.inf, np.inf))

@@ -1,0 +1,210 @@
+"""`Law`: a fitted allocation law, on disk and in use.
+
+On disk it is ``law.json`` (format ``isolaw.law/1``) and, beside it, the draws as a Parquet file named
+by their hash: row 0 is the estimate, the others are bootstrap draws, so that any later question has an
+interval. Without the draws file a law still predicts, without intervals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from isolaw.errors import DataError
+from isolaw.fits.curves import FAMILIES, Curves
+from isolaw.fits.logistic import Logistic
+from isolaw.fits.quantity import Quantity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from isolaw.fits.predict import Prediction
+
+FORMAT = "isolaw.law/1"
+_LAW = ("b", "L", "k", "x0")
+
+
+class Law:
+    """A law with its curves and draws.
+
+    Attributes
+    ----------
+    document
+        the content of ``law.json`` (the fields are listed in docs/formats.md).
+    draws
+        one row per draw, row 0 the estimate: ``b, L, k, x0`` (absent when the law was refused) and
+        ``<B_p>x<n>.<parameter>`` for every curve.
+
+    >>> import isolaw
+    >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
+    ...     columns={"rollouts_per_problem": "rollout_n"}, constants={"problems_per_batch": 512},
+    ...     derive={"compute": "prompts_seen*rollout_n"})
+    >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
+    >>> law
+    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 2.05e+04..1.72e+06>
+    >>> law.document["warnings"][0]
+    'one seed per configuration: intervals leave out the variation between seeds'
+    """
+
+    def __init__(self, document: dict[str, Any], draws: pd.DataFrame) -> None:
+        self.document = document
+        self.draws = draws
+
+    def __repr__(self) -> str:
+        d = self.document
+        low, high = d["x"]["range"]
+        fixed = "".join(f", {k} = {v}" for k, v in d["fixed"].items())
+        symbol = "M" if d["x"]["name"] == "steps" else "C"
+        return (
+            f"<Law: {d['setting']}{fixed}, n in {self.levels[0]}..{self.levels[-1]}, "
+            f"{symbol} in {low:.3g}..{high:.3g}>"
+        )
+
+    @property
+    def levels(self) -> NDArray[np.int64]:
+        """The measured n, ascending."""
+        return np.unique([g["rollouts_per_problem"] for g in self.document["grid"]])
+
+    @property
+    def params(self) -> dict[str, Quantity]:
+        """The law's parameters: b, L, k, x0, and the n at which it saturates."""
+        return {name: Quantity.from_dict(q) for name, q in self.document["params"].items()}
+
+    @property
+    def logistic(self) -> Logistic | None:
+        """The fitted law, estimate first, then its draws; None when it was refused."""
+        if not set(_LAW) <= set(self.draws.columns):
+            return None
+        b, rise, k, x0 = (self.draws[name].to_numpy(np.float64) for name in _LAW)
+        return Logistic(b, rise, k, x0, np.zeros(b.size, dtype=bool))
+
+    def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
+        """Return the learning curve of one configuration, estimate first, then its draws."""
+        family = self.document["curve"]
+        names = ("R0", "A", *FAMILIES[family].shape_names)
+        prefix = f"{problems_per_batch}x{rollouts_per_problem}."
+        return Curves.from_parameters(family, {n: self.draws[prefix + n].to_numpy(np.float64) for n in names})
+
+    def predict(
+        self, compute: float, *, max_batch_rollouts: int | None = None, n_train_problems: int | None = None
+    ) -> Prediction:
+        """Return the allocation for a budget.
+
+        Parameters
+        ----------
+        compute
+            C in rollouts; a prediction never exceeds it.
+        max_batch_rollouts
+            the hardware's cap on B_p · n.
+        n_train_problems
+            D, to count epochs.
+
+        Raises
+        ------
+        InputError
+            the budget does not pay for one step of the smallest batch.
+
+        >>> import isolaw
+        >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
+        ...     columns={"rollouts_per_problem": "rollout_n"}, constants={"problems_per_batch": 512},
+        ...     derive={"compute": "prompts_seen*rollout_n"})
+        >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
+        >>> p = law.predict(compute=5e5)
+        >>> p.allocation.compute + p.unspent == 500_000
+        True
+        """
+        from isolaw.fits.predict import predict
+
+        return predict(self, compute, max_batch_rollouts, n_train_problems)
+
+    def plot(self) -> Figure:
+        """Return the figure of n*(C): law, band, censored parts, the grid's edge."""
+        from isolaw.report.figures import law_figure
+
+        return law_figure(self)
+
+    def to_json(self) -> str:
+        """Return the content of ``law.json``."""
+        return json.dumps(self.document, indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``law.json`` and its draws; refuse to replace a file that is not a law.
+
+        Raises
+        ------
+        DataError
+            ``path`` exists and is something else, or cannot be written.
+        """
+        path = Path(path)
+        if path.exists() and not is_law(path):
+            raise DataError(f"{path}: exists and is not a law; nothing was written over")
+        digest = hashlib.sha256(pd.util.hash_pandas_object(self.draws).to_numpy().tobytes()).hexdigest()[:16]
+        name = f"{path.stem}-{digest}.draws.parquet"
+        self.document["bootstrap"]["file"] = name
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.draws.to_parquet(path.with_name(name))
+            temporary.write_text(self.to_json(), encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from None
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Law:
+        """Read a law.
+
+        Raises
+        ------
+        DataError
+            not a law of this format.
+        """
+        path = Path(path)
+        document = _read(path)
+        if document.get("method") == "points":
+            raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
+        name = document["bootstrap"].get("file")
+        draws = path.with_name(name) if name else None
+        if draws is not None and draws.is_file():
+            return cls(document, pd.read_parquet(draws))
+        return cls(document, _estimates(document))
+
+
+def is_law(path: Path) -> bool:
+    """Return whether ``path`` is a law that isolaw wrote."""
+    try:
+        _read(path)
+    except DataError:
+        return False
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except ValueError:
+        raise DataError(f"{path}: not a law (it is not JSON); make one with isolaw fit … --out") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else None
+        raise DataError(f"{path}: not a law: format {found!r}; accepted: {FORMAT!r}")
+    return document
+
+
+def _estimates(document: dict[str, Any]) -> pd.DataFrame:
+    """The one row of estimates that the document itself holds."""
+    row = {name: q["value"] for name, q in document["params"].items() if name in _LAW and q["value"] is not None}
+    for curve in document["curves"]:
+        prefix = f"{curve['problems_per_batch']}x{curve['rollouts_per_problem']}."
+        for name in ("R0", "A", *FAMILIES[document["curve"]].shape_names):
+            row[prefix + name] = curve[name]["value"]
+    return pd.DataFrame([row])

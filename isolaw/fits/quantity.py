@@ -1,0 +1,101 @@
+"""`Quantity`: an estimate, its interval if it has one, and whether it may be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
+LEVEL = 0.95
+# Below this share of draws that give the quantity at all, there is no interval.
+_SHARE_NEEDED = 0.95
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """An estimated quantity.
+
+    Attributes
+    ----------
+    value
+        the estimate, None when refused.
+    interval
+        95 % interval over bootstrap draws; an end is None when the data do not bound it; None when
+        there is no interval.
+    status
+        ``ok``; ``lower_bound`` / ``upper_bound``: the truth may lie beyond; ``not_identified``: the
+        data do not determine it; ``refused``: not stated.
+
+    >>> Quantity(64.0, (32.0, None), "lower_bound").to_dict()
+    {'value': 64.0, 'interval': [32.0, None], 'status': 'lower_bound'}
+    """
+
+    value: float | None
+    interval: tuple[float | None, float | None] | None = None
+    status: Status = "ok"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data without NaN."""
+        interval = None if self.interval is None else [_finite(v) for v in self.interval]
+        return {"value": _finite(self.value), "interval": interval, "status": self.status}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Quantity:
+        """Invert `to_dict`."""
+        interval = data["interval"]
+        return cls(data["value"], tuple(interval) if interval is not None else None, data["status"])
+
+
+REFUSED = Quantity(None, None, "refused")
+
+
+def from_draws(
+    value: float, draws: ArrayLike | None, status: Status = "ok", discrete: bool = False
+) -> Quantity:
+    """Return ``value`` with the percentile interval of its draws.
+
+    Parameters
+    ----------
+    value
+        the estimate on the data themselves.
+    draws
+        one value per bootstrap draw; NaN where the draw does not have it, ±inf where it lies beyond
+        what was measured (which opens that end); None: no bootstrap.
+    status
+        ``lower_bound`` and ``upper_bound`` leave one end open; ``not_identified`` has no interval.
+    discrete
+        keep the ends at values that were drawn (measured n).
+
+    >>> from_draws(2.0, [1.0, 2.0, 3.0]).interval
+    (1.05, 2.95)
+    """
+    if not math.isfinite(value):
+        return REFUSED
+    d = np.asarray(draws if draws is not None else [], dtype=np.float64)
+    known = d[~np.isnan(d)]
+    if not d.size or status in ("not_identified", "refused"):
+        return Quantity(value, None, status)
+    if known.size < _SHARE_NEEDED * d.size:
+        return Quantity(value, None, "not_identified" if status == "ok" else status)
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    stepwise = discrete or not np.all(np.isfinite(known))
+    low, high = np.quantile(known, tails, method="inverted_cdf" if stepwise else "linear")
+    if not (math.isfinite(low) or math.isfinite(high)):
+        return Quantity(value, None, "not_identified")
+    return Quantity(
+        value,
+        (
+            None if status == "upper_bound" else _finite(low),
+            None if status == "lower_bound" else _finite(high),
+        ),
+        status,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

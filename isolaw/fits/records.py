@@ -1,0 +1,33 @@
+"""Record points: the first checkpoint of each higher bin of reward (arXiv 2603.12151, section 4).
+
+With bins floor((value + 1e-9) / w), a run keeps the checkpoints at which its bin exceeds all
+earlier ones. Records are selected upward, so they overstate a noisy curve; ``--records off`` fits all
+checkpoints instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH = 0.005
+
+
+def record_mask(reward: NDArray[np.float64], width: float = WIDTH) -> NDArray[np.bool_]:
+    """Return which checkpoints are records.
+
+    Parameters
+    ----------
+    reward
+        rewards in order of compute, shape (..., checkpoints); leading axes are separate curves.
+    width
+        w, in units of reward.
+
+    >>> record_mask(np.array([0.500, 0.503, 0.506, 0.499, 0.512]))
+    array([ True, False,  True, False,  True])
+    """
+    bins = np.floor((reward + 1e-9) / width)
+    best = np.maximum.accumulate(bins, axis=-1)
+    mask = np.ones(reward.shape, dtype=bool)
+    mask[..., 1:] = bins[..., 1:] > best[..., :-1]
+    return mask

@@ -1,0 +1,244 @@
+"""Which runs a fit uses, as one `Configuration` for each (B_p, n).
+
+The settings:
+
+    fixed-bp   B_p is held; n varies                      x = C
+    fixed-b    B = B_p · n is held; n trades with B_p     x = M = C / B
+    joint      everything varies                          x = C
+
+Runs that differ in anything else (problem set, algorithm, lr, …) are refused until one is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from isolaw.errors import DataError, InputError, Refused, nearest
+from isolaw.runs import Runs
+
+Floats = NDArray[np.float64]
+Setting = Literal["fixed-bp", "fixed-b", "joint"]
+SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "joint")
+LEAST_CURVES = 3
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The checkpoints of all runs of one (B_p, n), run after run, each in order of compute.
+
+    Attributes
+    ----------
+    compute, reward
+        (P,), rollouts and metric.
+    run
+        which run a checkpoint belongs to, (P,), 0..runs−1.
+    runs
+        number of runs (seeds).
+    """
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+    compute: Floats
+    reward: Floats
+    run: NDArray[np.int64]
+    runs: int
+
+    @property
+    def batch_rollouts(self) -> int:
+        """B = B_p · n."""
+        return self.problems_per_batch * self.rollouts_per_problem
+
+    @property
+    def measured(self) -> tuple[float, float]:
+        """First and last compute measured; the first is 0 where step 0 was."""
+        return float(self.compute.min()), float(self.compute.max())
+
+    def covers(self, compute: Floats) -> NDArray[np.bool_]:
+        """Return where this configuration's reward was measured.
+
+        A run keeps the reward of its last step until the next batch is paid for.
+        """
+        low, high = self.measured
+        return (compute >= low * (1 - 1e-9)) & (compute < high + self.batch_rollouts)
+
+    @property
+    def label(self) -> str:
+        """A short name."""
+        return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a fit works on."""
+
+    configurations: list[Configuration]
+    setting: Setting
+    fixed: dict[str, Any]
+    metric: str
+    eval_set: str
+    epochs_seen: float | None
+    n_train_problems: int | None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def levels(self) -> NDArray[np.int64]:
+        """The measured n, ascending."""
+        return np.unique([c.rollouts_per_problem for c in self.configurations])
+
+
+def select(
+    runs: Runs, metric: str, eval_set: str, setting: Setting, fixed: Mapping[str, Any] | None = None
+) -> Selection:
+    """Choose the runs of a setting.
+
+    Parameters
+    ----------
+    runs
+        all runs at hand.
+    metric, eval_set
+        what is fitted.
+    setting
+        see the module's docstring.
+    fixed
+        columns or attributes of runs held at a value, as ``{"problems_per_batch": 32}``;
+        ``batch_rollouts`` is B.
+
+    Raises
+    ------
+    DataError
+        the metric or evaluation set was not measured, or runs differ in something not fixed.
+    Refused
+        too few curves; the message says which runs to add.
+    """
+    if setting not in SETTINGS:
+        raise InputError(f"setting {setting!r}: accepted: {', '.join(SETTINGS)}")
+    points = _measured(runs, metric, eval_set)
+    table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
+    table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
+    warnings: list[str] = list(runs.notes)
+    held = dict(fixed or {})
+    table = _held(table, held)
+    axis = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts", "joint": ""}[setting]
+    if axis and axis not in held:
+        held[axis] = _most_n(table, axis, warnings)
+        table = table[table[axis] == held[axis]]
+    _refuse_mixtures(table)
+    configurations = _configurations(points, table, warnings)
+    _refuse_too_few(configurations, setting)
+    seen, size = _epochs(configurations, table)
+    return Selection(configurations, setting, held, metric, eval_set, seen, size, warnings)
+
+
+def _measured(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
+    points = runs.points
+    sets = sorted(points["eval_set"].unique())
+    if eval_set not in sets:
+        close = nearest(eval_set, sets)
+        hint = f"did you mean {close!r}? " if close else ""
+        raise DataError(f"{runs.source}: no evaluation set {eval_set!r}; {hint}there are: {', '.join(sets)}")
+    names = runs.metrics(eval_set)
+    if metric not in names:
+        close = nearest(metric, names)
+        hint = f"did you mean {close!r}? " if close else ""
+        raise DataError(
+            f"{runs.source}: no metric {metric!r} on {eval_set!r}; {hint}there are: {', '.join(names)}"
+        )
+    return points[(points["eval_set"] == eval_set) & (points["metric"] == metric)]
+
+
+def _held(table: pd.DataFrame, held: Mapping[str, Any]) -> pd.DataFrame:
+    for name, value in held.items():
+        if name not in table.columns:
+            close = nearest(name, table.columns)
+            hint = f"did you mean {close!r}? " if close else ""
+            raise DataError(f"--fixed {name}: no such column; {hint}there are: {', '.join(table.columns)}")
+        kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
+        if kept.empty:
+            there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
+            raise DataError(f"--fixed {name}={value}: no run has that; there are: {there}")
+        table = kept
+    return table
+
+
+def _most_n(table: pd.DataFrame, axis: str, warnings: list[str]) -> int:
+    """The value with the most n; the smallest of those."""
+    counts = table.groupby(axis)["rollouts_per_problem"].nunique()
+    chosen = int(counts[counts == counts.max()].index.min())
+    others = [str(v) for v in counts.index if v != chosen]
+    if others:
+        warnings.append(f"{axis} = {chosen} was chosen (it has the most n); others: {', '.join(others)}")
+    return chosen
+
+
+def _refuse_mixtures(table: pd.DataFrame) -> None:
+    free = {"problems_per_batch", "rollouts_per_problem", "batch_rollouts", "seed"}
+    for name in table.columns:
+        values = sorted({str(v) for v in table[name]})
+        if name not in free and len(values) > 1:
+            raise DataError(
+                f"the runs differ in {name} ({', '.join(values)}); "
+                f"a law holds for one: choose with --fixed {name}={values[0]}"
+            )
+
+
+def _configurations(
+    points: pd.DataFrame, table: pd.DataFrame, warnings: list[str]
+) -> list[Configuration]:
+    out = []
+    by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
+    for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):  # type: ignore[misc]
+        curves = [by_run[run_id] for run_id in sorted(members.index)]
+        sizes = [len(curve) for curve in curves]
+        configuration = Configuration(
+            int(b),
+            int(n),
+            np.concatenate([c["compute"].to_numpy(np.float64) for c in curves]),
+            np.concatenate([c["value"].to_numpy(np.float64) for c in curves]),
+            np.repeat(np.arange(len(curves)), sizes),
+            len(curves),
+        )
+        if np.unique(configuration.compute).size < 5:
+            warnings.append(
+                f"left out: {configuration.label} has {np.unique(configuration.compute).size} "
+                "checkpoints; a curve needs 5"
+            )
+        else:
+            out.append(configuration)
+    return out
+
+
+def _refuse_too_few(configurations: list[Configuration], setting: Setting) -> None:
+    levels = sorted({c.rollouts_per_problem for c in configurations})
+    what = {"fixed-bp": "at one problems_per_batch", "fixed-b": "at one batch_rollouts", "joint": ""}[setting]
+    if len(levels) < LEAST_CURVES:
+        raise Refused(
+            f"n*(C) needs curves of at least {LEAST_CURVES} different rollouts_per_problem {what}; "
+            f"there {'is' if len(levels) == 1 else 'are'} {len(levels)} "
+            f"(n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
+            + (", or use --setting joint" if setting == "fixed-b" else "")
+        )
+    ends = np.unique([v for c in configurations for v in c.measured])
+    shared = max(
+        len({c.rollouts_per_problem for c in configurations if c.covers(np.array([x]))[0]}) for x in ends
+    )
+    if shared < LEAST_CURVES:
+        ranges = "; ".join(f"{c.label}: {c.measured[0]:.3g}–{c.measured[1]:.3g}" for c in configurations)
+        raise Refused(
+            f"at no compute are {LEAST_CURVES} different n measured together ({ranges}). "
+            "Run the smaller n for more steps, or evaluate the larger n earlier"
+        )
+
+
+def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[float | None, int | None]:
+    """The most passes over the training problems that any run made, and their number, if known."""
+    if "n_train_problems" not in table.columns or table["n_train_problems"].isna().any():
+        return None, None
+    size = int(table["n_train_problems"].iloc[0])
+    visits = max(c.measured[1] / c.rollouts_per_problem for c in configurations)
+    return visits / size, size
