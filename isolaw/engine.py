@@ -229,6 +229,7 @@ def status(out: str | Path) -> dict[str, Any]:
         **counts,
         "rollouts": generated,
         "rollouts_planned": total,
+        "running": store.in_use,
         "failures": failures,
     }
 

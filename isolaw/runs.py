@@ -7,7 +7,7 @@ configuration (B_p, n), seed, problem set and recipe, and serves every M up to i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,16 @@ class Runs:
         """Return only the runs in ``run_ids``."""
         keep = self.points["run_id"].isin(list(run_ids))
         return Runs(self.points[keep], self.attributes, self.source, self.notes)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Runs]) -> Runs:
+        """Return the runs of several sources together; a run that two of them hold is an error."""
+        if len(parts) == 1:
+            return parts[0]
+        points = pd.concat([part.points for part in parts], ignore_index=True)
+        attributes = {run_id: own for part in parts for run_id, own in part.attributes.items()}
+        source = " + ".join(part.source for part in parts)
+        return cls(points, attributes, source, tuple(note for part in parts for note in part.notes))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a copy of the table."""

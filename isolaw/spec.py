@@ -175,8 +175,10 @@ class SweepSpec(_Section):
         return parse_section(cls, data, source=source, text=text)
 
     @classmethod
-    def read(cls, path: str | Path | None = None, settings: Iterable[str] = ()) -> SweepSpec:
-        """Build from a TOML file (or none: the defaults) and ``section.key=value`` settings.
+    def read(
+        cls, path: str | Path | None = None, settings: Iterable[str] = (), base: SweepSpec | None = None
+    ) -> SweepSpec:
+        """Build from a TOML file, or ``base``, or the defaults, and ``section.key=value`` settings.
 
         Raises
         ------
@@ -190,6 +192,8 @@ class SweepSpec(_Section):
             data = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise SpecError([Problem("not valid TOML", str(error))], source=str(path)) from None
+        if base is not None:
+            data = base.model_dump(mode="json")
         for setting in settings:
             _apply(data, setting)
         return cls.parse(data, source=str(path or ""), text=text)

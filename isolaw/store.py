@@ -99,6 +99,19 @@ class SweepStore:
         """Whether the directory holds a sweep."""
         return (self.directory / "sweep.json").is_file()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether an engine holds the directory now."""
+        path = self.directory / "lock"
+        if not path.is_file():
+            return False
+        with path.open("r", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def claim(self) -> None:
         """Refuse a path that holds something else; nothing is created or changed."""
         d = self.directory

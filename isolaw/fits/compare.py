@@ -38,20 +38,25 @@ def rules(frontier: Frontier, law_log2_n: Floats | None) -> dict[str, Any]:
     law_log2_n
         the law at the frontier's compute, (X,); None when it was refused.
     """
-    reward, measured = frontier.reward[0], np.isfinite(frontier.reward[0])
-    columns = np.arange(frontier.compute.size)
-    best = frontier.best[0]
+    # Only where the neighbours of n* were measured: elsewhere every rule is right by default.
+    shown = ~frontier.alone[0]
+    if not shown.any():
+        return {"constant": None, "logistic": None, "monotone": True, "verdict": "no law"}
+    reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
+    measured = np.isfinite(reward)
+    columns = np.arange(best.size)
+    throughout = np.flatnonzero(measured.all(axis=1))
 
     def regret(log2_n: Floats) -> Floats:
         level = nearest_level(log2_n, frontier.levels, measured)
         return np.asarray(best - reward[level, columns])
 
-    constants = [regret(np.full(columns.size, np.log2(n))) for n in frontier.levels]
-    index = int(np.argmin([r.mean() for r in constants]))
+    constants = {int(n): regret(np.full(columns.size, np.log2(n))) for n in frontier.levels[throughout]}
+    n = min(constants, key=lambda n: constants[n].mean()) if constants else None
     out: dict[str, Any] = {
         "basis": "regret in reward on the fitted curves, in the sample",
-        "constant": {"n": int(frontier.levels[index]), **_summary(constants[index])},
-        "logistic": None if law_log2_n is None else _summary(regret(law_log2_n)),
+        "constant": None if n is None else {"n": n, **_summary(constants[n])},
+        "logistic": None if law_log2_n is None else _summary(regret(law_log2_n[shown])),
         "monotone": not falls(frontier),
     }
     out["verdict"] = _verdict(out)
@@ -75,9 +80,9 @@ def _summary(regret: Floats) -> dict[str, float]:
 
 def _verdict(out: dict[str, Any]) -> str:
     constant, logistic = out["constant"], out["logistic"]
-    if constant["max_regret"] <= TOLERANCE:
+    if constant is not None and constant["max_regret"] <= TOLERANCE:
         return "constant"
-    if logistic is None or logistic["mean_regret"] >= constant["mean_regret"]:
+    if logistic is None or (constant is not None and logistic["mean_regret"] >= constant["mean_regret"]):
         return "no law"
     if not out["monotone"] and logistic["max_regret"] > TOLERANCE:
         return "no law"

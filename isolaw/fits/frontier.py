@@ -114,14 +114,28 @@ def trace(configurations: list[Configuration], curves: list[Curves], compute: Fl
 class Crossover:
     """Where ``to`` overtakes ``from_``: the last such compute in the range where both were measured.
 
-    ``draws[0]`` is the estimate. −inf: ``to`` leads all along; +inf: it never does. ``supported`` is
-    False when the estimate lies outside the shared range (then it is an extrapolation).
+    Attributes
+    ----------
+    shared
+        first and last compute at which both were measured, None when there is none.
+    draws
+        the overtaking within ``shared``, the estimate first; −inf: ``to`` leads all along; +inf: not
+        yet at its end. NaN without a shared range.
+    extrapolated
+        where the estimated curves cross when continued over all that either was measured; NaN or ±inf
+        if they do not.
     """
 
     from_: int
     to: int
+    shared: tuple[float, float] | None
     draws: Floats
-    supported: bool
+    extrapolated: float
+
+    @property
+    def supported(self) -> bool:
+        """Whether the estimate lies where both were measured."""
+        return bool(np.isfinite(self.draws[0]))
 
 
 def crossovers(
@@ -143,13 +157,11 @@ def crossovers(
             pair = [k for k, c in enumerate(configurations) if c.rollouts_per_problem in (a, levels[j])]
             chosen, fitted = [configurations[k] for k in pair], [curves[k] for k in pair]
             low, high = max(spans[i][0], spans[j][0]), min(spans[i][1], spans[j][1])
-            draws = _overtaken(chosen, fitted, low, high) if high > low else np.array([np.nan])
-            supported = bool(np.isfinite(draws[0]))
-            if not supported:
-                # Not inside: look where at least one of them was measured, and call it unsupported.
-                low, high = min(spans[i][0], spans[j][0]), max(spans[i][1], spans[j][1])
-                draws = _overtaken(chosen, fitted, low, high)
-            out.append(Crossover(int(a), int(levels[j]), draws, supported))
+            shared = (low, high) if high > low else None
+            draws = _overtaken(chosen, fitted, low, high) if shared else np.full(curves[0].A.size, np.nan)
+            either = min(spans[i][0], spans[j][0]), max(spans[i][1], spans[j][1])
+            beyond = float(_overtaken(chosen, fitted, *either)[0])
+            out.append(Crossover(int(a), int(levels[j]), shared, draws, beyond))
     return out
 
 

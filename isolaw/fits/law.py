@@ -130,10 +130,6 @@ class Law:
 
         return law_figure(self)
 
-    def to_json(self) -> str:
-        """Return the content of ``law.json``."""
-        return json.dumps(self.document, indent=1, allow_nan=False) + "\n"
-
     def save(self, path: str | Path) -> Path:
         """Write ``law.json`` and its draws; refuse to replace a file that is not a law.
 
@@ -143,19 +139,19 @@ class Law:
             ``path`` exists and is something else, or cannot be written.
         """
         path = Path(path)
-        if path.exists() and not is_law(path):
-            raise DataError(f"{path}: exists and is not a law; nothing was written over")
+        check_writable(path)
         digest = hashlib.sha256(pd.util.hash_pandas_object(self.draws).to_numpy().tobytes()).hexdigest()[:16]
         name = f"{path.stem}-{digest}.draws.parquet"
+        before = _read(path).get("bootstrap", {}).get("file") if path.exists() else None
         self.document["bootstrap"]["file"] = name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.draws.to_parquet(path.with_name(name))
-            temporary.write_text(self.to_json(), encoding="utf-8")
-            temporary.replace(path)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from None
+        save_document(self.document, path)
+        if before is not None and before != name:
+            path.with_name(before).unlink(missing_ok=True)  # the draws of the law that was replaced
         return path
 
     @classmethod
@@ -178,13 +174,29 @@ class Law:
         return cls(document, _estimates(document))
 
 
-def is_law(path: Path) -> bool:
-    """Return whether ``path`` is a law that isolaw wrote."""
+def check_writable(path: str | Path) -> None:
+    """Raise `DataError` if ``path`` is something that a law must not replace."""
+    path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path}: is a directory; accepted: a file's name, as {path / 'law.json'}")
+    if path.exists():
+        try:
+            _read(path)
+        except DataError:
+            raise DataError(f"{path}: exists and is not a law; nothing was written over") from None
+
+
+def save_document(document: dict[str, Any], path: str | Path) -> None:
+    """Write a law's document under a temporary name and rename it; replaces nothing but a law."""
+    path = Path(path)
+    check_writable(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        _read(path)
-    except DataError:
-        return False
-    return True
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

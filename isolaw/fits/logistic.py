@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from isolaw.fits.solve import Axis, Floats, varpro
 
 # One-sided residuals by majorisation: a bound that is kept counts as met exactly.
-_ROUNDS = 15
+_ROUNDS = 10
 # k times the range of x: from hardly bent to a step between neighbouring points.
 _STEEPNESS = (1.0, 400.0)
 
@@ -85,8 +85,10 @@ def fit_logistic(
     weights = np.ones_like(log2_n)
     target = log2_n
     bounded = below is not None and above is not None and bool(np.any(below | above))
+    shape = None
     for _ in range(_ROUNDS if bounded else 1):
-        s = varpro(x, target, weights, _basis, axes)
+        s = varpro(x, target, weights, _basis, axes, shape)
+        shape = s.shape
         law = Logistic(s.low, s.high - s.low, np.exp(s.shape[:, 0]), s.shape[:, 1], s.on_bound)
         if not bounded:
             break

@@ -18,7 +18,7 @@ from isolaw.fits import frontier as frontiers
 from isolaw.fits.bootstrap import resample
 from isolaw.fits.compare import rules
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
-from isolaw.fits.frontier import Frontier
+from isolaw.fits.frontier import Crossover, Frontier
 from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
@@ -264,19 +264,28 @@ def _crossover_entries(
 ) -> list[dict[str, Any]]:
     out = []
     for crossing in frontiers.crossovers(configurations, curves, first):
-        q = from_draws(float(crossing.draws[0] * scale), crossing.draws[1:] * scale if draws else None)
+        if crossing.supported:
+            q = from_draws(crossing.draws[0] * scale, crossing.draws[1:] * scale if draws else None)
+        else:
+            q = _unsupported(crossing, scale)
         entry = q.to_dict()
-        out.append(
-            {
-                "from": crossing.from_,
-                "to": crossing.to,
-                "x": entry["value"],
-                "interval": entry["interval"] if crossing.supported else None,
-                "supported": crossing.supported,
-                "status": q.status if crossing.supported else "not_identified",
-            }
-        )
+        pair = {"from": crossing.from_, "to": crossing.to}
+        out.append({**pair, "x": entry.pop("value"), "supported": crossing.supported, **entry})
     return out
+
+
+def _unsupported(crossing: Crossover, scale: float) -> Quantity:
+    """Where two curves would cross if continued, and the side on which the data leave it."""
+    value = crossing.extrapolated * scale
+    if crossing.shared is None:
+        return Quantity(value, None, "not_identified")
+    low, high = (end * scale for end in crossing.shared)
+    if crossing.draws[0] > 0:
+        # Not overtaken by the end of the shared range, or in some draws a little before.
+        floor = float(np.quantile(crossing.draws, 0.05, method="inverted_cdf")) * scale
+        return Quantity(value, (min(max(floor, low), high), None), "lower_bound")
+    ceiling = float(np.quantile(crossing.draws, 0.95, method="inverted_cdf")) * scale
+    return Quantity(value, (None, max(min(ceiling, high), low)), "upper_bound")
 
 
 def _curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def fit_points(
         "params": {
             **{name: {"value": v, "interval": None, "status": status} for name, v in values.items()},
         },
+        "bootstrap": {"unit": None, "draws": 0, "failed": 0},
         "standard_errors": {"label": LABEL, **errors},
         "sse": float(np.sum(result.residual**2)),
         "warnings": [f"standard errors are {LABEL}; points on a computed frontier are not independent"]

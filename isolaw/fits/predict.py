@@ -115,7 +115,7 @@ class _Candidate:
     rollouts_per_problem: int
     reward: Floats  # (1 + D,) at the budget
     bounded: bool  # the ceiling of its curve is determined
-    last: float  # the largest compute at which it was measured
+    last: float  # the largest compute for which its reward was measured
 
 
 def predict(
@@ -131,8 +131,12 @@ def predict(
     n, interval_n = _choose_n(law, budget, candidates, flags)
     chosen = _choose_batch(document["setting"], [c for c in candidates if c.rollouts_per_problem == n])
     allocation = Allocation.within(budget, chosen.problems_per_batch, n)
-    alternatives = _alternatives(candidates, chosen, budget)
-    flags += _reward_flags(document, budget, chosen, candidates)
+    # As on the frontier, a curve competes where it was measured; beyond the end, those that got there.
+    end = min(float(budget), max(c.last for c in candidates))
+    end = min(end, max(entry["measured"][1] for entry in document["grid"]))
+    competing = [c for c in candidates if c is chosen or c.last > end]
+    alternatives = _alternatives(competing, chosen, budget)
+    flags += _reward_flags(document, budget, chosen, competing)
     epochs = _epochs(document, allocation, n_train_problems, flags)
     reward = from_draws(chosen.reward[0], chosen.reward[1:], "ok" if chosen.bounded else "not_identified")
     return Prediction(budget, allocation, interval_n, reward, alternatives, epochs, flags)
@@ -147,7 +151,7 @@ def _affordable(law: Law, budget: int, cap: int | None) -> list[_Candidate]:
         if b * n > budget or (cap is not None and b * n > cap):
             continue
         reward = law.curves(b, n)(budget)[:, 0]
-        out.append(_Candidate(b, n, reward, curve["A"]["status"] == "ok", entry["measured"][1]))
+        out.append(_Candidate(b, n, reward, curve["A"]["status"] == "ok", entry["measured"][1] + b * n))
     if not out:
         limit = f"a budget of {budget}" if smallest and smallest > budget else f"max_batch_rollouts = {cap}"
         raise InputError(f"{limit} does not allow one step of the smallest measured batch, {smallest} rollouts")
@@ -230,6 +234,8 @@ def _reward_flags(
     document: dict[str, Any], budget: int, chosen: _Candidate, candidates: list[_Candidate]
 ) -> list[str]:
     out = []
+    if budget > chosen.last and chosen.last < max(c.last for c in candidates):
+        out.append(f"reward: n = {chosen.rollouts_per_problem} was measured up to C = {chosen.last:.3g} only")
     if not chosen.bounded and budget > chosen.last:
         out.append("reward: the chosen curve was still rising where it was measured; its reward is a guess")
     best = max(candidates, key=lambda c: c.reward[0])
@@ -240,7 +246,7 @@ def _reward_flags(
             f"{best.problems_per_batch} ahead by {loss:.3f} at this budget"
         )
     if document["comparison"]["verdict"] == "no law":
-        out.append("no law: along the frontier the logistic law does no better than a constant n")
+        out.append("weak law: along the frontier the logistic law does no better than a constant n")
     return out
 
 

@@ -1,0 +1,65 @@
+"""The command line: one file per command.
+
+Data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 failed or
+refused, 2 wrong usage or input, 3 partly done, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from isolaw import __version__
+from isolaw.cli.fit import fit
+from isolaw.cli.predict import predict
+from isolaw.cli.status import status
+from isolaw.cli.sweep import sweep
+from isolaw.errors import IsolawError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="isolaw")
+def cli() -> None:
+    """Which n, B_p and M to spend a sampling budget on, in RL post-training.
+
+    \b
+    A budget of C rollouts is C = B_p · n · M:
+      B_p  problems per batch
+      n    rollouts per problem
+      M    update steps
+
+    \b
+    isolaw sweep --out DIR               make small runs (simulated unless told otherwise)
+    isolaw fit DIR --out law.json        fit the law n*(C)
+    isolaw predict law.json --compute 1e7
+    """
+
+
+for command in (sweep, fit, predict, status):
+    cli.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code; a user's mistake is one message, no traceback."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="isolaw", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("isolaw: interrupted; the same command continues", err=True)
+        return 130
+    except IsolawError as error:
+        click.echo(f"isolaw: {error}", err=True)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,134 @@
+"""``isolaw fit``: from runs, or from ready-made points, to a law."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from isolaw.cli.common import constants, note, pairs, print_json
+
+
+@click.command()
+@click.argument("sources", nargs=-1, type=click.Path())
+@click.option("--points", type=click.Path(), help="Fit ready-made (compute, n_star) points of a CSV instead.")
+@click.option("--x", "x", type=click.Choice(["compute", "steps"]), default="compute", show_default=True,
+              help="With --points: the law in log10 C, or linear in M.")
+@click.option("--metric", default="avg@4", show_default=True, help="What counts as reward.")
+@click.option("--eval-set", default="validation", show_default=True, help="Which evaluation set.")
+@click.option("--setting", type=click.Choice(["fixed-bp", "fixed-b", "joint"]), default="fixed-bp", show_default=True,
+              help="What is held: B_p, B = B_p · n, or nothing.")
+@click.option("--fixed", multiple=True, metavar="NAME=VALUE",
+              help="Use only runs with this, as problems_per_batch=32 or lr=0.02.")
+@click.option("--curve", type=click.Choice(["exp", "hill"]), default="exp", show_default=True, help="Learning curve.")
+@click.option("--records", default="0.005", show_default=True, metavar="WIDTH|off",
+              help="Bin width of record points; off fits all checkpoints.")
+@click.option("--bootstrap", type=click.IntRange(min=0), default=400, show_default=True, help="Draws; 0 for none.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option("--column", multiple=True, metavar="NAME=COLUMN", help="Our name for a column of the table.")
+@click.option("--derive", multiple=True, metavar="NAME=ARITHMETIC", help='As "compute=prompts_seen*rollout_n".')
+@click.option("--constant", multiple=True, metavar="NAME=VALUE", help="As problems_per_batch=512.")
+@click.option("--out", type=click.Path(), help="Write the law here (and its draws beside it).")
+@click.option("--figures", type=click.Path(), metavar="DIR", help="Draw both figures into DIR, as PNG and SVG.")
+@click.option("--json", "as_json", is_flag=True, help="Print the law as JSON.")
+def fit(sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any) -> None:  # fmt: skip
+    """Fit the allocation law to SOURCE…: a sweep's directory, or a Parquet or CSV table."""
+    if points is not None:
+        if sources:
+            raise click.UsageError("--points takes no SOURCE")
+        _fit_points(points, x, as_json, options)
+        return
+    if not sources:
+        raise click.UsageError("nothing to fit: name a sweep's directory or a table, or use --points FILE.csv")
+    _fit_runs(sources, as_json, options)
+
+
+def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
+    import isolaw
+    from isolaw.report import words
+
+    records = _records(options["records"])
+    _check_out(options["out"])
+    parts = [
+        isolaw.read(
+            source,
+            metric=options["metric"],
+            columns=pairs(options["column"], "--column"),
+            derive=pairs(options["derive"], "--derive"),
+            constants=constants(options["constant"], "--constant"),
+        )
+        for source in sources
+    ]
+    runs = isolaw.Runs.concat(parts)
+    law = isolaw.fit(
+        runs,
+        options["metric"],
+        eval_set=options["eval_set"],
+        setting=options["setting"],
+        fixed=constants(options["fixed"], "--fixed"),
+        curve=options["curve"],
+        records=records,
+        bootstrap=options["bootstrap"],
+        seed=options["seed"],
+    )
+    saved = law.save(options["out"]) if options["out"] else None
+    figures = []
+    if options["figures"]:
+        from isolaw.report.figures import write_figures
+
+        figures = write_figures(law, runs, options["figures"])
+    if as_json:
+        print_json(law.document)
+    else:
+        for line in words.law_summary(law.document):
+            click.echo(line)
+    for warning in law.document["warnings"]:
+        note(f"note: {warning}")
+    if figures and not as_json:
+        click.echo("Figures: " + ", ".join(str(path) for path in figures))
+    if saved and not as_json:
+        click.echo(f"Law: {saved}. Next: isolaw predict {saved} --compute <rollouts>")
+    elif not as_json:
+        note("note: nothing was written; --out law.json keeps the law for isolaw predict")
+
+
+def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
+    import isolaw
+    from isolaw.logs.points import read_points
+    from isolaw.report import words
+
+    _check_out(options["out"])
+    mapping = (
+        pairs(options["column"], "--column"),
+        pairs(options["derive"], "--derive"),
+        constants(options["constant"], "--constant"),
+    )
+    values, n_star = read_points(path, x, *mapping)
+    document, _ = isolaw.fit_points(values, n_star, "steps" if x == "steps" else "compute")
+    document["sources"] = [path]
+    if options["out"]:
+        from isolaw.fits.law import save_document
+
+        save_document(document, options["out"])
+    if as_json:
+        print_json(document)
+        return
+    for line in words.points_summary(document):
+        click.echo(line)
+
+
+def _records(text: str) -> float | None:
+    if text == "off":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise click.UsageError(f"--records {text!r}: accepted: a width, as 0.005, or off") from None
+
+
+def _check_out(out: str | None) -> None:
+    """Refuse before the work what could not be written after it."""
+    if out is not None:
+        from isolaw.fits.law import check_writable
+
+        check_writable(out)

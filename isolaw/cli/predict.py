@@ -1,0 +1,31 @@
+"""``isolaw predict``: the allocation for a budget."""
+
+from __future__ import annotations
+
+import click
+
+from isolaw.cli.common import print_json
+
+
+@click.command()
+@click.argument("law", type=click.Path())
+@click.option("--compute", type=float, required=True, help="The budget C, in rollouts.")
+@click.option("--max-batch-rollouts", type=click.IntRange(min=1), help="The hardware's cap on B_p · n.")
+@click.option("--n-train-problems", type=click.IntRange(min=1), help="D, to count epochs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the prediction as JSON.")
+def predict(
+    law: str, compute: float, max_batch_rollouts: int | None, n_train_problems: int | None, as_json: bool
+) -> None:
+    """Say how to split a budget, by the law in LAW (made with isolaw fit … --out)."""
+    from isolaw.fits.law import Law
+    from isolaw.report import words
+
+    fitted = Law.load(law)
+    prediction = fitted.predict(
+        compute, max_batch_rollouts=max_batch_rollouts, n_train_problems=n_train_problems
+    )
+    if as_json:
+        print_json(prediction.to_dict())
+        return
+    for line in words.prediction_summary(prediction, fitted.document):
+        click.echo(line)

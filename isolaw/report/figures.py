@@ -1,0 +1,187 @@
+"""The paper's two figures: reward against compute with its frontier, and n*(C) with its law.
+
+Figures are drawn on plain `matplotlib.figure.Figure` objects: no display, no global state.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
+
+from isolaw.errors import DataError
+from isolaw.fits.law import Law
+from isolaw.runs import Runs
+
+_STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "isolaw",
+}
+_COLOURS = "viridis_r"
+_GREY = "#8c8c8c"
+_DPI = 160
+
+
+def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
+    """Draw reward against compute: checkpoints, fitted curves over their measured ranges, the frontier.
+
+    Parameters
+    ----------
+    law
+        what was fitted.
+    runs
+        where given, their checkpoints are drawn behind the curves.
+    """
+    document = law.document
+    levels = law.levels
+    norm = LogNorm(levels[0] / 1.2, levels[-1] * 1.2)
+    colour = ScalarMappable(norm, mpl.colormaps[_COLOURS])
+    steps = document["x"]["name"] == "steps"
+    scale = 1 / document["fixed"]["batch_rollouts"] if steps else 1.0
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        axes = figure.add_subplot()
+        low = document["x"]["range"][0]
+        if runs is not None:
+            _draw_checkpoints(axes, law, runs, colour, scale)
+        for entry in document["grid"]:
+            b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
+            start = max(entry["measured"][0], b * n)
+            x = np.geomspace(start, entry["measured"][1], 200)
+            axes.plot(x * scale, law.curves(b, n)(x)[0], color=colour.to_rgba(n), lw=1.0, alpha=0.8, zorder=2)
+        _draw_frontier(axes, document, colour)
+        axes.axvline(low, color=_GREY, lw=0.8, ls=":", zorder=1)
+        axes.annotate(
+            "frontier from here", (low, 1), xycoords=("data", "axes fraction"), xytext=(3, -2),
+            textcoords="offset points", color=_GREY, fontsize=7, va="top",
+        )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlabel("M, update steps" if steps else "C, rollouts generated")
+        axes.set_ylabel(f"{document['metric']} ({document['eval_set']})")
+        axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
+        bar = figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
+        bar.ax.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
+        bar.ax.yaxis.set_major_formatter(ScalarFormatter())
+        bar.ax.yaxis.set_minor_locator(NullLocator())
+        bar.outline.set_visible(False)  # type: ignore[operator]
+    return figure
+
+
+def law_figure(law: Law) -> Figure:
+    """Draw n* against C in log-log (against M for ``fixed-b``): points, law, band, grid edges."""
+    document = law.document
+    frontier = document["frontier"]
+    x = np.array([p["x"] for p in frontier])
+    strict = np.array([p["n_star_strict"] for p in frontier])
+    censored = np.array([p["censored"] for p in frontier])
+    levels = law.levels
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        _draw_law(axes, law, x)
+        axes.plot(x[~censored], strict[~censored], "o", ms=4, color="#1f4e79", label="n* (best fitted curve)", zorder=4)
+        axes.plot(
+            x[censored], strict[censored], "o", ms=4, mfc="white", mec="#1f4e79", mew=0.8,
+            label="n*, censored: only a bound", zorder=4,
+        )  # fmt: skip
+        tolerance = [p["n_star_tolerance"] for p in frontier]
+        axes.plot(x, tolerance, "_", ms=5, color="#c55a11", label="smallest n within 0.005", zorder=3)
+        for edge in (levels[0], levels[-1]):
+            axes.axhline(edge, color=_GREY, lw=0.8, ls="--", zorder=1)
+        axes.annotate(
+            "largest n measured", (0, levels[-1]), xycoords=("axes fraction", "data"), xytext=(3, 3),
+            textcoords="offset points", color=_GREY, fontsize=7,
+        )  # fmt: skip
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
+        if document["x"]["log10"]:
+            axes.set_xscale("log")
+        axes.set_xlabel("C, rollouts generated" if document["x"]["log10"] else "M, update steps")
+        axes.set_ylabel("n*, rollouts per problem")
+        axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
+        axes.legend(frameon=False, fontsize=7, loc="lower right")
+    return figure
+
+
+def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
+    """Write both figures as PNG and SVG into ``folder``; return the paths.
+
+    Raises
+    ------
+    DataError
+        the folder cannot be written.
+    """
+    folder = Path(folder)
+    out = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in {"frontier": frontier_figure(law, runs), "law": law_figure(law)}.items():
+            for kind in ("png", "svg"):
+                path = folder / f"{name}.{kind}"
+                with mpl.rc_context(_STYLE):
+                    figure.savefig(path, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
+                out.append(path)
+    except OSError as error:
+        raise DataError(f"{folder}: figures cannot be written ({error.strerror or error})") from None
+    return out
+
+
+def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable, scale: float) -> None:
+    d, points = law.document, runs.points
+    points = points[(points["metric"] == d["metric"]) & (points["eval_set"] == d["eval_set"])]
+    for entry in d["grid"]:
+        b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
+        own = points[
+            (points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n) & (points["compute"] > 0)
+        ]
+        axes.plot(
+            own["compute"] * scale, own["value"], ".", ms=2, color=colour.to_rgba(n), alpha=0.35, zorder=1,
+            rasterized=len(points) > 5000,
+        )  # fmt: skip
+
+
+def _draw_frontier(axes: Axes, document: dict[str, Any], colour: ScalarMappable) -> None:
+    frontier = document["frontier"]
+    for left, right in zip(frontier, frontier[1:], strict=False):
+        axes.plot(
+            [left["x"], right["x"]], [left["reward"]["value"], right["reward"]["value"]],
+            color=colour.to_rgba(left["n_star_strict"]), lw=4, solid_capstyle="butt",
+            alpha=0.45 if left["censored"] else 1.0, zorder=3,
+        )  # fmt: skip
+
+
+def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any]) -> None:
+    logistic = law.logistic
+    if logistic is None:
+        return
+    log10 = law.document["x"]["log10"]
+    fine = np.geomspace(x.min(), x.max(), 300) if log10 else np.linspace(x.min(), x.max(), 300)
+    draws = 2.0 ** logistic(np.log10(fine) if log10 else fine)
+    if len(draws) > 1:
+        low, high = np.quantile(draws[1:], [0.025, 0.975], axis=0)
+        axes.fill_between(fine, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1)
+    axes.plot(fine, draws[0], color="#1f4e79", lw=1.6, label="law", zorder=3)
+
+
+def _title(document: dict[str, Any], text: str) -> str:
+    fixed = ", ".join(
+        f"{ {'problems_per_batch': 'B_p', 'batch_rollouts': 'B'}.get(k, k) } = {v}" for k, v in document["fixed"].items()
+    )
+    return f"{text} ({fixed})" if fixed else text

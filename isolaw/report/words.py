@@ -1,0 +1,179 @@
+"""Plain words for laws, predictions and plans: one place, for every door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from isolaw.fits.predict import Prediction
+
+
+def number(value: float | None) -> str:
+    """Return a number as a person would write it.
+
+    >>> number(1e7), number(65536), number(0.68341), number(None)
+    ('1e+07', '65,536', '0.683', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    if abs(value) >= 1e6:
+        return f"{value:.3g}"
+    if value == int(value) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def quantity(q: Mapping[str, Any], unit: str = "") -> str:
+    """Return an estimate with its interval and status.
+
+    >>> quantity({"value": 64.0, "interval": [32.0, None], "status": "lower_bound"})
+    'at least 64 (95 % of draws: 32 or more)'
+    """
+    if q["value"] is None:
+        return "not stated"
+    lead = {"lower_bound": "at least ", "upper_bound": "at most "}.get(q["status"], "")
+    text = f"{lead}{number(q['value'])}{unit}"
+    if q["interval"] is not None:
+        return f"{text} ({interval(q['interval'])})"
+    return f"{text} (not identified)" if q["status"] == "not_identified" else text
+
+
+def interval(ends: list[float | None]) -> str:
+    """Return an interval in words; an open end says so."""
+    low, high = ends
+    if low is None:
+        return f"95 % of draws: {number(high)} or less"
+    if high is None:
+        return f"95 % of draws: {number(low)} or more"
+    if low == high:
+        return f"95 % of draws: {number(low)}"
+    return f"95 % of draws: {number(low)} to {number(high)}"
+
+
+def law_summary(document: Mapping[str, Any]) -> list[str]:
+    """Return what a fit found, line by line."""
+    symbol = "M" if document["x"]["name"] == "steps" else "C"
+    lines = [_data_line(document)]
+    frontier = document["frontier"]
+    first, last = frontier[0], frontier[-1]
+    lines.append(
+        f"Best n: {first['n_star_strict']} at {symbol} = {number(first['x'])}, "
+        f"{last['n_star_strict']} at {symbol} = {number(last['x'])} "
+        f"(smallest n within 0.005 of the best there: {last['n_star_tolerance']})."
+    )
+    lines += _crossover_lines(document, symbol)
+    lines.append(_saturation_line(document))
+    lines.append(_verdict_line(document))
+    return [line for line in lines if line]
+
+
+def _data_line(document: Mapping[str, Any]) -> str:
+    grid = document["grid"]
+    runs = sum(g["runs"] for g in grid)
+    n = sorted({g["rollouts_per_problem"] for g in grid})
+    fixed = ", ".join(f"{k} = {v}" for k, v in document["fixed"].items())
+    return (
+        f"{document['metric']} on {document['eval_set']}: {runs} runs, n = {', '.join(map(str, n))}"
+        + (f"; {fixed}" if fixed else "")
+        + f"; setting {document['setting']}, curve {document['curve']}."
+    )
+
+
+def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
+    """The crossovers of neighbours along the frontier."""
+    path: list[int] = []
+    for point in document["frontier"]:
+        if not path or path[-1] != point["n_star_strict"]:
+            path.append(point["n_star_strict"])
+    wanted = {(a, b) for a, b in zip(path, path[1:], strict=False) if a < b}
+    out = []
+    for c in document["crossovers"]:
+        if (c["from"], c["to"]) not in wanted:
+            continue
+        text = f"n = {c['to']} overtakes n = {c['from']} at {symbol} = {number(c['x'])}"
+        if not c["supported"]:
+            text += ", outside what both were measured at: not supported by data"
+        elif c["interval"] is not None:
+            text += f" ({interval(c['interval'])})"
+        out.append(text + ".")
+    return out
+
+
+def _saturation_line(document: Mapping[str, Any]) -> str:
+    q = document["params"]["saturation"]
+    if q["status"] == "refused":
+        return "Saturation: not stated; n* is not seen to level off inside the grid."
+    if q["status"] == "lower_bound":
+        return f"Saturation: not reached; n* is {quantity(q)} at the end of the range."
+    return f"Saturation: n* levels off at {quantity(q)}."
+
+
+def _verdict_line(document: Mapping[str, Any]) -> str:
+    comparison = document["comparison"]
+    constant = comparison["constant"]
+    if comparison["verdict"] == "constant":
+        return (
+            f"A constant n = {constant['n']} loses at most {constant['max_regret']:.3f} in reward anywhere "
+            "measured: n hardly matters here."
+        )
+    if comparison["verdict"] == "no law":
+        return "No law: the logistic does no better along the frontier than a constant n."
+    if constant is None:
+        return ""
+    return (
+        f"The law loses {comparison['logistic']['mean_regret']:.3f} in reward on average along the frontier; "
+        f"always n = {constant['n']} would lose {constant['mean_regret']:.3f}."
+    )
+
+
+def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
+    """Return a recommendation, line by line."""
+    a, p = prediction.allocation, prediction.to_dict()
+    lines = [
+        f"For a budget of C = {number(prediction.compute)} rollouts: n = {a.rollouts_per_problem} rollouts for "
+        f"each of B_p = {a.problems_per_batch} problems, M = {a.steps:,} steps "
+        f"({prediction.unspent:,} rollouts left over).",
+        f"n: {quantity(p['rollouts_per_problem'])}.",
+        f"{document['metric']} then: {quantity(p['reward'])}.",
+    ]
+    for other in prediction.near_optimal:
+        share = f", within 0.005 of the best in {other.probability:.0%} of draws" if other.probability is not None else ""
+        b = other.allocation
+        lines.append(
+            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}: expected to lose "
+            f"{other.expected_regret:.4f}{share}"
+        )
+    if prediction.epochs is not None:
+        lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
+    lines += [f"Take care: {flag}." for flag in prediction.flags]
+    return lines
+
+
+def points_summary(document: Mapping[str, Any]) -> list[str]:
+    """Return the law of ready-made points, with its conditional standard errors."""
+    errors = document["standard_errors"]
+    symbol = "log10 C0" if document["x"]["log10"] else "M0"
+    names = {"L": "L", "k": "k", "x0": symbol, "b": "b"}
+    parts = []
+    for key, name in names.items():
+        error = errors[key]
+        value = document["params"][key]["value"]
+        parts.append(f"{name} = {value:.4g}" + (f" (SE {error:.2g})" if error is not None else " (not identified)"))
+    return [
+        f"{document['points']} points, SSE {document['sse']:.4g}: {', '.join(parts)}",
+        f"Standard errors: {errors['label']}.",
+    ]
+
+
+def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
+    """Return what a sweep would do, line by line."""
+    b = sorted({c[0] for c in plan["configurations"]})
+    n = sorted({c[1] for c in plan["configurations"]})
+    done = plan["runs"] - plan["todo"]
+    return [
+        f"{backend}: {plan['runs']} runs ({len(plan['configurations'])} configurations, "
+        f"{len(plan['seeds'])} seeds) to C = {number(plan['compute'])} rollouts each",
+        f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
+        f"{done} runs are done, {plan['todo']} to do: {number(plan['remaining_rollouts'])} rollouts to generate",
+        *plan["notes"],
+    ]
