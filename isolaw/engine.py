@@ -150,9 +150,7 @@ def sweep(
         return _run(spec, Path(folder), written, on_event)
 
 
-def _run(
-    spec: SweepSpec, out: Path, written: str | None, on_event: Callable[[Event], None] | None
-) -> Runs:
+def _run(spec: SweepSpec, out: Path, written: str | None, on_event: Callable[[Event], None] | None) -> Runs:
     for event in execute(plan(spec, out), out, written):
         if on_event is not None:
             on_event(event)
@@ -244,9 +242,7 @@ def _with_table_axes(spec: SweepSpec) -> SweepSpec:
         for key in ("problems_per_batch", "rollouts_per_problem")
         if key not in spec.grid.model_fields_set
     }
-    section = {
-        key: offered[key] for key in ("seeds", "compute") if key not in spec.sweep.model_fields_set
-    }
+    section = {key: offered[key] for key in ("seeds", "compute") if key not in spec.sweep.model_fields_set}
     limits = {} if spec.limits.model_fields_set else {"max_batch_rollouts": offered["max_batch_rollouts"]}
     data = spec.model_dump(mode="json", exclude_unset=True)
     for name, values in {"grid": grid, "sweep": section, "limits": limits}.items():
@@ -260,7 +256,12 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
     if store.exists:
         kept = store.read_spec().evaluation
         changed = [
-            Problem(f"evaluation.{name}", "differs from the sweep in the directory", found=asked, accepted=str(was))
+            Problem(
+                f"evaluation.{name}",
+                "differs from the sweep in the directory",
+                found=asked,
+                accepted=str(was),
+            )
             for name in type(given).model_fields
             if name != "horizons"
             and (asked := getattr(given, name)) != (was := getattr(kept, name))
@@ -295,7 +296,9 @@ def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> list[Ru
             backend=spec.sweep.backend,
             problems_per_batch=b,
             rollouts_per_problem=n,
-            recipe=spec.recipe.model_validate({**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))}),
+            recipe=spec.recipe.model_validate(
+                {**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))}
+            ),
             problems=spec.problems,
             options=getattr(spec, spec.sweep.backend),
             compute=horizon,

@@ -170,7 +170,12 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
     )
     for column, dtype in COLUMNS.items():
         table[column] = _cast(table[column], column, dtype, where)
-    for column, least in {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}.items():
+    for column, least in {
+        "problems_per_batch": 1,
+        "rollouts_per_problem": 1,
+        "step": 0,
+        "compute": 0,
+    }.items():
         bad = table.index[table[column] < least]
         if len(bad):
             raise DataError(f"{where}{column} must be at least {least}: {_rows(table, bad, column)}")
@@ -181,7 +186,7 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
     return table.sort_values(KEY, kind="stable").reset_index(drop=True)
 
 
-def _cast(column: pd.Series[Any], name: str, dtype: str, where: str) -> pd.Series[Any]:
+def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if dtype == "str":
         return column.astype("str")
     numbers = pd.to_numeric(column, errors="coerce")
@@ -203,12 +208,14 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
             f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. "
             "If these are several runs, tell them apart with a column, as in --column seed=<column>"
         )
-    steps = table.drop_duplicates(["run_id", "step", "compute"]).sort_values(["run_id", "step"], kind="stable")
+    steps = table.drop_duplicates(["run_id", "step", "compute"]).sort_values(
+        ["run_id", "step"], kind="stable"
+    )
     same = steps["run_id"].eq(steps["run_id"].shift())
     bad = steps.index[same & ~(steps["compute"] > steps["compute"].shift())]
     if len(bad):
         position = steps.index.get_loc(bad[0])
-        before = steps.iloc[int(position) - 1]  # type: ignore[arg-type]
+        before = steps.iloc[int(position) - 1]
         now = steps.loc[bad[0]]
         raise DataError(
             f"{where}compute must grow with the step: row {bad[0]} (step {now['step']}) has "
@@ -217,7 +224,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         )
 
 
-def _rows(table: pd.DataFrame, index: pd.Index[Any], column: str) -> str:
+def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
     shown = [
         f"row {i} ({column} {table.loc[i, column]}, B_p {table.loc[i, 'problems_per_batch']}, "
         f"n {table.loc[i, 'rollouts_per_problem']}, step {table.loc[i, 'step']})"

@@ -134,9 +134,9 @@ class SweepSpec(_Section):
     >>> spec = SweepSpec.parse({"sweep": {"compute": 1e5}, "grid": {"rollouts_per_problem": [4, 8]}})
     >>> spec.sweep.compute, spec.grid.rollouts_per_problem
     (100000, (4, 8))
-    >>> SweepSpec.parse({"grid": {"rollouts_per_prblem": [8]}})
+    >>> SweepSpec.parse({"recipe": {"lrs": 1}})
     Traceback (most recent call last):
-    isolaw.errors.SpecError: grid.rollouts_per_prblem: unknown key; found [8]; did you mean 'rollouts_per_problem'?
+    isolaw.errors.SpecError: recipe.lrs: unknown key; found 1; did you mean 'lr'?
     """
 
     sweep: SweepSection = SweepSection()

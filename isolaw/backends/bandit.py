@@ -91,7 +91,9 @@ class Bandit:
         if recipe.advantage != "group_std":
             out.append(Problem("recipe.advantage", found=recipe.advantage, accepted="group_std"))
         if recipe.entropy:
-            out.append(Problem("recipe.entropy", found=recipe.entropy, accepted="0, there is no such term here"))
+            out.append(
+                Problem("recipe.entropy", found=recipe.entropy, accepted="0, there is no such term here")
+            )
         if spec.rollouts_per_problem < 2:
             note = "a group of one rollout has no advantage"
             out.append(Problem("grid.rollouts_per_problem", note, found=1, accepted="at least 2"))
@@ -106,7 +108,11 @@ class Bandit:
             )
         out += _parameter_problems(spec)
         out += [
-            Problem("evaluation.metrics", found=name, accepted=f"avg@k, best@k, worst@k, k ≤ {spec.evaluation.samples}")
+            Problem(
+                "evaluation.metrics",
+                found=name,
+                accepted=f"avg@k, best@k, worst@k, k ≤ {spec.evaluation.samples}",
+            )
             for name in spec.evaluation.metrics
             if (parsed := metrics.parse(name)) is None or parsed[1] > spec.evaluation.samples
         ]
@@ -116,7 +122,9 @@ class Bandit:
         """Simulate, from the start or from ``ctx.state``."""
         parameters = _parameters(spec)
         p = spec.problems
-        problems = population(p.set, spec.seed, p.n_train, p.n_validation, parameters.s, parameters.m, parameters.r)
+        problems = population(
+            p.set, spec.seed, p.n_train, p.n_validation, parameters.s, parameters.m, parameters.r
+        )
         rollouts = _stream(spec, _ROLLOUTS)
         order = _Epochs(order_stream(spec.seed, p.set), p.n_train, spec.problems_per_batch)
         state = interference.State.initial(p.n_train, parameters.r)
@@ -189,9 +197,7 @@ def _save(
     (folder / "state.json").write_text(json.dumps({"step": step, **streams}))
 
 
-def _restore(
-    folder: Path, state: interference.State, rollouts: np.random.Generator, order: _Epochs
-) -> int:
+def _restore(folder: Path, state: interference.State, rollouts: np.random.Generator, order: _Epochs) -> int:
     with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
         state.w, state.u, state.scalars = arrays["w"], arrays["u"], arrays["scalars"]
         order.left = arrays["left"]

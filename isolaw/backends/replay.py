@@ -95,15 +95,15 @@ class Replay:
         last = int(points["step"].max())
         done = json.loads((ctx.state / "state.json").read_text())["step"] if ctx.state else -1
         for step, rows in points.groupby("step", sort=True):
-            if int(step) <= done:  # type: ignore[call-overload]
+            if int(step) <= done:
                 continue
 
-            def save(folder: Path, step: int = int(step)) -> None:  # type: ignore[call-overload]
+            def save(folder: Path, step: int = int(step)) -> None:
                 (folder / "state.json").write_text(json.dumps({"step": step}))
 
             first = rows.iloc[0]
             yield Checkpoint(
-                step=int(step),  # type: ignore[call-overload]
+                step=int(step),
                 compute=int(first["compute"]),
                 tokens=_optional(first["tokens"]),
                 rows=[
@@ -111,7 +111,7 @@ class Replay:
                     for r in rows.itertuples()
                 ],
                 save=save,
-                final=int(step) == last,  # type: ignore[call-overload]
+                final=int(step) == last,
             )
 
     def axes(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -12,26 +12,54 @@ from isolaw.cli.common import constants, note, pairs, print_json
 @click.command()
 @click.argument("sources", nargs=-1, type=click.Path())
 @click.option("--points", type=click.Path(), help="Fit ready-made (compute, n_star) points of a CSV instead.")
-@click.option("--x", "x", type=click.Choice(["compute", "steps"]), default="compute", show_default=True,
-              help="With --points: the law in log10 C, or linear in M.")
+@click.option(
+    "--x",
+    "x",
+    type=click.Choice(["compute", "steps"]),
+    default="compute",
+    show_default=True,
+    help="With --points: the law in log10 C, or linear in M.",
+)
 @click.option("--metric", default="avg@4", show_default=True, help="What counts as reward.")
 @click.option("--eval-set", default="validation", show_default=True, help="Which evaluation set.")
-@click.option("--setting", type=click.Choice(["fixed-bp", "fixed-b", "joint"]), default="fixed-bp", show_default=True,
-              help="What is held: B_p, B = B_p · n, or nothing.")
-@click.option("--fixed", multiple=True, metavar="NAME=VALUE",
-              help="Use only runs with this, as problems_per_batch=32 or lr=0.02.")
-@click.option("--curve", type=click.Choice(["exp", "hill"]), default="exp", show_default=True, help="Learning curve.")
-@click.option("--records", default="0.005", show_default=True, metavar="WIDTH|off",
-              help="Bin width of record points; off fits all checkpoints.")
-@click.option("--bootstrap", type=click.IntRange(min=0), default=400, show_default=True, help="Draws; 0 for none.")
+@click.option(
+    "--setting",
+    type=click.Choice(["fixed-bp", "fixed-b", "joint"]),
+    default="fixed-bp",
+    show_default=True,
+    help="What is held: B_p, B = B_p · n, or nothing.",
+)
+@click.option(
+    "--fixed",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Use only runs with this, as problems_per_batch=32 or lr=0.02.",
+)
+@click.option(
+    "--curve", type=click.Choice(["exp", "hill"]), default="exp", show_default=True, help="Learning curve."
+)
+@click.option(
+    "--records",
+    default="0.005",
+    show_default=True,
+    metavar="WIDTH|off",
+    help="Bin width of record points; off fits all checkpoints.",
+)
+@click.option(
+    "--bootstrap", type=click.IntRange(min=0), default=400, show_default=True, help="Draws; 0 for none."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
 @click.option("--column", multiple=True, metavar="NAME=COLUMN", help="Our name for a column of the table.")
-@click.option("--derive", multiple=True, metavar="NAME=ARITHMETIC", help='As "compute=prompts_seen*rollout_n".')
+@click.option(
+    "--derive", multiple=True, metavar="NAME=ARITHMETIC", help='As "compute=prompts_seen*rollout_n".'
+)
 @click.option("--constant", multiple=True, metavar="NAME=VALUE", help="As problems_per_batch=512.")
 @click.option("--out", type=click.Path(), help="Write the law here (and its draws beside it).")
-@click.option("--figures", type=click.Path(), metavar="DIR", help="Draw both figures into DIR, as PNG and SVG.")
+@click.option(
+    "--figures", type=click.Path(), metavar="DIR", help="Draw both figures into DIR, as PNG and SVG."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the law as JSON.")
-def fit(sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any) -> None:  # fmt: skip
+def fit(sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any) -> None:
     """Fit the allocation law to SOURCE…: a sweep's directory, or a Parquet or CSV table."""
     if points is not None:
         if sources:
@@ -39,7 +67,9 @@ def fit(sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **o
         _fit_points(points, x, as_json, options)
         return
     if not sources:
-        raise click.UsageError("nothing to fit: name a sweep's directory or a table, or use --points FILE.csv")
+        raise click.UsageError(
+            "nothing to fit: name a sweep's directory or a table, or use --points FILE.csv"
+        )
     _fit_runs(sources, as_json, options)
 
 

@@ -22,7 +22,8 @@ def status(directory: str, as_json: bool) -> None:
     share = state["rollouts"] / state["rollouts_planned"] if state["rollouts_planned"] else 1.0
     click.echo(
         f"{directory}: {state['runs']} runs of {state['backend']} to C = {number(state['compute'])}: "
-        f"{state['done']} done, {state['started']} begun, {state['waiting']} waiting, {state['failed']} failed"
+        f"{state['done']} done, {state['started']} begun, {state['waiting']} waiting, "
+        f"{state['failed']} failed"
     )
     click.echo(
         f"{number(state['rollouts'])} of {number(state['rollouts_planned'])} rollouts ({share:.0%})"

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @click.option("--backend", help="What trains: bandit (a simulator), replay (recorded runs).")
-@click.option("--out", required=True, type=click.Path(), help="The sweep's directory; continued if it exists.")
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the file.")
+@click.option(
+    "--out", required=True, type=click.Path(), help="The sweep's directory; continued if it exists."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the file."
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; one for each core unless given.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -59,7 +63,8 @@ def sweep(
     for failure in state["failures"]:
         note(
             f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
-            f"seed {failure['seed']}: {failure['cause']} (details: {out}/runs/{failure['run_id']}/FAILED.json)"
+            f"seed {failure['seed']}: {failure['cause']} "
+            f"(details: {out}/runs/{failure['run_id']}/FAILED.json)"
         )
     unfinished = state["runs"] - state["done"]
     return 0 if not unfinished else 3 if state["done"] else 1

@@ -16,7 +16,9 @@ from isolaw.fits.frontier import TOLERANCE, Frontier
 from isolaw.fits.select import Floats
 
 
-def nearest_level(log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+def nearest_level(
+    log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
     """Return the index of the measured n nearest in log2; ``allowed`` (levels, …) restricts it.
 
     >>> nearest_level(np.array([3.4, 3.6]), np.array([8, 16]))

@@ -103,7 +103,12 @@ class Curves:
         shape = np.stack([np.log(parameters[name]) for name in names], axis=1)
         size = len(shape)
         return cls(
-            family, parameters["R0"], parameters["A"], shape, np.zeros(size, dtype=bool), np.full(size, np.nan)
+            family,
+            parameters["R0"],
+            parameters["A"],
+            shape,
+            np.zeros(size, dtype=bool),
+            np.full(size, np.nan),
         )
 
 

@@ -138,9 +138,7 @@ class Crossover:
         return bool(np.isfinite(self.draws[0]))
 
 
-def crossovers(
-    configurations: list[Configuration], curves: list[Curves], first: float
-) -> list[Crossover]:
+def crossovers(configurations: list[Configuration], curves: list[Curves], first: float) -> list[Crossover]:
     """Return the crossover of every pair of n; ``first`` is where the frontier begins.
 
     In the joint setting an n is represented by the best of its B_p.
@@ -170,7 +168,10 @@ def _overtaken(configurations: list[Configuration], curves: list[Curves], low: f
     compute = np.geomspace(low, high, _SEARCH)
     levels = sorted({c.rollouts_per_problem for c in configurations})
     reward = [
-        np.max([k(compute) for c, k in zip(configurations, curves, strict=True) if c.rollouts_per_problem == n], axis=0)
+        np.max(
+            [k(compute) for c, k in zip(configurations, curves, strict=True) if c.rollouts_per_problem == n],
+            axis=0,
+        )
         for n in levels
     ]
     lead = reward[1] - reward[0]

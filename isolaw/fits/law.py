@@ -214,7 +214,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _estimates(document: dict[str, Any]) -> pd.DataFrame:
     """The one row of estimates that the document itself holds."""
-    row = {name: q["value"] for name, q in document["params"].items() if name in _LAW and q["value"] is not None}
+    row = {
+        name: q["value"] for name, q in document["params"].items() if name in _LAW and q["value"] is not None
+    }
     for curve in document["curves"]:
         prefix = f"{curve['problems_per_batch']}x{curve['rollouts_per_problem']}."
         for name in ("R0", "A", *FAMILIES[document["curve"]].shape_names):

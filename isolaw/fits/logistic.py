@@ -84,7 +84,9 @@ def fit_logistic(
     ]
     weights = np.ones_like(log2_n)
     target = log2_n
-    bounded = below is not None and above is not None and bool(np.any(below | above))
+    below = np.zeros(log2_n.shape, dtype=bool) if below is None else below
+    above = np.zeros(log2_n.shape, dtype=bool) if above is None else above
+    bounded = bool(np.any(below | above))
     shape = None
     for _ in range(_ROUNDS if bounded else 1):
         s = varpro(x, target, weights, _basis, axes, shape)
@@ -93,7 +95,9 @@ def fit_logistic(
         if not bounded:
             break
         fitted = law(x)
-        moved = np.where(below, np.maximum(log2_n, fitted), np.where(above, np.minimum(log2_n, fitted), log2_n))
+        moved = np.where(
+            below, np.maximum(log2_n, fitted), np.where(above, np.minimum(log2_n, fitted), log2_n)
+        )
         if np.max(np.abs(moved - target)) < 1e-4:
             break
         target = moved

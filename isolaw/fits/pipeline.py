@@ -14,22 +14,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
+from isolaw.fits import document as doc
 from isolaw.fits import frontier as frontiers
-from isolaw.fits.bootstrap import resample
+from isolaw.fits.bootstrap import resample, stream, weights_of_runs
 from isolaw.fits.compare import rules
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
-from isolaw.fits.frontier import Crossover, Frontier
+from isolaw.fits.frontier import Frontier
 from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
-from isolaw.fits.quantity import REFUSED, Quantity, from_draws
 from isolaw.fits.records import WIDTH
 from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, select
 from isolaw.runs import Runs
 
 DRAWS = 400
-# The plateau is stated only if the law has come this close to it (in doublings of n) where measured.
-_FLAT_WITHIN = 0.5
-_LEAST_ON_PLATEAU = 5
 
 
 def fit(
@@ -94,6 +91,7 @@ def fit(
     scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
     x = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
     logistic = _fit_law(frontier, x)
+    parameters = doc.parameters(frontier, x, logistic, selection.warnings)
     document = {
         "format": FORMAT,
         "setting": setting,
@@ -109,24 +107,27 @@ def fit(
             "log10": setting != "fixed-b",
             "range": [low * scale, high * scale],
         },
-        "grid": [_grid_entry(c) for c in configurations],
+        "grid": [doc.grid_entry(c) for c in configurations],
         "sources": [runs.source] if runs.source else [],
         "n_train_problems": selection.n_train_problems,
         "epochs_seen": selection.epochs_seen,
-        "params": {k: q.to_dict() for k, q in _parameters(frontier, x, logistic, configurations).items()},
-        "frontier": _frontier_entries(frontier, scale, bootstrap),
-        "crossovers": _crossover_entries(configurations, curves, low, scale, bootstrap),
-        "curves": [_curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)],
+        "params": {k: q.to_dict() for k, q in parameters.items()},
+        "frontier": doc.frontier_entries(frontier, scale, bootstrap),
+        "crossovers": doc.crossover_entries(configurations, curves, low, scale, bootstrap),
+        "curves": [doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)],
         "bootstrap": {
-            "unit": "run" if min(c.runs for c in configurations) > 1 else "block of residuals",
+            "unit": doc.unit(configurations),
             "draws": bootstrap,
             "failed": sum(failed.values()),
             "reasons": failed,
             "seed": seed,
         },
-        "comparison": rules(frontier, None if logistic is None else logistic(x)[0]),
+        "comparison": {
+            **rules(frontier, None if logistic is None else logistic(x)[0]),
+            "curves": {"basis": "rms of all checkpoints about their curves", **_misfit(configurations)},
+        },
     }
-    document["warnings"] = _warnings(selection, configurations, frontier, document, scale)
+    document["warnings"] = doc.warnings_of(selection, configurations, frontier, document, scale)
     return Law(document, _draws(configurations, curves, logistic))
 
 
@@ -135,10 +136,10 @@ def _fit_all(
 ) -> tuple[list[Configuration], list[Curves], dict[str, int]]:
     """Fit every curve on the data and on each draw; drop the draws that any curve fails."""
     kept, samples = [], []
-    for configuration in selection.configurations:
-        key = (configuration.problems_per_batch, configuration.rollouts_per_problem)
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
-        reward, weights = resample(configuration, family, records, draws, rng)
+    run_weights = weights_of_runs(selection.configurations, draws, seed)
+    for configuration, run_weight in zip(selection.configurations, run_weights, strict=True):
+        rng = stream(configuration, seed)
+        reward, weights = resample(configuration, family, records, run_weight, rng)
         if not enough_points(weights[:1])[0]:
             selection.warnings.append(
                 f"left out: {configuration.label} has {int((weights[0] > 0).sum())} record points, a curve "
@@ -162,6 +163,20 @@ def _fit_all(
     return kept, curves, failed
 
 
+def _misfit(configurations: list[Configuration]) -> dict[str, float]:
+    """The root mean squared residual of each curve family, corrected for its parameters."""
+    points = sum(c.compute.size for c in configurations)
+    out = {}
+    for name, family in FAMILIES.items():
+        sse = 0.0
+        for c in configurations:
+            curve = fit_curves(c.compute, c.reward[None], np.ones((1, c.reward.size)), name)
+            sse += float(curve.rms[0] ** 2) * c.reward.size
+        parameters = len(configurations) * (2 + len(family.shape_names))
+        out[name] = math.sqrt(sse / max(points - parameters, 1))
+    return out
+
+
 def _fit_law(frontier: Frontier, x: NDArray[np.float64]) -> Logistic | None:
     """Fit the law to strict n*, censored points as bounds; None where nothing but bounds is known."""
     log2_n = np.log2(frontier.levels)[frontier.strict]
@@ -173,136 +188,6 @@ def _fit_law(frontier: Frontier, x: NDArray[np.float64]) -> Logistic | None:
     return law if np.all(np.isfinite(law(x)[0])) else None
 
 
-def _parameters(
-    frontier: Frontier, x: NDArray[np.float64], law: Logistic | None, configurations: list[Configuration]
-) -> dict[str, Quantity]:
-    names = ("b", "L", "k", "x0")
-    if law is None:
-        return dict.fromkeys((*names, "saturation"), REFUSED)
-    strict, censored = frontier.strict[0], frontier.censored[0]
-    known = np.flatnonzero(~censored)
-    distinct = np.unique(strict[known]).size
-    floor_seen = bool(known.size) and law(x[known[0]])[0, 0] - law.b[0] < _FLAT_WITHIN
-    saturation = _saturation(frontier, x, law)
-    shape_known = not law.on_bound[0] and distinct > 1 and law.L[0] > 0
-    rise_known = shape_known and floor_seen and saturation.status == "ok"
-    out = {
-        "b": from_draws(law.b[0], law.b[1:], "ok" if shape_known and floor_seen else "upper_bound"),
-        "L": from_draws(law.L[0], law.L[1:], "ok" if rise_known else "not_identified"),
-        "k": from_draws(law.k[0], law.k[1:], "ok" if rise_known else "not_identified"),
-        "x0": from_draws(law.x0[0], law.x0[1:], "ok" if rise_known else "not_identified"),
-        "saturation": saturation,
-    }
-    return out
-
-
-def _saturation(frontier: Frontier, x: NDArray[np.float64], law: Logistic) -> Quantity:
-    """The n at which the law levels off, stated only where the data show it level off.
-
-    Needs: the frontier at the end of its range neither censored nor at the grid's edge; the law
-    within half a doubling of its plateau there, over at least five points; a plateau below the
-    largest n in the estimate and in 97.5 % of draws. If the frontier ends at the grid's largest n
-    with its neighbour measured, that n is a lower bound.
-    """
-    strict = frontier.strict[0]
-    top = frontier.levels.size - 1
-    if strict[-1] == top and not frontier.alone[0, -1]:
-        reached = float(frontier.levels[strict[-1]])
-        return from_draws(reached, frontier.levels[frontier.strict[1:, -1]], "lower_bound", discrete=True)
-    edge = math.log2(frontier.levels[top]) - _FLAT_WITHIN
-    flat = int(np.sum(law.plateau[0] - law(x)[0][~frontier.censored[0]] < _FLAT_WITHIN))
-    identified = (
-        not frontier.censored[0, -1]
-        and flat >= _LEAST_ON_PLATEAU
-        and law.plateau[0] <= edge
-        and float(np.mean(law.plateau[1:] > edge + _FLAT_WITHIN)) <= 0.025
-    )
-    return from_draws(2.0 ** law.plateau[0], 2.0 ** law.plateau[1:]) if identified else REFUSED
-
-
-def _grid_entry(c: Configuration) -> dict[str, Any]:
-    return {
-        "problems_per_batch": c.problems_per_batch,
-        "rollouts_per_problem": c.rollouts_per_problem,
-        "runs": c.runs,
-        "checkpoints": int(c.compute.size),
-        "measured": list(c.measured),
-    }
-
-
-def _frontier_entries(frontier: Frontier, scale: float, draws: int) -> list[dict[str, Any]]:
-    levels = frontier.levels
-    out = []
-    for i, compute in enumerate(frontier.compute):
-        below, above = bool(frontier.below[0, i]), bool(frontier.above[0, i])
-        status: Any = "ok"
-        if below or above:
-            status = "not_identified" if below and above else "lower_bound" if below else "upper_bound"
-        strict = int(levels[frontier.strict[0, i]])
-        reasons = []
-        if strict in (levels[0], levels[-1]):
-            reasons.append("grid edge")
-        if frontier.alone[0, i]:
-            reasons.append("a neighbouring n was not measured here")
-        sampled = levels[frontier.strict[1:, i]] if draws else None
-        out.append(
-            {
-                "x": float(compute * scale),
-                "n_star": from_draws(float(strict), sampled, status, discrete=True).to_dict(),
-                "n_star_strict": strict,
-                "n_star_tolerance": int(levels[frontier.tolerance[0, i]]),
-                "reward": from_draws(float(frontier.best[0, i]), frontier.best[1:, i]).to_dict(),
-                "censored": below or above,
-                "censored_by": reasons,
-            }
-        )
-    return out
-
-
-def _crossover_entries(
-    configurations: list[Configuration], curves: list[Curves], first: float, scale: float, draws: int
-) -> list[dict[str, Any]]:
-    out = []
-    for crossing in frontiers.crossovers(configurations, curves, first):
-        if crossing.supported:
-            q = from_draws(crossing.draws[0] * scale, crossing.draws[1:] * scale if draws else None)
-        else:
-            q = _unsupported(crossing, scale)
-        entry = q.to_dict()
-        pair = {"from": crossing.from_, "to": crossing.to}
-        out.append({**pair, "x": entry.pop("value"), "supported": crossing.supported, **entry})
-    return out
-
-
-def _unsupported(crossing: Crossover, scale: float) -> Quantity:
-    """Where two curves would cross if continued, and the side on which the data leave it."""
-    value = crossing.extrapolated * scale
-    if crossing.shared is None:
-        return Quantity(value, None, "not_identified")
-    low, high = (end * scale for end in crossing.shared)
-    if crossing.draws[0] > 0:
-        # Not overtaken by the end of the shared range, or in some draws a little before.
-        floor = float(np.quantile(crossing.draws, 0.05, method="inverted_cdf")) * scale
-        return Quantity(value, (min(max(floor, low), high), None), "lower_bound")
-    ceiling = float(np.quantile(crossing.draws, 0.95, method="inverted_cdf")) * scale
-    return Quantity(value, (None, max(min(ceiling, high), low)), "upper_bound")
-
-
-def _curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:
-    parameters = curve.parameters()
-    status: Any = "not_identified" if curve.on_bound[0] else "ok"
-    return {
-        "problems_per_batch": c.problems_per_batch,
-        "rollouts_per_problem": c.rollouts_per_problem,
-        **{
-            name: from_draws(float(v[0]), v[1:], "ok" if name == "R0" else status).to_dict()
-            for name, v in parameters.items()
-        },
-        "rms": float(curve.rms[0]),
-        "measured": list(c.measured),
-    }
-
-
 def _draws(configurations: list[Configuration], curves: list[Curves], law: Logistic | None) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     if law is not None:
@@ -311,46 +196,3 @@ def _draws(configurations: list[Configuration], curves: list[Curves], law: Logis
         prefix = f"{c.problems_per_batch}x{c.rollouts_per_problem}."
         columns.update({prefix + name: values for name, values in curve.parameters().items()})
     return pd.DataFrame(columns)
-
-
-def _warnings(
-    selection: Selection,
-    configurations: list[Configuration],
-    frontier: Frontier,
-    document: dict[str, Any],
-    scale: float,
-) -> list[str]:
-    out = []
-    single = [c for c in configurations if c.runs == 1]
-    if len(single) == len(configurations):
-        out.append("one seed per configuration: intervals leave out the variation between seeds")
-    elif single:
-        out.append(f"one seed only, whose variation intervals leave out: {', '.join(c.label for c in single)}")
-    top = int(frontier.levels[-1])
-    at_top = frontier.compute[frontier.strict[0] == frontier.levels.size - 1] * scale
-    symbol = "M" if selection.setting == "fixed-b" else "C"
-    if at_top.size:
-        out.append(
-            f"n = {top} is the grid's edge: from {symbol} = {at_top.min():.3g} the frontier is at the largest "
-            "n, so n* there is a lower bound; add runs with larger n"
-        )
-    alone = frontier.compute[frontier.alone[0]] * scale
-    if alone.size:
-        out.append(
-            f"censored at {alone.size} of {frontier.compute.size} points ({symbol} = {alone.min():.3g} to "
-            f"{alone.max():.3g}): a neighbouring n was not measured there"
-        )
-    if not document["comparison"]["monotone"]:
-        out.append("n* comes down again by more than 0.005 in reward: a monotone law does not describe it")
-    if document["params"]["saturation"]["status"] == "refused":
-        out.append("no saturation level is stated: the data do not show n* levelling off inside the grid")
-    unidentified = [
-        f"B_p = {k['problems_per_batch']}, n = {k['rollouts_per_problem']}"
-        for k in document["curves"]
-        if k["A"]["status"] != "ok"
-    ]
-    if unidentified:
-        out.append(f"still rising where measured, so the ceiling A is not determined: {'; '.join(unidentified)}")
-    if document["bootstrap"]["failed"]:
-        out.append(f"{document['bootstrap']['failed']} bootstrap draws failed: {document['bootstrap']['reasons']}")
-    return out + selection.warnings

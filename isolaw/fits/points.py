@@ -82,11 +82,13 @@ def fit_points(
     parameters["L"].min = 0.0
     parameters["k"].min = 0.0
     result = model.fit(y, parameters, x=abscissa)
-    values = {name: float(p.value) for name, p in result.params.items()}
+    fitted = {name: float(p.value) for name, p in result.params.items()}
     # A fit that stops on a bound, or without a covariance, has no error bars, whatever it reports.
-    stuck = bool(start.on_bound[0] or not result.success or not result.errorbars or values["L"] <= 1e-9)
+    stuck = bool(start.on_bound[0] or not result.success or not result.errorbars or fitted["L"] <= 1e-9)
     status = "not_identified" if stuck else "ok"
-    errors = {name: None if stuck or p.stderr is None else float(p.stderr) for name, p in result.params.items()}
+    errors = {
+        name: None if stuck or p.stderr is None else float(p.stderr) for name, p in result.params.items()
+    }
     document = {
         "format": "isolaw.law/1",
         "method": "points",
@@ -100,7 +102,7 @@ def fit_points(
         },
         "points": int(raw.size),
         "params": {
-            **{name: {"value": v, "interval": None, "status": status} for name, v in values.items()},
+            **{name: {"value": v, "interval": None, "status": status} for name, v in fitted.items()},
         },
         "bootstrap": {"unit": None, "draws": 0, "failed": 0},
         "standard_errors": {"label": LABEL, **errors},

@@ -136,6 +136,9 @@ def predict(
     end = min(end, max(entry["measured"][1] for entry in document["grid"]))
     competing = [c for c in candidates if c is chosen or c.last > end]
     alternatives = _alternatives(competing, chosen, budget)
+    if chosen.last <= end:
+        n = chosen.rollouts_per_problem
+        flags.append(f"reward: n = {n} was measured only up to C = {chosen.last:.3g}, others further")
     flags += _reward_flags(document, budget, chosen, competing)
     epochs = _epochs(document, allocation, n_train_problems, flags)
     reward = from_draws(chosen.reward[0], chosen.reward[1:], "ok" if chosen.bounded else "not_identified")
@@ -154,13 +157,13 @@ def _affordable(law: Law, budget: int, cap: int | None) -> list[_Candidate]:
         out.append(_Candidate(b, n, reward, curve["A"]["status"] == "ok", entry["measured"][1] + b * n))
     if not out:
         limit = f"a budget of {budget}" if smallest and smallest > budget else f"max_batch_rollouts = {cap}"
-        raise InputError(f"{limit} does not allow one step of the smallest measured batch, {smallest} rollouts")
+        raise InputError(
+            f"{limit} does not allow one step of the smallest measured batch, {smallest} rollouts"
+        )
     return out
 
 
-def _choose_n(
-    law: Law, budget: int, candidates: list[_Candidate], flags: list[str]
-) -> tuple[int, Quantity]:
+def _choose_n(law: Law, budget: int, candidates: list[_Candidate], flags: list[str]) -> tuple[int, Quantity]:
     """The law's n at the budget, rounded to a measured and affordable one."""
     document, levels = law.document, law.levels
     affordable = np.array([n in {c.rollouts_per_problem for c in candidates} for n in levels])
@@ -234,8 +237,6 @@ def _reward_flags(
     document: dict[str, Any], budget: int, chosen: _Candidate, candidates: list[_Candidate]
 ) -> list[str]:
     out = []
-    if budget > chosen.last and chosen.last < max(c.last for c in candidates):
-        out.append(f"reward: n = {chosen.rollouts_per_problem} was measured up to C = {chosen.last:.3g} only")
     if not chosen.bounded and budget > chosen.last:
         out.append("reward: the chosen curve was still rising where it was measured; its reward is a guess")
     best = max(candidates, key=lambda c: c.reward[0])
@@ -262,7 +263,9 @@ def _epochs(
     epochs = allocation.problems_per_batch * allocation.steps / size
     seen = document["epochs_seen"]
     if seen is None:
-        flags.append(f"epochs: {epochs:.1f} passes over {size} problems; the runs do not say how many they made")
+        flags.append(
+            f"epochs: {epochs:.1f} passes over {size} problems; the runs do not say how many they made"
+        )
     elif epochs > seen:
         flags.append(f"epochs: {epochs:.1f} passes over {size} problems, the runs saw {seen:.1f} at most")
     return epochs

@@ -38,8 +38,8 @@ class Configuration:
         (P,), rollouts and metric.
     run
         which run a checkpoint belongs to, (P,), 0..runs−1.
-    runs
-        number of runs (seeds).
+    seeds
+        the seed of each run, (runs,).
     """
 
     problems_per_batch: int
@@ -47,7 +47,12 @@ class Configuration:
     compute: Floats
     reward: Floats
     run: NDArray[np.int64]
-    runs: int
+    seeds: tuple[int, ...]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return len(self.seeds)
 
     @property
     def batch_rollouts(self) -> int:
@@ -187,13 +192,12 @@ def _refuse_mixtures(table: pd.DataFrame) -> None:
             )
 
 
-def _configurations(
-    points: pd.DataFrame, table: pd.DataFrame, warnings: list[str]
-) -> list[Configuration]:
+def _configurations(points: pd.DataFrame, table: pd.DataFrame, warnings: list[str]) -> list[Configuration]:
     out = []
     by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
-    for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):  # type: ignore[misc]
-        curves = [by_run[run_id] for run_id in sorted(members.index)]
+    for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
+        members = members.sort_values("seed", kind="stable")
+        curves = [by_run[run_id] for run_id in members.index]
         sizes = [len(curve) for curve in curves]
         configuration = Configuration(
             int(b),
@@ -201,7 +205,7 @@ def _configurations(
             np.concatenate([c["compute"].to_numpy(np.float64) for c in curves]),
             np.concatenate([c["value"].to_numpy(np.float64) for c in curves]),
             np.repeat(np.arange(len(curves)), sizes),
-            len(curves),
+            tuple(int(seed) for seed in members["seed"]),
         )
         if np.unique(configuration.compute).size < 5:
             warnings.append(

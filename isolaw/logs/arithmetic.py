@@ -55,7 +55,7 @@ def _value(node: ast.expr, columns: Mapping[str, Any], expression: str) -> Any:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand, columns, expression)
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return np.float64(node.value)
+        return np.float64(str(node.value))  # through text: a huge integer becomes inf, not an error
     if isinstance(node, ast.Name):
         if node.id not in columns:
             close = nearest(node.id, columns)

@@ -20,7 +20,12 @@ from isolaw.logs.arithmetic import derive
 from isolaw.runs import COLUMNS, Runs, read_parquet
 
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
-_DEFAULTS: dict[str, Any] = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0, "eval_set": "validation"}
+_DEFAULTS: dict[str, Any] = {
+    "problem_set": "unnamed",
+    "algorithm": "grpo",
+    "seed": 0,
+    "eval_set": "validation",
+}
 PARQUET_MAGIC = b"PAR1"
 
 
@@ -169,7 +174,7 @@ def _require_configuration(table: pd.DataFrame, source: str, frame: pd.DataFrame
         )
 
 
-def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series[Any]:
+def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series:
     """Readable ids: the identity's parts, in words."""
     short = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
     parts = []

@@ -5,6 +5,7 @@ Figures are drawn on plain `matplotlib.figure.Figure` objects: no display, no gl
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
-_STYLE = {
+_STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -93,7 +94,15 @@ def law_figure(law: Law) -> Figure:
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes = figure.add_subplot()
         _draw_law(axes, law, x)
-        axes.plot(x[~censored], strict[~censored], "o", ms=4, color="#1f4e79", label="n* (best fitted curve)", zorder=4)
+        axes.plot(
+            x[~censored],
+            strict[~censored],
+            "o",
+            ms=4,
+            color="#1f4e79",
+            label="n* (best fitted curve)",
+            zorder=4,
+        )
         axes.plot(
             x[censored], strict[censored], "o", ms=4, mfc="white", mec="#1f4e79", mew=0.8,
             label="n*, censored: only a bound", zorder=4,
@@ -149,7 +158,9 @@ def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable, 
     for entry in d["grid"]:
         b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
         own = points[
-            (points["problems_per_batch"] == b) & (points["rollouts_per_problem"] == n) & (points["compute"] > 0)
+            (points["problems_per_batch"] == b)
+            & (points["rollouts_per_problem"] == n)
+            & (points["compute"] > 0)
         ]
         axes.plot(
             own["compute"] * scale, own["value"], ".", ms=2, color=colour.to_rgba(n), alpha=0.35, zorder=1,
@@ -159,7 +170,7 @@ def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable, 
 
 def _draw_frontier(axes: Axes, document: dict[str, Any], colour: ScalarMappable) -> None:
     frontier = document["frontier"]
-    for left, right in zip(frontier, frontier[1:], strict=False):
+    for left, right in itertools.pairwise(frontier):
         axes.plot(
             [left["x"], right["x"]], [left["reward"]["value"], right["reward"]["value"]],
             color=colour.to_rgba(left["n_star_strict"]), lw=4, solid_capstyle="butt",
@@ -176,12 +187,15 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any]) -> None:
     draws = 2.0 ** logistic(np.log10(fine) if log10 else fine)
     if len(draws) > 1:
         low, high = np.quantile(draws[1:], [0.025, 0.975], axis=0)
-        axes.fill_between(fine, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1)
+        axes.fill_between(
+            fine, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
+        )
     axes.plot(fine, draws[0], color="#1f4e79", lw=1.6, label="law", zorder=3)
 
 
 def _title(document: dict[str, Any], text: str) -> str:
     fixed = ", ".join(
-        f"{ {'problems_per_batch': 'B_p', 'batch_rollouts': 'B'}.get(k, k) } = {v}" for k, v in document["fixed"].items()
+        f"{ {'problems_per_batch': 'B_p', 'batch_rollouts': 'B'}.get(k, k) } = {v}"
+        for k, v in document["fixed"].items()
     )
     return f"{text} ({fixed})" if fixed else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,7 +86,7 @@ def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
     for point in document["frontier"]:
         if not path or path[-1] != point["n_star_strict"]:
             path.append(point["n_star_strict"])
-    wanted = {(a, b) for a, b in zip(path, path[1:], strict=False) if a < b}
+    wanted = {(a, b) for a, b in itertools.pairwise(path) if a < b}
     out = []
     for c in document["crossovers"]:
         if (c["from"], c["to"]) not in wanted:
@@ -93,8 +94,8 @@ def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
         text = f"n = {c['to']} overtakes n = {c['from']} at {symbol} = {number(c['x'])}"
         if not c["supported"]:
             text += ", outside what both were measured at: not supported by data"
-        elif c["interval"] is not None:
-            text += f" ({interval(c['interval'])})"
+        else:
+            text += f" ({interval(c['interval'])})" if c["interval"] is not None else " (not identified)"
         out.append(text + ".")
     return out
 
@@ -130,18 +131,22 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
     """Return a recommendation, line by line."""
     a, p = prediction.allocation, prediction.to_dict()
     lines = [
-        f"For a budget of C = {number(prediction.compute)} rollouts: n = {a.rollouts_per_problem} rollouts for "
-        f"each of B_p = {a.problems_per_batch} problems, M = {a.steps:,} steps "
+        f"For a budget of C = {number(prediction.compute)} rollouts: n = {a.rollouts_per_problem} rollouts "
+        f"for each of B_p = {a.problems_per_batch} problems, M = {a.steps:,} steps "
         f"({prediction.unspent:,} rollouts left over).",
         f"n: {quantity(p['rollouts_per_problem'])}.",
         f"{document['metric']} then: {quantity(p['reward'])}.",
     ]
     for other in prediction.near_optimal:
-        share = f", within 0.005 of the best in {other.probability:.0%} of draws" if other.probability is not None else ""
+        share = (
+            f", within 0.005 of the best in {other.probability:.0%} of draws"
+            if other.probability is not None
+            else ""
+        )
         b = other.allocation
         lines.append(
-            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}: expected to lose "
-            f"{other.expected_regret:.4f}{share}"
+            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}: expected to "
+            f"lose {other.expected_regret:.4f}{share}"
         )
     if prediction.epochs is not None:
         lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
@@ -158,7 +163,9 @@ def points_summary(document: Mapping[str, Any]) -> list[str]:
     for key, name in names.items():
         error = errors[key]
         value = document["params"][key]["value"]
-        parts.append(f"{name} = {value:.4g}" + (f" (SE {error:.2g})" if error is not None else " (not identified)"))
+        parts.append(
+            f"{name} = {value:.4g}" + (f" (SE {error:.2g})" if error is not None else " (not identified)")
+        )
     return [
         f"{document['points']} points, SSE {document['sse']:.4g}: {', '.join(parts)}",
         f"Standard errors: {errors['label']}.",
@@ -174,6 +181,6 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
         f"{backend}: {plan['runs']} runs ({len(plan['configurations'])} configurations, "
         f"{len(plan['seeds'])} seeds) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
-        f"{done} runs are done, {plan['todo']} to do: {number(plan['remaining_rollouts'])} rollouts to generate",
+        f"{done} runs are done, {plan['todo']} to do: {number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
     ]

@@ -176,9 +176,7 @@ def success(state: State, problems: ProblemSet, parameters: Parameters, train: b
 
 
 @numba.njit(cache=True, nogil=True)
-def _advance(
-    rng, batches, b, phi, c, spec, w, u, scalars, n, step_size, kl, q, sigma2, kappa, c_perp, f_in
-):  # type: ignore[no-untyped-def]
+def _advance(rng, batches, b, phi, c, spec, w, u, scalars, n, step_size, kl, q, sigma2, kappa, c_perp, f_in):  # type: ignore[no-untyped-def]
     steps, batch = batches.shape
     r = w.size
     gradient = np.empty(r)
@@ -221,6 +219,6 @@ def _advance(
         for j in range(batch):
             u[batches[t, j]] += kappa * rate * h[j] / batch
         shrink = 1.0 - rate * c_perp * sum_h / batch
-        scalars[_DRIFT] = (
-            shrink * shrink * scalars[_DRIFT] + rate * rate * (1.0 - f_in) * noise / (batch * batch)
+        scalars[_DRIFT] = shrink * shrink * scalars[_DRIFT] + rate * rate * (1.0 - f_in) * noise / (
+            batch * batch
         )
