@@ -40,6 +40,7 @@ KEY = ["run_id", "step", "eval_set", "metric"]
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _SHOWN = 5
+_LARGEST = 2**53  # beyond this a float64 is no longer exact
 
 
 class Runs:
@@ -189,16 +190,25 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
 def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if dtype == "str":
         return column.astype("str")
-    numbers = pd.to_numeric(column, errors="coerce")
-    required = name not in OPTIONAL
-    bad = column.index[(numbers.isna() & (column.notna() | required)) & (name != "value")]
-    if name == "value":
-        bad = column.index[numbers.isna() & column.notna()]
+    numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
+    missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
+    bad = column.index[numbers.isna() & (column.notna() | (not missing_allowed))]
     if len(bad):
-        raise DataError(f"{where}{name} is not a number: row {bad[0]} has {column[bad[0]]!r}")
-    if dtype in ("int64", "Int64"):
-        numbers = numbers.astype("Float64").round().astype("Int64")
-    return numbers.astype(dtype)
+        raise DataError(f"{where}{name} is not a number: {_at(column, bad[0])} has {_shown(column[bad[0]])}")
+    if dtype not in ("int64", "Int64"):
+        return numbers.astype(dtype)
+    whole = numbers.round()
+    bad = column.index[((whole.abs() > _LARGEST) | (whole - numbers).abs().gt(_slack(name))).fillna(False)]
+    if len(bad):
+        raise DataError(
+            f"{where}{name} must be a whole number: {_at(column, bad[0])} has {_shown(column[bad[0]])}"
+        )
+    return whole.astype("Int64").astype(dtype)
+
+
+def _slack(name: str) -> float:
+    """Compute read off a figure, or an average of tokens, may be broken; a count of things may not."""
+    return 0.5 if name in ("compute", "tokens") else 1e-6
 
 
 def _check_keys(table: pd.DataFrame, where: str) -> None:
@@ -218,15 +228,24 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         before = steps.iloc[int(position) - 1]
         now = steps.loc[bad[0]]
         raise DataError(
-            f"{where}compute must grow with the step: row {bad[0]} (step {now['step']}) has "
+            f"{where}compute must grow with the step: {_at(table, bad[0])} (step {now['step']}) has "
             f"{now['compute']} after {before['compute']} (step {before['step']}) in the same run. "
             "If these are several runs, tell them apart with a column, as in --column seed=<column>"
         )
 
 
+def _at(table: pd.DataFrame | pd.Series, index: Any) -> str:
+    """Where a row is: its line in a CSV file, else its number."""
+    return f"{table.index.name or 'row'} {index}"
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else str(value)
+
+
 def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
     shown = [
-        f"row {i} ({column} {table.loc[i, column]}, B_p {table.loc[i, 'problems_per_batch']}, "
+        f"{_at(table, i)} ({column} {table.loc[i, column]}, B_p {table.loc[i, 'problems_per_batch']}, "
         f"n {table.loc[i, 'rollouts_per_problem']}, step {table.loc[i, 'step']})"
         for i in index[:_SHOWN]
     ]

@@ -52,6 +52,11 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def _leftovers(folder: Path) -> list[Path]:
+    """Temporary files of a writer that was killed."""
+    return [*folder.glob(".sweep.*.tmp"), *folder.glob(".points.*.tmp")]
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -118,7 +123,8 @@ class SweepStore:
         if d.exists() and not d.is_dir():
             raise StoreError(f"{d}: is a file; accepted: a new directory or a sweep's")
         if d.is_dir() and not self.exists:
-            held = sorted(p.name for p in d.iterdir() if p.name != "lock")
+            own = {d / "lock", *_leftovers(d)}
+            held = sorted(p.name for p in d.iterdir() if p not in own)
             if held:
                 shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
                 raise StoreError(
@@ -130,6 +136,8 @@ class SweepStore:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with _locked(self.directory / "lock", f"{self.directory}"):
+            for leftover in _leftovers(self.directory):
+                leftover.unlink()
             yield
 
     def read_spec(self) -> SweepSpec:

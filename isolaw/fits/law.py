@@ -48,7 +48,7 @@ class Law:
     ...     derive={"compute": "prompts_seen*rollout_n"})
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
     >>> law
-    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 2.05e+04..1.72e+06>
+    <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 2.05e+04..1.7e+06>
     >>> law.document["warnings"][0]
     'one seed per configuration: intervals leave out the variation between seeds'
     """

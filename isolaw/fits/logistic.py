@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
 
 from isolaw.fits.solve import Axis, Floats, varpro
 
@@ -44,7 +45,7 @@ class Logistic:
     def __call__(self, x: ArrayLike) -> Floats:
         """Return log2 n* at x (X,), as (D, X)."""
         z = self.k[:, None] * (np.atleast_1d(np.asarray(x, dtype=np.float64)) - self.x0[:, None])
-        return self.b[:, None] + self.L[:, None] / (1 + np.exp(-np.clip(z, -700, 700)))
+        return self.b[:, None] + self.L[:, None] * expit(z)
 
     @property
     def plateau(self) -> Floats:
@@ -53,8 +54,7 @@ class Logistic:
 
 
 def _basis(x: Floats, shape: Floats) -> Floats:
-    z = np.exp(shape[..., :1]) * (x - shape[..., 1:])
-    return np.asarray(1 / (1 + np.exp(-np.clip(z, -700, 700))))
+    return np.asarray(expit(np.exp(shape[..., :1]) * (x - shape[..., 1:])))
 
 
 def fit_logistic(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.logistic import fit_logistic
@@ -27,8 +28,7 @@ def logistic(x: ArrayLike, b: float, L: float, k: float, x0: float) -> Any:
     >>> float(logistic(6.0, b=3.0, L=6.0, k=7.0, x0=6.0))
     6.0
     """
-    z = np.clip(k * (np.asarray(x, dtype=np.float64) - x0), -700, 700)
-    return b + L / (1 + np.exp(-z))
+    return b + L * expit(k * (np.asarray(x, dtype=np.float64) - x0))
 
 
 def fit_points(

@@ -135,7 +135,7 @@ def select(
         table = table[table[axis] == held[axis]]
     _refuse_mixtures(table)
     configurations = _configurations(points, table, warnings)
-    _refuse_too_few(configurations, setting)
+    _refuse_too_few(configurations, setting, warnings)
     seen, size = _epochs(configurations, table)
     return Selection(configurations, setting, held, metric, eval_set, seen, size, warnings)
 
@@ -217,7 +217,7 @@ def _configurations(points: pd.DataFrame, table: pd.DataFrame, warnings: list[st
     return out
 
 
-def _refuse_too_few(configurations: list[Configuration], setting: Setting) -> None:
+def _refuse_too_few(configurations: list[Configuration], setting: Setting, warnings: list[str]) -> None:
     levels = sorted({c.rollouts_per_problem for c in configurations})
     what = {"fixed-bp": "at one problems_per_batch", "fixed-b": "at one batch_rollouts", "joint": ""}[setting]
     if len(levels) < LEAST_CURVES:
@@ -226,6 +226,7 @@ def _refuse_too_few(configurations: list[Configuration], setting: Setting) -> No
             f"there {'is' if len(levels) == 1 else 'are'} {len(levels)} "
             f"(n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
             + (", or use --setting joint" if setting == "fixed-b" else "")
+            + "".join(f" ({w})" for w in warnings if w.startswith("left out"))
         )
     ends = np.unique([v for c in configurations for v in c.measured])
     shared = max(

@@ -41,6 +41,8 @@ def read_points(
         numbers = pd.to_numeric(table[name], errors="coerce")
         bad = table.index[numbers.isna()]
         if len(bad):
-            raise DataError(f"{path}: {name} is not a number in row {bad[0]}: {table[name][bad[0]]!r}")
+            raise DataError(
+                f"{path}: {name} is not a number in {table.index.name} {bad[0]}: {str(table[name][bad[0]])!r}"
+            )
         out.append(np.asarray(numbers, dtype=np.float64))
     return out[0], out[1]

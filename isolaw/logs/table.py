@@ -87,7 +87,7 @@ def load(path: str | Path) -> pd.DataFrame:
         raise DataError(f"{path}: the file is empty")
     if head.startswith(PARQUET_MAGIC):
         frame = read_parquet(path).to_pandas()
-        return frame.set_axis(range(1, len(frame) + 1))
+        return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
     if b"\0" in head:
         raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
     try:
@@ -98,7 +98,7 @@ def load(path: str | Path) -> pd.DataFrame:
         raise DataError(f"{path}: not a CSV table ({str(error).strip()})") from None
     if frame.empty:
         raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
-    return frame.set_axis(range(2, len(frame) + 2))
+    return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line"))
 
 
 def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | None = None) -> Runs:
@@ -137,7 +137,7 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
     empty = table[identity].isna()
     if empty.any(axis=None):
         name = next(c for c in identity if empty[c].any())
-        raise DataError(f"{source}: {name} is empty in row {table.index[empty[name]][0]}")
+        raise DataError(f"{source}: {name} is empty in {table.index.name} {table.index[empty[name]][0]}")
     table["run_id"] = _run_ids(table, identity)
     notes += _fill_step_and_compute(table, source)
     attributes = {

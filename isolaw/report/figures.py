@@ -103,10 +103,11 @@ def law_figure(law: Law) -> Figure:
             label="n* (best fitted curve)",
             zorder=4,
         )
-        axes.plot(
-            x[censored], strict[censored], "o", ms=4, mfc="white", mec="#1f4e79", mew=0.8,
-            label="n*, censored: only a bound", zorder=4,
-        )  # fmt: skip
+        if censored.any():
+            axes.plot(
+                x[censored], strict[censored], "o", ms=4, mfc="white", mec="#1f4e79", mew=0.8,
+                label="n*, censored: only a bound", zorder=4,
+            )  # fmt: skip
         tolerance = [p["n_star_tolerance"] for p in frontier]
         axes.plot(x, tolerance, "_", ms=5, color="#c55a11", label="smallest n within 0.005", zorder=3)
         for edge in (levels[0], levels[-1]):
@@ -125,7 +126,7 @@ def law_figure(law: Law) -> Figure:
         axes.set_xlabel("C, rollouts generated" if document["x"]["log10"] else "M, update steps")
         axes.set_ylabel("n*, rollouts per problem")
         axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
-        axes.legend(frameon=False, fontsize=7, loc="lower right")
+        axes.legend(frameon=True, framealpha=0.9, edgecolor="none", fontsize=7, loc="lower right")
     return figure
 
 

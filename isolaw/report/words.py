@@ -9,6 +9,9 @@ from typing import Any
 from isolaw.fits.predict import Prediction
 
 
+_NOT_STATED = "no saturation level is stated: "
+
+
 def number(value: float | None) -> str:
     """Return a number as a person would write it.
 
@@ -103,7 +106,8 @@ def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
 def _saturation_line(document: Mapping[str, Any]) -> str:
     q = document["params"]["saturation"]
     if q["status"] == "refused":
-        return "Saturation: not stated; n* is not seen to level off inside the grid."
+        said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
+        return f"Saturation: not stated; {said[0].removeprefix(_NOT_STATED)}." if said else ""
     if q["status"] == "lower_bound":
         return f"Saturation: not reached; n* is {quantity(q)} at the end of the range."
     return f"Saturation: n* levels off at {quantity(q)}."

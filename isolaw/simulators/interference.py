@@ -32,6 +32,7 @@ from dataclasses import dataclass, fields
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from isolaw.simulators.problems import ProblemSet, spectrum
 
@@ -172,7 +173,7 @@ def success(state: State, problems: ProblemSet, parameters: Parameters, train: b
         z = problems.b + problems.phi @ state.w + state.u - drift
     else:
         z = problems.b_val + problems.phi_val @ state.w - drift
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * z)))
+    return np.asarray(expit(z))
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,0 +1,58 @@
+"""Every command and every Python block of the README runs, in order, in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for kind, text in blocks(page):
+        command = ["sh", "-euc", text] if kind == "sh" else [sys.executable, "-c", text]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{text}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_examples_parse() -> None:
+    from isolaw import SweepSpec
+
+    files = sorted((ROOT / "examples").glob("*.toml"))
+    assert len(files) >= 3
+    for file in files:
+        SweepSpec.read(file)
+
+
+@pytest.mark.slow
+def test_demo_recommends_and_names_its_figure(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    out = tmp_path / "demo"
+    done = subprocess.run(
+        ["sh", "examples/demo.sh", str(out)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"n = \d+ rollouts for each of B_p = \d+ problems, M = [\d,]+ steps", done.stdout)
+    assert "95 % of draws" in done.stdout
+    assert str(out / "figures" / "law.png") in done.stdout.splitlines()[-1]
+    assert (out / "figures" / "law.png").stat().st_size > 10_000
