@@ -8,7 +8,6 @@ from typing import Any
 
 from isolaw.fits.predict import Prediction
 
-
 _NOT_STATED = "no saturation level is stated: "
 
 
