@@ -65,8 +65,17 @@ class Plan:
         }
 
 
-def plan(spec: SweepSpec, out: str | Path) -> Plan:
+def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> Plan:
     """Resolve a sweep against its directory; nothing is written.
+
+    Parameters
+    ----------
+    spec
+        what is asked for.
+    out
+        the sweep's directory, which need not exist.
+    whole_directory
+        also finish runs that the directory holds and ``spec`` does not name.
 
     Raises
     ------
@@ -88,15 +97,19 @@ def plan(spec: SweepSpec, out: str | Path) -> Plan:
     problems = allocation.grid_problems(
         spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     )
-    if problems:
-        raise SpecError(problems)
     if dropped:
         notes.append(
             f"left out above limits.max_batch_rollouts = {spec.limits.max_batch_rollouts}: "
             + ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         )
-    runs = _resolved_runs(spec, pairs)
+    runs, more = _resolved_runs(spec, pairs)
+    problems += more
+    if problems:
+        raise SpecError(list({str(p): p for p in problems}.values()))
     _check_directory(store, spec, runs)
+    if whole_directory:
+        known = {run.run_id for run in runs}
+        runs += [store.run(run_id).read_spec() for run_id in store.run_ids() if run_id not in known]
     todo, remaining = [], 0
     for run in runs:
         done = store.run(run.run_id).done_compute() // run.batch_rollouts
@@ -154,11 +167,10 @@ def _run(spec: SweepSpec, out: Path, written: str | None, on_event: Callable[[Ev
     for event in execute(plan(spec, out), out, written):
         if on_event is not None:
             on_event(event)
-    runs = SweepStore(out).collect()
     state = status(out)
     if state["failed"] and not state["done"]:
         raise RunError(f"{out}: every run failed; the first: {state['failures'][0]['cause']}")
-    return runs
+    return SweepStore(out).collect()
 
 
 def execute(planned: Plan, out: str | Path, written: str | None = None) -> Iterator[Event]:
@@ -204,7 +216,9 @@ def status(out: str | Path) -> dict[str, Any]:
         run_spec, lines, failure = run.read_spec(), run.lines(), run.failure
         generated += lines[-1]["compute"] if lines else 0
         total += run_spec.steps * run_spec.batch_rollouts
-        if failure is not None:
+        if run.done_compute() // run_spec.batch_rollouts >= run_spec.steps:
+            counts["done"] += 1
+        elif failure is not None:
             counts["failed"] += 1
             failures.append(
                 {
@@ -215,8 +229,6 @@ def status(out: str | Path) -> dict[str, Any]:
                     "cause": failure["cause"],
                 }
             )
-        elif run.done_compute() // run_spec.batch_rollouts >= run_spec.steps:
-            counts["done"] += 1
         else:
             counts["started" if lines else "waiting"] += 1
     return {
@@ -243,7 +255,10 @@ def _with_table_axes(spec: SweepSpec) -> SweepSpec:
         if key not in spec.grid.model_fields_set
     }
     section = {key: offered[key] for key in ("seeds", "compute") if key not in spec.sweep.model_fields_set}
-    limits = {} if spec.limits.model_fields_set else {"max_batch_rollouts": offered["max_batch_rollouts"]}
+    b = grid.get("problems_per_batch", spec.grid.problems_per_batch)
+    n = grid.get("rollouts_per_problem", spec.grid.rollouts_per_problem)
+    # What was recorded needs no cap of this machine's.
+    limits = {} if spec.limits.model_fields_set else {"max_batch_rollouts": max(b) * max(n)}
     data = spec.model_dump(mode="json", exclude_unset=True)
     for name, values in {"grid": grid, "sweep": section, "limits": limits}.items():
         data[name] = {**data.get(name, {}), **values}
@@ -286,10 +301,12 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
     return spec.model_copy(update={"evaluation": evaluation})
 
 
-def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> list[RunSpec]:
+def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> tuple[list[RunSpec], list[Problem]]:
+    """Every run of the grid as the backend sees it, and everything that is wrong with any of them."""
     backend = backends.get(spec.sweep.backend)
     axes = spec.grid.recipe_axes
-    runs, problems = [], []
+    runs: dict[str, RunSpec] = {}
+    problems: list[Problem] = []
     horizon = max(spec.sweep.compute, *spec.evaluation.horizons)
     for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
         run = RunSpec(
@@ -309,12 +326,14 @@ def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> list[Ru
             problems.append(Problem("sweep.compute", found=spec.sweep.compute, accepted=accepted))
             continue
         for seed in spec.sweep.seeds:
-            resolved = backend.resolve(run.model_copy(update={"seed": seed}))
+            try:
+                resolved = backend.resolve(run.model_copy(update={"seed": seed}))
+            except SpecError as error:
+                problems += error.problems
+                continue
             problems += backend.check(resolved)
-            runs.append(resolved)
-    if problems:
-        raise SpecError(list({str(p): p for p in problems}.values()))
-    return runs
+            runs[resolved.run_id] = resolved
+    return list(runs.values()), problems
 
 
 def _check_directory(store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec]) -> None:

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from isolaw.errors import InputError, Problem, SpecError, nearest
 
@@ -31,6 +39,11 @@ def _whole(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
+
+
+def _once(values: tuple[str, ...]) -> tuple[str, ...]:
+    """What is named twice counts once."""
+    return tuple(dict.fromkeys(values))
 
 
 def _seed_list(value: Any) -> Any:
@@ -84,9 +97,18 @@ class EvaluationSpec(_Section):
     """
 
     points: Annotated[int, BeforeValidator(_whole), Field(ge=2, strict=True)] = 60
-    metrics: tuple[str, ...] = ("avg@4", "best@4", "worst@4")
+    metrics: Annotated[tuple[str, ...], AfterValidator(_once), Field(min_length=1)] = (
+        "avg@4",
+        "best@4",
+        "worst@4",
+    )
     samples: Count = 4
-    sets: Annotated[tuple[Literal["validation", "train"], ...], BeforeValidator(_listed)] = ("validation",)
+    sets: Annotated[
+        tuple[Literal["validation", "train"], ...],
+        BeforeValidator(_listed),
+        AfterValidator(_once),
+        Field(min_length=1),
+    ] = ("validation",)
     start: Count | None = None
     end: Count | None = None
     horizons: tuple[Count, ...] = ()
@@ -152,19 +174,7 @@ class SweepSpec(_Section):
 
     @model_validator(mode="after")
     def _axes_are_recipe_keys(self) -> SweepSpec:
-        problems = []
-        for key, values in self.grid.recipe_axes.items():
-            if key not in Recipe.model_fields:
-                valid = [*GridSection.model_fields, *Recipe.model_fields]
-                problems.append(
-                    Problem(f"grid.{key}", "unknown key", found=values, nearest=nearest(key, valid))
-                )
-                continue
-            for value in values:
-                try:
-                    Recipe.model_validate({key: value})
-                except ValidationError as error:
-                    problems += _problems(error, "grid", Recipe)
+        problems = _axis_problems(self.grid.recipe_axes)
         if problems:
             raise SpecError(problems)
         return self
@@ -172,6 +182,21 @@ class SweepSpec(_Section):
     @classmethod
     def parse(cls, data: Mapping[str, Any], source: str = "", text: str = "") -> SweepSpec:
         """Build from plain data; raise `SpecError` with all problems (and their lines in ``text``)."""
+        # Axes first and apart, so that their faults and all others are reported together.
+        grid = data.get("grid")
+        axes = (
+            {k: v for k, v in grid.items() if k not in GridSection.model_fields}
+            if isinstance(grid, dict)
+            else {}
+        )
+        problems = _axis_problems({key: list(_listed(value)) for key, value in axes.items()})
+        if problems:
+            own = {k: v for k, v in grid.items() if k not in axes} if grid else {}
+            try:
+                parse_section(cls, {**data, "grid": own})
+            except SpecError as error:
+                problems += error.problems
+            raise SpecError([_with_line(p, text) for p in problems], source=source)
         return parse_section(cls, data, source=source, text=text)
 
     @classmethod
@@ -267,10 +292,11 @@ class RunSpec(_Section):
         if self.compute > end and ratio > 1:
             beyond = int(np.log(self.compute / end) / np.log(ratio))
             budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
-        budgets = np.append(budgets, [*e.horizons, self.compute])
         # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
-        steps = np.floor(budgets[budgets <= self.compute * (1 + 1e-12)] * (1 + 1e-12) / self.batch_rollouts)
-        return [0, *(int(s) for s in np.unique(steps) if 0 < s <= self.steps)]
+        budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
+        looks = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
+        ends = {h // self.batch_rollouts for h in (*e.horizons, self.compute) if h <= self.compute}
+        return sorted({0} | looks | ends)
 
 
 def canonical_json(value: Any) -> str:
@@ -308,6 +334,24 @@ def parse_section(
     if text:
         problems = [_with_line(problem, text) for problem in problems]
     raise SpecError(problems, source=source) from None
+
+
+def _axis_problems(axes: Mapping[str, list[Any]]) -> list[Problem]:
+    """What is wrong with the recipe keys that are axes of the grid."""
+    problems = []
+    valid = [*GridSection.model_fields, *Recipe.model_fields]
+    for key, values in axes.items():
+        if key not in Recipe.model_fields:
+            problems.append(Problem(f"grid.{key}", "unknown key", found=values, nearest=nearest(key, valid)))
+            continue
+        if not values:
+            problems.append(Problem(f"grid.{key}", found=values, accepted="at least one value"))
+        for value in values:
+            try:
+                Recipe.model_validate({key: value})
+            except ValidationError as error:
+                problems += _problems(error, "grid", Recipe)
+    return problems
 
 
 def _problems(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Problem]:

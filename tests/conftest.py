@@ -85,3 +85,55 @@ def tree() -> Callable[[Path], dict[str, bytes | None]]:
             yield str(path.relative_to(folder)), path.read_bytes() if path.is_file() else None
 
     return lambda folder: dict(files(folder))
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> Callable[..., Any]:
+    """Runs with a known truth: ``reward(B_p, n, C)`` for each (B_p, n), plus noise.
+
+    ``noise`` is the standard deviation of one evaluation, ``between`` that between seeds; ``compute``
+    and ``start`` are the range of C, numbers or functions of (B_p, n); ``zero`` adds step 0.
+    """
+    import numpy as np
+
+    from isolaw.runs import Runs
+
+    def rising(_b: int, n: int, compute: Any) -> Any:
+        ceiling = 0.5 + 0.03 * np.log2(n / 8)
+        return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * (n / 8) ** 0.7))
+
+    def make(
+        configurations: Any,
+        reward: Any = rising,
+        *,
+        seeds: Any = 3,
+        noise: float = 1e-3,
+        between: float = 0.0,
+        checkpoints: int = 30,
+        compute: Any = 1e6,
+        start: Any = None,
+        zero: bool = True,
+        attributes: Any = None,
+        rng: int = 0,
+    ) -> Runs:
+        generator = np.random.default_rng(rng)
+        parts, facts = [], {}
+        for b, n in configurations:
+            last = compute(b, n) if callable(compute) else compute
+            first = start(b, n) if callable(start) else start or b * n
+            steps = np.unique(np.floor(np.geomspace(first, last, checkpoints) / (b * n) + 1e-9).astype(int))
+            steps = np.concatenate([[0] if zero else [], steps[steps > 0]]).astype(int)
+            for seed in range(seeds) if isinstance(seeds, int) else seeds:
+                run_id = f"{b}x{n}s{seed}"
+                value = reward(b, n, steps * float(b * n)) + noise * generator.standard_normal(steps.size)
+                columns = {"run_id": run_id, "problems_per_batch": b, "rollouts_per_problem": n, "seed": seed}
+                columns |= {"step": steps, "compute": steps * b * n}
+                columns["value"] = value + between * generator.standard_normal()
+                parts.append(pd.DataFrame(columns))
+                facts[run_id] = dict(attributes or {})
+        table = pd.concat(parts, ignore_index=True)
+        return Runs(
+            table.assign(problem_set="p", algorithm="grpo", eval_set="validation", metric="avg@4"), facts
+        )
+
+    return make

@@ -48,7 +48,8 @@ def test_a_value_without_partner_is_a_problem(b: list[int], n: list[int], cap: i
     problems = grid_problems(b, n, cap)
     assert bool(problems) == bool(lost)
     if len(set(b)) > 1 or len(set(n)) > 1:
-        assert {(p.where[5] == "r" and "n" or "b", p.found) for p in problems} == lost
+        axis = {"grid.problems_per_batch": "b", "grid.rollouts_per_problem": "n"}
+        assert {(axis[p.where], p.found) for p in problems} == lost
 
 
 def test_the_message_names_value_and_cap() -> None:

@@ -25,7 +25,9 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for kind, text in blocks(page):
         command = ["sh", "-euc", text] if kind == "sh" else [sys.executable, "-c", text]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{text}\n{done.stderr}"
 
 
@@ -49,7 +51,12 @@ def test_demo_recommends_and_names_its_figure(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     out = tmp_path / "demo"
     done = subprocess.run(
-        ["sh", "examples/demo.sh", str(out)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        ["sh", "examples/demo.sh", str(out)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"n = \d+ rollouts for each of B_p = \d+ problems, M = [\d,]+ steps", done.stdout)

@@ -18,7 +18,7 @@ CASES = [(K, c, k) for K in range(1, 9) for c in range(K + 1) for k in range(1, 
 @pytest.mark.parametrize(
     ("kind", "of_subset"), [("best", max), ("worst", min), ("avg", lambda s: sum(s) / len(s))]
 )
-def test_equals_the_mean_over_all_subsets(kind: str, of_subset) -> None:  # type: ignore[no-untyped-def]
+def test_equals_the_mean_over_all_subsets(kind: str, of_subset) -> None:
     for K, c, k in CASES:
         answers = [1] * c + [0] * (K - c)
         expected = np.mean([of_subset(s) for s in combinations(answers, k)])

@@ -102,7 +102,7 @@ def test_compute_that_no_integer_holds(value: float) -> None:
 
 def test_many_bad_rows_are_not_all_listed() -> None:
     points = pd.concat([table(seed=s, run_id=str(s), value=np.nan) for s in range(10)], ignore_index=True)
-    with pytest.raises(DataError, match="30 values are not finite.* and 25 more"):
+    with pytest.raises(DataError, match=r"30 values are not finite.* and 25 more"):
         Runs(points)
 
 

@@ -199,7 +199,7 @@ def test_schedule_ascends_from_0_to_the_last_step(run: RunSpec) -> None:
     steps = run.schedule()
     assert steps[0] == 0
     assert steps[-1] == run.steps == run.compute // run.batch_rollouts
-    assert all(a < b for a, b in zip(steps, steps[1:], strict=False))
+    assert steps == sorted(set(steps))
     if run.compute <= (run.evaluation.end or run.compute):
         assert len(steps) <= run.evaluation.points + 2
 
@@ -304,7 +304,8 @@ def test_bad_values_and_unknown_axes_at_once() -> None:
 def test_lines_are_named(tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(
-        "# seeds = 0\n[sweep]\nseeds = 2\ncompute = 'x'\n\n[recipe]\n  lrs = 1\n[grid]\nlr = [-1]\n[bogus]\nlr = 1\n"
+        "# seeds = 0\n[sweep]\nseeds = 2\ncompute = 'x'\n\n"
+        "[recipe]\n  lrs = 1\n[grid]\nlr = [1]\n[bogus]\nlr = 1\n"
     )
     with pytest.raises(SpecError) as error:
         SweepSpec.read(file)

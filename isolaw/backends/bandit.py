@@ -47,21 +47,8 @@ class Bandit:
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in lr and KL from the preset; keep only parameters that differ from it."""
-        options = parse_section(Options, spec.options, prefix="bandit")
+        options = _options(spec)
         preset = asdict(interference.PRESETS[options.preset])
-        unknown = [
-            Problem(
-                f"bandit.parameters.{name}",
-                "unknown parameter",
-                found=value,
-                nearest=nearest(name, preset),
-                accepted="" if nearest(name, preset) else ", ".join(preset),
-            )
-            for name, value in options.parameters.items()
-            if name not in preset
-        ]
-        if unknown:
-            raise SpecError(unknown)
         changed = {k: v for k, v in options.parameters.items() if v != preset[k]}
         parameters = {**preset, **changed}
         kind = "easy" if spec.problems.set == "easy" else "hard"
@@ -81,42 +68,7 @@ class Bandit:
 
     def check(self, spec: RunSpec) -> list[Problem]:
         """Return what this simulator cannot represent, and what makes no sense."""
-        out = []
-        recipe, problems = spec.recipe, spec.problems
-        if problems.set not in INITIAL_SUCCESS:
-            accepted = ", ".join(INITIAL_SUCCESS)
-            out.append(Problem("problems.set", found=problems.set, accepted=accepted))
-        if recipe.algorithm != "grpo":
-            out.append(Problem("recipe.algorithm", found=recipe.algorithm, accepted="grpo"))
-        if recipe.advantage != "group_std":
-            out.append(Problem("recipe.advantage", found=recipe.advantage, accepted="group_std"))
-        if recipe.entropy:
-            out.append(
-                Problem("recipe.entropy", found=recipe.entropy, accepted="0, there is no such term here")
-            )
-        if spec.rollouts_per_problem < 2:
-            note = "a group of one rollout has no advantage"
-            out.append(Problem("grid.rollouts_per_problem", note, found=1, accepted="at least 2"))
-        if spec.problems_per_batch > problems.n_train:
-            out.append(
-                Problem(
-                    "grid.problems_per_batch",
-                    "a batch takes distinct problems",
-                    found=spec.problems_per_batch,
-                    accepted=f"at most problems.n_train = {problems.n_train}",
-                )
-            )
-        out += _parameter_problems(spec)
-        out += [
-            Problem(
-                "evaluation.metrics",
-                found=name,
-                accepted=f"avg@k, best@k, worst@k, k ≤ {spec.evaluation.samples}",
-            )
-            for name in spec.evaluation.metrics
-            if (parsed := metrics.parse(name)) is None or parsed[1] > spec.evaluation.samples
-        ]
-        return out
+        return [*_spec_problems(spec), *_parameter_problems(spec)]
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate, from the start or from ``ctx.state``."""
@@ -224,6 +176,62 @@ def _parameters(spec: RunSpec) -> interference.Parameters:
     if "r" in changed:
         changed["r"] = int(changed["r"])
     return replace(preset, **changed)
+
+
+def _options(spec: RunSpec) -> Options:
+    """The ``[bandit]`` section; what is wrong with it is reported with all the rest."""
+    problems = []
+    given = spec.options.get("parameters", {})
+    for name in given if isinstance(given, dict) else ():
+        if name not in interference.PARAMETER_NAMES:
+            close = nearest(name, interference.PARAMETER_NAMES)
+            accepted = "" if close else ", ".join(interference.PARAMETER_NAMES)
+            where = f"bandit.parameters.{name}"
+            problems.append(Problem(where, "unknown parameter", given[name], accepted, close))
+    try:
+        options = parse_section(Options, spec.options, prefix="bandit")
+    except SpecError as error:
+        problems += error.problems
+    if problems:
+        raise SpecError([*problems, *_spec_problems(spec)])
+    return options
+
+
+def _spec_problems(spec: RunSpec) -> list[Problem]:
+    """What this simulator cannot represent, and what makes no sense, whatever its parameters."""
+    out = []
+    recipe, problems = spec.recipe, spec.problems
+    if problems.set not in INITIAL_SUCCESS:
+        accepted = ", ".join(INITIAL_SUCCESS)
+        out.append(Problem("problems.set", found=problems.set, accepted=accepted))
+    if recipe.algorithm != "grpo":
+        out.append(Problem("recipe.algorithm", found=recipe.algorithm, accepted="grpo"))
+    if recipe.advantage != "group_std":
+        out.append(Problem("recipe.advantage", found=recipe.advantage, accepted="group_std"))
+    if recipe.entropy:
+        out.append(Problem("recipe.entropy", found=recipe.entropy, accepted="0, there is no such term here"))
+    if spec.rollouts_per_problem < 2:
+        note = "a group of one rollout has no advantage"
+        out.append(Problem("grid.rollouts_per_problem", note, found=1, accepted="at least 2"))
+    if spec.problems_per_batch > problems.n_train:
+        out.append(
+            Problem(
+                "grid.problems_per_batch",
+                "a batch takes distinct problems",
+                found=spec.problems_per_batch,
+                accepted=f"at most problems.n_train = {problems.n_train}",
+            )
+        )
+    out += [
+        Problem(
+            "evaluation.metrics",
+            found=name,
+            accepted=f"avg@k, best@k, worst@k, k ≤ {spec.evaluation.samples}",
+        )
+        for name in spec.evaluation.metrics
+        if (parsed := metrics.parse(name)) is None or parsed[1] > spec.evaluation.samples
+    ]
+    return out
 
 
 def _parameter_problems(spec: RunSpec) -> list[Problem]:

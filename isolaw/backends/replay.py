@@ -46,7 +46,7 @@ class Replay:
         options = parse_section(Options, spec.options or spec.sources, prefix="replay")
         path = Path(options.source).resolve()
         try:
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest = _digest(path)
         except OSError as error:
             reason = f"{path}: {error.strerror or error}"
             raise SpecError([Problem("replay.source", reason, found=options.source)]) from None
@@ -87,6 +87,8 @@ class Replay:
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""
+        if _digest(Path(spec.sources["source"])) != spec.content["table"]:
+            raise DataError(f"{spec.sources['source']}: the table changed since the sweep was planned")
         runs = _runs(spec)
         points = runs.points
         points = points[(points["run_id"] == _matching(spec, runs)[0]) & (points["compute"] <= spec.compute)]
@@ -126,11 +128,14 @@ class Replay:
             "rollouts_per_problem": sorted({int(v) for v in table["rollouts_per_problem"]}),
             "seeds": sorted({int(v) for v in table["seed"]}),
             "compute": int(runs.points["compute"].max()),
-            "max_batch_rollouts": int((table["problems_per_batch"] * table["rollouts_per_problem"]).max()),
         }
 
 
 BACKEND = Replay()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _runs(spec: RunSpec) -> Runs:

@@ -45,7 +45,7 @@ def sweep(
     from isolaw.report import words
 
     spec, written = _spec(file, backend, out, settings, jobs)
-    plan = engine.plan(spec, out)
+    plan = engine.plan(spec, out, whole_directory=file is None and not settings)
     for line in words.plan_summary(plan.to_dict(), plan.spec.sweep.backend):
         note(line)
     if dry_run:
@@ -66,8 +66,8 @@ def sweep(
             f"seed {failure['seed']}: {failure['cause']} "
             f"(details: {out}/runs/{failure['run_id']}/FAILED.json)"
         )
-    unfinished = state["runs"] - state["done"]
-    return 0 if not unfinished else 3 if state["done"] else 1
+    left = engine.plan(plan.spec, out).todo
+    return 0 if not left else 3 if state["done"] else 1
 
 
 def _spec(

@@ -1,0 +1,204 @@
+"""The replay backend: real curves played back as they were recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw import engine
+from isolaw.errors import InputError, SpecError, StoreError
+from isolaw.runs import Runs
+from isolaw.spec import SweepSpec
+from isolaw.store import SweepStore
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "examples" / "data" / "tan_rollout_n_base.csv"
+MAPPED: dict[str, Any] = {
+    "metric": "holdout_acc_raw",
+    "columns": {"rollouts_per_problem": "rollout_n"},
+    "derive": {"compute": "prompts_seen*rollout_n"},
+    "constants": {"problems_per_batch": 512, "problem_set": "tan-math"},
+}
+INLINE = {"kind": "inline"}
+
+
+def qwen(source: Path = TABLE, **sections: Any) -> SweepSpec:
+    data = {
+        "sweep": {"backend": "replay"},
+        "replay": {"source": str(source), **MAPPED},
+        "executor": INLINE,
+    }
+    return SweepSpec.parse(data | {name: data.get(name, {}) | own for name, own in sections.items()})
+
+
+def curves(runs: Runs) -> pd.DataFrame:
+    points = runs.points.drop(columns=["run_id", "wall_s"])
+    return points.sort_values(["rollouts_per_problem", "seed", "step"], ignore_index=True)
+
+
+def test_played_back_exactly(tmp_path: Path) -> None:
+    played = engine.sweep(qwen(), tmp_path)
+    recorded = isolaw.read(TABLE, **MAPPED)
+    assert len(recorded.points) == 382
+    pd.testing.assert_frame_equal(curves(played), curves(recorded))
+
+
+def test_the_shipped_example_is_that_sweep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)
+    shipped = SweepSpec.read("examples/replay-qwen.toml")
+    ids = [run.run_id for run in engine.plan(shipped, tmp_path).runs]
+    assert ids == [run.run_id for run in engine.plan(qwen(), tmp_path).runs]
+
+
+def test_the_grid_is_all_that_the_table_offers(tmp_path: Path) -> None:
+    planned = engine.plan(qwen(), tmp_path)
+    assert planned.spec.grid.problems_per_batch == (512,)
+    assert planned.spec.grid.rollouts_per_problem == (4, 8, 16, 32)
+    assert planned.spec.sweep.seeds == (0,)
+    frame = pd.read_csv(TABLE)
+    assert planned.spec.sweep.compute == (frame["prompts_seen"] * frame["rollout_n"]).max()
+    assert planned.spec.limits.max_batch_rollouts == 512 * 32
+
+
+def test_what_the_user_says_wins(tmp_path: Path) -> None:
+    planned = engine.plan(
+        qwen(grid={"rollouts_per_problem": [8, 16]}, sweep={"backend": "replay", "compute": 300_000}),
+        tmp_path,
+    )
+    assert planned.spec.grid.rollouts_per_problem == (8, 16)
+    assert planned.spec.sweep.compute == 300_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"grid": {"rollouts_per_problem": [8, 6]}}, "B_p = 512, n = 6, seed = 0"),
+        ({"grid": {"rollouts_per_problem": [8, 64]}}, "B_p = 512, n = 64, seed = 0"),
+        ({"grid": {"problems_per_batch": 256}}, "B_p = 256, n = 4, seed = 0"),
+        ({"sweep": {"backend": "replay", "seeds": [0, 3]}}, "B_p = 512, n = 4, seed = 3"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_was_not_recorded(tmp_path: Path, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as error:
+        engine.plan(qwen(**asked), tmp_path)
+    assert f"no recorded run has {words}" in str(error.value)
+    assert "(512, 4, 0), (512, 8, 0), (512, 16, 0), (512, 32, 0)" in str(error.value)
+
+
+def test_the_horizon_cuts_and_can_be_extended(tmp_path: Path) -> None:
+    short = qwen(sweep={"backend": "replay", "compute": 200_000})
+    points = engine.sweep(short, tmp_path).points
+    assert points["compute"].max() <= 200_000
+    assert len(points) < 382
+    engine.sweep(qwen(), tmp_path)
+    pd.testing.assert_frame_equal(
+        curves(SweepStore(tmp_path).collect()), curves(isolaw.read(TABLE, **MAPPED))
+    )
+
+
+def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, same) -> None:
+    planned = engine.plan(qwen(), tmp_path / "stopped")
+    events = engine.execute(planned, tmp_path / "stopped")
+    for _ in range(150):
+        next(events)
+    events.close()
+    same(engine.sweep(qwen(), tmp_path / "stopped"), engine.sweep(qwen(), tmp_path / "whole"))
+
+
+def test_the_same_table_elsewhere_is_the_same_sweep(tmp_path: Path) -> None:
+    copy = tmp_path / "moved.csv"
+    copy.write_bytes(TABLE.read_bytes())
+    engine.sweep(qwen(), tmp_path / "out")
+    assert engine.plan(qwen(copy), tmp_path / "out").todo == []
+    copy.write_text(TABLE.read_text() + "base,4,9999,5119488,0.9,0.9\n")
+    with pytest.raises((StoreError, SpecError), match="table"):
+        engine.plan(qwen(copy, sweep={"backend": "replay", "compute": 10**6}), tmp_path / "out")
+
+
+def small(path: Path, text: str) -> SweepSpec:
+    path.write_text(text)
+    return SweepSpec.parse(
+        {
+            "sweep": {"backend": "replay"},
+            "replay": {"source": str(path), "metric": "r"},
+            "executor": {"kind": "processes", "jobs": 1},
+        }
+    )
+
+
+SMALL = "problems_per_batch,rollouts_per_problem,seed,step,r\n" + "".join(
+    f"4,{n},{seed},{step},0.{n}{seed}{step}\n" for n in (2, 8) for seed in (0, 1) for step in (1, 2, 3)
+)
+
+
+def test_a_table_that_changed_after_planning_is_not_played(tmp_path: Path) -> None:
+    """Identity has the hash of what was planned; other numbers must not be recorded under it."""
+    spec, out = small(tmp_path / "t.csv", SMALL), tmp_path / "out"
+    planned = engine.plan(spec, out)
+    (tmp_path / "t.csv").write_text(SMALL.replace("0.8", "0.1"))
+    events = list(engine.execute(planned, out))
+    assert {e.kind for e in events} == {"failed"}
+    (tmp_path / "t.csv").write_text(SMALL)
+    engine.sweep(spec, out)
+    assert engine.status(out)["done"] == 4
+
+
+def test_a_table_that_disappeared_fails_and_is_retried(tmp_path: Path) -> None:
+    spec, out = small(tmp_path / "t.csv", SMALL), tmp_path / "out"
+    planned = engine.plan(spec, out)
+    (tmp_path / "t.csv").unlink()
+    events = list(engine.execute(planned, out))
+    assert [e.kind for e in events] == ["failed"] * 4
+    assert all(str(tmp_path / "t.csv") in e.cause for e in events)
+    assert json.loads((out / "runs" / events[0].run_id / "FAILED.json").read_text())["cause"]
+    (tmp_path / "t.csv").write_text(SMALL)
+    engine.sweep(spec, out)
+    assert engine.status(out)["done"] == 4
+
+
+def test_metrics_and_sets_of_a_long_table(tmp_path: Path) -> None:
+    rows = [
+        f"4,2,{step},{8 * step},{s},{m},0.{step}{len(m)},30,{k}\n"
+        for step in (0, 1, 2)
+        for s in ("validation", "aime24")
+        for m, k in (("avg@4", 4), ("entropy", ""))
+    ]
+    head = "problems_per_batch,rollouts_per_problem,step,compute,eval_set,metric,value,n_problems,n_samples\n"
+    path = tmp_path / "long.csv"
+    path.write_text(head + "".join(rows))
+    spec = SweepSpec.parse(
+        {"sweep": {"backend": "replay"}, "replay": {"source": str(path)}, "executor": INLINE}
+    )
+    played = engine.sweep(spec, tmp_path / "out")
+    keys = ["step", "eval_set", "metric"]
+    left, right = (
+        r.points.drop(columns=["run_id", "wall_s"]).sort_values(keys, ignore_index=True)
+        for r in (played, isolaw.read(path))
+    )
+    pd.testing.assert_frame_equal(left, right)
+
+
+@pytest.mark.parametrize(
+    ("replay", "words"),
+    [
+        ({}, ["replay.source"]),
+        ({"source": "nowhere.csv"}, ["replay.source", "nowhere.csv", "No such file"]),
+        ({"source": str(TABLE), **MAPPED, "metric": "holdout_acc"}, ["holdout_acc", "'holdout_acc_raw'"]),
+        ({"source": str(TABLE), "sourc": 1}, ["replay.sourc", "'source'"]),
+        ({"source": str(TABLE), "metric": "holdout_acc_raw"}, ["problems_per_batch", "--constant"]),
+    ],
+    ids=str,
+)
+def test_a_source_that_cannot_be_played(tmp_path: Path, tree, replay: dict[str, Any], words) -> None:
+    spec = SweepSpec.parse({"sweep": {"backend": "replay"}, "replay": replay})
+    with pytest.raises(InputError) as error:
+        engine.sweep(spec, tmp_path / "out")
+    for word in words:
+        assert word in str(error.value)
+    assert tree(tmp_path) == {}

@@ -1,0 +1,225 @@
+"""``isolaw sweep`` and ``isolaw status`` from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from isolaw import engine
+from isolaw.store import SweepStore
+
+TOML = """\
+# a small one
+[sweep]
+compute = 20_000
+seeds = 2
+[grid]
+problems_per_batch = [8]
+rollouts_per_problem = [4, 16]
+[problems]
+n_train = 50
+n_validation = 40
+[evaluation]
+points = 8
+[executor]
+kind = "inline"
+"""
+LONG = ("sweep.compute=2e6", "sweep.seeds=4", "grid.rollouts_per_problem=2", 'executor.kind="processes"')
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text(TOML)
+    return path
+
+
+def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, notes = isolaw("sweep", file, "--out", out)
+    assert code == 0
+    assert "4 of 4 runs are done (4 now" in said
+    assert f"isolaw fit {out}" in said
+    assert "4 to do" in notes
+    assert (out / "sweep.toml").read_text() == TOML
+    same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
+    code, said, _ = isolaw("sweep", file, "--out", out)
+    assert (code, said.splitlines()[0]) == (0, f"Nothing is left to do: 4 runs are done in {out}.")
+
+
+def test_continuing_needs_no_file(isolaw, tiny, same, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with closing(engine.execute(engine.plan(tiny(), out), out)) as events:
+        next(events)
+    assert isolaw("sweep", "--out", out)[0] == 0
+    same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
+
+
+def test_continuing_finishes_every_run_of_the_directory(isolaw, tiny, tmp_path: Path) -> None:
+    """Also the ones that were left unfinished before other seeds were added: `status` promises it."""
+    out = tmp_path / "out"
+    with closing(engine.execute(engine.plan(tiny(), out), out)) as events:
+        next(events)
+    isolaw("sweep", "--out", out, "--set", "sweep.seeds=[7]")
+    assert f"Continue: isolaw sweep --out {out}" in isolaw("status", out)[1]
+    assert isolaw("sweep", "--out", out)[0] == 0
+    state = engine.status(out)
+    assert state["done"] == state["runs"] == 6
+
+
+def test_extending(isolaw, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    isolaw("sweep", file, "--out", out)
+    code, _, notes = isolaw("sweep", file, "--out", out, "--set", "sweep.compute=6e4")
+    assert code == 0
+    assert "4 to do" in notes
+    assert pd.read_parquet(out / "points.parquet")["compute"].max() == 60_000
+
+
+def test_dry_run_writes_nothing(isolaw, tree, file: Path, tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    code, said, notes = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run")
+    assert (code, said) == (0, "")
+    assert "4 runs (2 configurations, 2 seeds)" in notes
+    code, said, _ = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run", "--json")
+    planned = json.loads(said)
+    assert (code, planned["runs"], planned["todo"], planned["dry_run"]) == (0, 4, 4, True)
+    assert planned["rollouts"] == planned["remaining_rollouts"] == 2 * (20_000 + 20_000 // 128 * 128)
+    assert planned["configurations"] == [[8, 4], [8, 16]]
+    assert tree(tmp_path) == before
+
+
+def test_dry_run_on_a_finished_sweep_changes_nothing(isolaw, tree, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    isolaw("sweep", file, "--out", out)
+    before = tree(tmp_path)
+    code, said, _ = isolaw("sweep", file, "--out", out, "--set", "sweep.seeds=3", "--dry-run", "--json")
+    assert (code, json.loads(said)["todo"]) == (0, 2)
+    assert tree(tmp_path) == before
+
+
+def test_json(isolaw, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = json.loads(isolaw("sweep", file, "--out", out, "--json")[1])
+    assert (result["runs"], result["done"], result["failed"]) == (4, 4, 0)
+    assert result["points"] == str(out / "points.parquet")
+    state = json.loads(isolaw("status", out, "--json")[1])
+    assert (state["done"], state["running"], state["backend"]) == (4, False, "bandit")
+    assert state["rollouts"] == state["rollouts_planned"] == result["rollouts"]
+
+
+def test_some_runs_fail(isolaw, file: Path, tmp_path: Path) -> None:
+    arguments = ("sweep", file, "--out", tmp_path / "out", "--set", "grid.lr=[0.02, 1e200]", "--json")
+    for _ in range(2):  # the same command again tries the failed ones again
+        code, said, notes = isolaw(*arguments)
+        assert code == 3
+        result = json.loads(said)
+        assert (result["done"], result["failed"], len(result["failures"])) == (4, 4, 4)
+        for failure in result["failures"]:
+            report = tmp_path / "out" / "runs" / failure["run_id"] / "FAILED.json"
+            assert json.loads(report.read_text())["cause"] == failure["cause"]
+            assert f"details: {report}" in notes
+    assert "4 done" in isolaw("status", tmp_path / "out")[1]
+    assert "4 failed" in isolaw("status", tmp_path / "out")[1]
+
+
+def test_every_run_fails(isolaw, file: Path, tmp_path: Path) -> None:
+    code, said, notes = isolaw("sweep", file, "--out", tmp_path / "out", "--set", "recipe.lr=1e200")
+    assert code == 1
+    assert "Traceback" not in notes
+    assert notes.count("failed: B_p = 8") == 4
+    assert "0 of 4 runs are done" in said
+
+
+def settings(*changes: str) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+def wait_for_checkpoints(out: Path, engine_process: subprocess.Popen[bytes]) -> None:
+    """Wait until a run has made its first steps."""
+    while not any(path.read_bytes().count(b"\n") > 1 for path in out.glob("runs/*/points.jsonl")):
+        assert engine_process.poll() is None
+        time.sleep(0.01)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_two_engines_on_one_directory(isolaw, command: str, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["sweep", str(file), "--out", str(out), *settings(*LONG), "--jobs", "1"]
+    first = subprocess.Popen([command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_checkpoints(out, first)
+        code, said, notes = isolaw(*arguments)
+        assert (code, said) == (2, "")
+        assert f"{out} is in use by process {first.pid} on " in notes
+        state = json.loads(isolaw("status", out, "--json")[1])
+        assert state["running"]
+        assert state["rollouts"] > 0
+        assert "an engine is at work" in isolaw("status", out)[1]
+        assert first.poll() is None
+        assert len(SweepStore(out).collect()) >= 1
+    finally:
+        end(first)
+    assert not json.loads(isolaw("status", out, "--json")[1])["running"]
+
+
+@pytest.mark.slow
+def test_interrupted_and_continued(isolaw, command: str, same, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["sweep", str(file), *settings(*LONG), "--jobs", "2"]
+    process = subprocess.Popen(
+        [command, *arguments, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for_checkpoints(out, process)
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    said, notes = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert said == ""
+    assert "interrupted; the same command continues" in notes
+    assert "Traceback" not in notes
+    assert not list(out.glob("runs/*/FAILED.json"))
+    assert engine.status(out)["done"] < 4
+
+    assert isolaw(*arguments, "--out", out)[0] == 0
+    assert isolaw(*arguments, "--out", tmp_path / "whole")[0] == 0
+    same(*(pd.read_parquet(d / "points.parquet") for d in (out, tmp_path / "whole")))
+
+
+def test_the_default_sweep_is_small(isolaw, tmp_path: Path) -> None:
+    planned = json.loads(isolaw("sweep", "--out", tmp_path / "out", "--dry-run", "--json")[1])
+    assert planned["runs"] == 21
+    assert {n for _, n in planned["configurations"]} == {8, 16, 32, 64, 128, 256, 512}
+
+
+@pytest.mark.slow
+def test_the_default_sweep_takes_less_than_ten_seconds(command: str, tmp_path: Path) -> None:
+    started = time.monotonic()
+    subprocess.run([command, "sweep", "--out", str(tmp_path / "out")], check=True, capture_output=True)
+    assert time.monotonic() - started < 10
+    assert engine.status(tmp_path / "out")["done"] == 21
+
+
+def test_nothing_but_the_answer_off_a_terminal(command: str, file: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [command, "sweep", str(file), "--out", str(tmp_path / "out"), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    json.loads(done.stdout)
+    assert "\x1b" not in done.stderr
+    assert "%" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 4

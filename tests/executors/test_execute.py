@@ -1,0 +1,73 @@
+"""What all executors share: one run against its store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isolaw import engine, store
+from isolaw.executors import base, inline
+from isolaw.store import SweepStore
+
+
+@pytest.fixture
+def planned(tmp_path: Path, tiny) -> engine.Plan:
+    """A sweep whose runs wait."""
+    planned = engine.plan(tiny(), tmp_path)
+    directory = SweepStore(tmp_path)
+    directory.write_spec(planned.spec, None)
+    for run in planned.runs:
+        directory.run(run.run_id).create(run)
+    return planned
+
+
+def test_checkpoints_then_done(tmp_path: Path, planned: engine.Plan) -> None:
+    run_id = planned.todo[0]
+    *checkpoints, last = base.execute(tmp_path, run_id)
+    assert [e.kind for e in checkpoints] == ["checkpoint"] * len(planned.runs[0].schedule())
+    assert (last.kind, last.run_id) == ("done", run_id)
+    assert SweepStore(tmp_path).run(run_id).done_compute() == planned.runs[0].compute
+
+
+def test_each_event_follows_its_line(tmp_path: Path, planned: engine.Plan) -> None:
+    run = SweepStore(tmp_path).run(planned.todo[0])
+    for event in base.execute(tmp_path, planned.todo[0]):
+        if event.kind == "checkpoint":
+            assert run.lines()[-1]["compute"] == event.compute
+
+
+@pytest.mark.parametrize("publish_every_s", [0.0, 1e9])
+def test_stopped_after_any_checkpoint_it_ends_the_same(
+    tmp_path: Path, planned: engine.Plan, tiny, same, monkeypatch: pytest.MonkeyPatch, publish_every_s: float
+) -> None:
+    monkeypatch.setattr(store, "PUBLISH_EVERY_S", publish_every_s)
+    for run, stop_after in zip(planned.runs, (1, 4, 7, 2), strict=True):
+        events = base.execute(tmp_path, run.run_id)
+        for _ in range(stop_after):
+            next(events)
+        events.close()
+    assert {e.kind for e in inline.run(tmp_path, planned.todo)} == {"checkpoint", "done"}
+    same(SweepStore(tmp_path).collect(), engine.sweep(tiny()))
+
+
+def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.Plan) -> None:
+    run = SweepStore(tmp_path).run(planned.todo[0])
+    (run.folder / "spec.json").write_text("{")
+    (event,) = base.execute(tmp_path, planned.todo[0])
+    assert event.kind == "failed"
+    assert "spec.json: not JSON" in event.cause
+    assert run.failure is not None
+    assert run.failure["cause"] == event.cause
+    assert run.done_compute() == 0
+
+
+def test_a_run_has_one_writer(tmp_path: Path, planned: engine.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SweepStore(tmp_path).run(planned.todo[0])
+    events = base.execute(tmp_path, planned.todo[0])
+    next(events)
+    with pytest.raises(store.StoreError, match="in use by"), store._locked(run.folder / "lock", "the run"):
+        pass
+    events.close()
+    with run.lock():
+        pass

@@ -1,0 +1,109 @@
+"""Worker processes: one that dies fails its run alone; nothing outlives the engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from isolaw import engine
+from isolaw.spec import SweepSpec
+from isolaw.store import SweepStore
+
+
+@pytest.fixture
+def spec(tiny) -> SweepSpec:
+    """Runs of about a second: long enough to be met at work."""
+    return tiny(
+        sweep={"compute": 5_000_000, "seeds": 3},
+        grid={"rollouts_per_problem": [2]},
+        executor={"kind": "processes", "jobs": 2},
+    )
+
+
+def workers(directory: Path) -> list[int]:
+    """Ids of the worker processes of a sweep, by their command lines."""
+    out = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"isolaw.executors.worker" in words and os.fsencode(directory) in words:
+                out.append(int(entry.name))
+    return out
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.mark.slow
+def test_a_killed_worker_fails_its_run_alone(tmp_path: Path, spec: SweepSpec, same) -> None:
+    out = tmp_path / "killed"
+    events = []
+    for event in engine.execute(engine.plan(spec, out), out):
+        if not events:
+            os.kill(workers(out)[0], signal.SIGKILL)
+        events.append(event)
+    failed = [e for e in events if e.kind == "failed"]
+    assert len(failed) == 1
+    assert "died (exit status -9)" in failed[0].cause
+    assert sum(e.kind == "done" for e in events) == 2
+    failure = SweepStore(out).run(failed[0].run_id).failure
+    assert failure is not None
+    assert failure["cause"] == failed[0].cause
+
+    retried = []
+    runs = engine.sweep(spec, out, on_event=retried.append)
+    assert {e.run_id for e in retried} == {failed[0].run_id}
+    assert engine.status(out)["done"] == 3
+    inline = spec.model_copy(update={"executor": spec.executor.model_copy(update={"kind": "inline"})})
+    same(runs, engine.sweep(inline, tmp_path / "inline"))
+
+
+def test_no_worker_is_left_when_the_engine_stops(tmp_path: Path, spec: SweepSpec) -> None:
+    events = engine.execute(engine.plan(spec, tmp_path), tmp_path)
+    next(events)
+    assert len(workers(tmp_path)) == 2
+    events.close()
+    assert workers(tmp_path) == []
+
+
+def test_workers_end_with_a_killed_engine(tmp_path: Path, spec: SweepSpec) -> None:
+    script = (
+        "import sys\nfrom isolaw import SweepSpec, engine\n"
+        "spec = SweepSpec.model_validate_json(sys.argv[1])\n"
+        "for event in engine.execute(engine.plan(spec, sys.argv[2]), sys.argv[2]): print(event, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, spec.model_dump_json(), str(tmp_path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(workers(tmp_path)) == 2
+        process.kill()
+    assert wait_for(lambda: workers(tmp_path) == [])
+
+
+def test_no_more_workers_than_runs(tmp_path: Path, tiny) -> None:
+    spec = tiny(
+        sweep={"seeds": 1},
+        grid={"rollouts_per_problem": [4]},
+        executor={"kind": "processes", "jobs": 8},
+    )
+    events = engine.execute(engine.plan(spec, tmp_path), tmp_path)
+    next(events)
+    assert len(workers(tmp_path)) == 1
+    assert [e.kind for e in events][-1] == "done"
+    assert workers(tmp_path) == []

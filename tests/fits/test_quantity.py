@@ -1,0 +1,98 @@
+"""Estimates with intervals and statuses."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+STATUSES: tuple[Status, ...] = ("ok", "lower_bound", "upper_bound", "not_identified", "refused")
+
+
+def test_percentiles() -> None:
+    draws = np.random.default_rng(0).standard_normal(999)
+    q = from_draws(0.1, draws)
+    assert q.value == 0.1
+    assert q.interval == pytest.approx(tuple(np.percentile(draws, [2.5, 97.5])))
+    assert q.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("status", "interval"),
+    [
+        ("ok", (32.0, 128.0)),
+        ("lower_bound", (32.0, None)),
+        ("upper_bound", (None, 128.0)),
+        ("not_identified", None),
+        ("refused", None),
+    ],
+)
+def test_a_bound_is_open_on_its_side(
+    status: Status, interval: tuple[float | None, float | None] | None
+) -> None:
+    draws = [32.0] * 10 + [64.0] * 80 + [128.0] * 10
+    assert from_draws(64.0, draws, status, discrete=True) == Quantity(64.0, interval, status)
+
+
+@pytest.mark.parametrize("draws", [None, []])
+def test_without_draws_there_is_no_interval(draws: list[float] | None) -> None:
+    assert from_draws(3.0, draws) == Quantity(3.0, None, "ok")
+
+
+def test_measured_n_are_not_averaged() -> None:
+    draws = [8.0] * 30 + [512.0] * 70
+    assert from_draws(512.0, draws, discrete=True).interval == (8.0, 512.0)
+    for share in range(1, 100):
+        mixed = [8.0] * share + [512.0] * (100 - share)
+        assert set(from_draws(8.0, mixed, discrete=True).interval or ()) <= {8.0, 512.0}
+
+
+def test_draws_that_lack_it() -> None:
+    nearly = np.r_[np.full(4, np.nan), np.linspace(0, 1, 96)]
+    assert from_draws(0.5, nearly).interval is not None
+    seldom = np.r_[np.full(6, np.nan), np.linspace(0, 1, 94)]
+    assert from_draws(0.5, seldom) == Quantity(0.5, None, "not_identified")
+    assert from_draws(0.5, seldom, "lower_bound") == Quantity(0.5, None, "lower_bound")
+
+
+def test_draws_beyond_what_was_measured_open_the_end() -> None:
+    above = np.r_[np.linspace(1, 2, 90), np.full(10, np.inf)]
+    q = from_draws(1.5, above)
+    assert q.interval is not None
+    assert q.interval[0] == pytest.approx(1.0, abs=0.05)
+    assert q.interval[1] is None
+    few = np.r_[np.linspace(1, 2, 99), np.inf]
+    assert from_draws(1.5, few).interval == pytest.approx((1.0, 2.0), abs=0.05)
+    both = np.r_[np.full(50, -np.inf), np.full(50, np.inf)]
+    assert from_draws(1.5, both) == Quantity(1.5, None, "not_identified")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_estimate_no_statement(value: float) -> None:
+    assert from_draws(value, [1.0, 2.0]) == REFUSED
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@given(numbers, st.lists(numbers, max_size=30), st.sampled_from(STATUSES), st.booleans())
+def test_always_json_and_in_order(value: float, draws: list[float], status: Status, discrete: bool) -> None:
+    with np.errstate(over="ignore"):
+        q = from_draws(value, draws, status, discrete)
+    data = json.loads(json.dumps(q.to_dict(), allow_nan=False))
+    assert Quantity.from_dict(data) == q
+    assert q.status in STATUSES
+    if q.interval is not None and None not in q.interval:
+        low, high = q.interval
+        finite = [d for d in draws if math.isfinite(d)]
+        assert min(finite) <= low <= high <= max(finite)  # type: ignore[operator]
+    if q.value is None:
+        assert q == REFUSED

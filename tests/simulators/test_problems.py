@@ -1,0 +1,74 @@
+"""Problem sets: drawn from their seed alone, shared by all configurations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isolaw.simulators.problems import ProblemSet, order_stream, population, spectrum
+
+RANGES = {"easy": (0.3, 0.6), "hard": (5e-4, 0.063)}
+
+
+def draw(name: str = "easy", seed: int = 0, n_train: int = 400, n_validation: int = 300) -> ProblemSet:
+    population.cache_clear()
+    return population(name, seed, n_train, n_validation, s=1.5, m=0.3, r=32)
+
+
+def arrays(problems: ProblemSet) -> list[np.ndarray]:
+    return [problems.b, problems.phi, problems.b_val, problems.phi_val]
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_initial_success_is_within_the_sets_range(name: str) -> None:
+    low, high = RANGES[name]
+    for b in (draw(name).b, draw(name).b_val):
+        p = 1 / (1 + np.exp(-b))
+        assert p.min() >= low * (1 - 1e-9)
+        assert p.max() <= high * (1 + 1e-9)
+        assert np.ptp(p) > 0.5 * (high - low)
+
+
+def test_the_same_seed_draws_the_same_problems() -> None:
+    for a, b in zip(arrays(draw()), arrays(draw()), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"name": "hard"}])
+def test_seeds_and_sets_share_nothing(other: dict) -> None:
+    for a, b in zip(arrays(draw()), arrays(draw(**other)), strict=True):
+        assert not np.any(a == b)
+
+
+def test_training_and_validation_problems_are_different() -> None:
+    problems = draw(n_train=300)
+    assert not np.intersect1d(problems.b, problems.b_val).size
+    assert not np.any(problems.phi == problems.phi_val)
+
+
+def test_a_smaller_training_set_is_a_prefix_before_the_same_validation_set() -> None:
+    small, large = draw(n_train=50), draw()
+    np.testing.assert_array_equal(small.b, large.b[:50])
+    np.testing.assert_array_equal(small.phi, large.phi[:50])
+    np.testing.assert_array_equal(small.phi_val, large.phi_val)
+    np.testing.assert_array_equal(small.b_val, large.b_val)
+
+
+def test_features_have_the_stated_mean_and_variance() -> None:
+    phi = draw(n_train=20_000).phi
+    k = np.arange(1, 33)
+    variance = 1.5**2 * (1 / k) / np.sum(1 / k)
+    assert np.all(np.abs(phi.mean(axis=0) - 0.3 / k) < 5 * np.sqrt(variance / 20_000))
+    np.testing.assert_allclose(phi.var(axis=0), variance, rtol=5 * np.sqrt(2 / 20_000))
+
+
+@pytest.mark.parametrize("r", [1, 7, 128])
+def test_spectrum(r: int) -> None:
+    s = spectrum(r)
+    assert s.sum() == pytest.approx(1)
+    np.testing.assert_allclose(s * np.arange(1, r + 1), s[0])
+
+
+def test_orders_differ_between_seeds_and_sets() -> None:
+    orders = {tuple(order_stream(seed, name).permutation(50)) for seed in (0, 1) for name in ("easy", "hard")}
+    assert len(orders) == 4

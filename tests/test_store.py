@@ -1,0 +1,293 @@
+"""A sweep's directory: what a kill leaves behind never reaches the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from isolaw import backends, engine, store
+from isolaw.backends.base import RunContext
+from isolaw.errors import StoreError
+from isolaw.spec import RunSpec
+from isolaw.store import RunStore, SweepStore
+
+PUBLISHED = 5  # checkpoints whose state was published; two more were recorded
+
+
+@pytest.fixture(scope="module")
+def spec(tiny) -> RunSpec:
+    return engine.plan(tiny(), "nowhere").runs[0]
+
+
+def go_on(run: RunStore, spec: RunSpec) -> Iterator[object]:
+    state, wall_s = run.resume()
+    yield from run.record(backends.get(spec.backend).run(spec, RunContext(state)), wall_s)
+
+
+def results(run: RunStore) -> list[dict[str, object]]:
+    return [{k: v for k, v in line.items() if k != "wall_s"} for line in run.lines()]
+
+
+@pytest.fixture(scope="module")
+def expected(spec: RunSpec, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    run = RunStore(tmp_path_factory.mktemp("whole") / "run")
+    run.create(spec)
+    list(go_on(run, spec))
+    return results(run)
+
+
+@pytest.fixture
+def run(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    """A run that stopped two checkpoints after its last published state."""
+    run = RunStore(tmp_path / "run")
+    run.create(spec)
+    monkeypatch.setattr(store, "PUBLISH_EVERY_S", 0.0)
+    checkpoints = go_on(run, spec)
+    for _ in range(PUBLISHED):
+        next(checkpoints)
+    monkeypatch.setattr(store, "PUBLISH_EVERY_S", 1e9)
+    next(checkpoints)
+    next(checkpoints)
+    checkpoints.close()
+    assert len(run.lines()) == PUBLISHED + 2
+    return run
+
+
+def steps(run: RunStore) -> list[int]:
+    return [line["step"] for line in run.lines()]
+
+
+def test_lines_beyond_the_last_state_are_cut(run: RunStore, spec: RunSpec, expected) -> None:
+    recorded = steps(run)
+    state, wall_s = run.resume()
+    assert state is not None
+    assert steps(run) == recorded[:PUBLISHED]
+    assert int(state.name) == recorded[PUBLISHED - 1]
+    assert wall_s == run.lines()[-1]["wall_s"]
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+def test_a_torn_last_line_is_dropped(run: RunStore, spec: RunSpec, expected) -> None:
+    whole = run.lines()
+    with run.points.open("ab") as file:
+        file.write(b'{"step": 99, "comp')
+    assert run.lines() == whole
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+def test_cut_anywhere_the_run_ends_the_same(run: RunStore, spec: RunSpec, expected, share: float) -> None:
+    with run.points.open("r+b") as file:
+        file.truncate(int(share * run.points.stat().st_size))
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+def test_a_state_without_its_line_restarts_the_run(run: RunStore, spec: RunSpec, expected) -> None:
+    first = run.points.read_bytes().split(b"\n", 1)[0]
+    run.points.write_bytes(first + b"\n")
+    assert run.resume() == (None, 0.0)
+    assert run.lines() == []
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+def test_lines_without_a_state_restart_the_run(run: RunStore, spec: RunSpec, expected) -> None:
+    state = run.state()
+    assert state is not None
+    state.rename(run.states / f".{state.name}")  # as a kill just before the rename leaves it
+    assert run.resume() == (None, 0.0)
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+def test_leftovers_are_removed(run: RunStore) -> None:
+    state = run.state()
+    assert state is not None
+    (run.states / ".7").mkdir()
+    (run.states / ".7" / "arrays.npz").write_bytes(b"half")
+    (run.states / "0").mkdir(exist_ok=True)  # a kill between the rename and the removal of the old one
+    (run.folder / ".points.jsonl.123.tmp").write_text("half")
+    run.fail("something", "")
+    assert run.resume()[0] == state
+    assert [p.name for p in run.states.iterdir()] == [state.name]
+    assert sorted(p.name for p in run.folder.iterdir()) == ["points.jsonl", "spec.json", "state"]
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 40, b'{"step": 1', b"", b'"a"', b"[1]", b"{}"])
+def test_a_damaged_middle_line_is_named(run: RunStore, damage: bytes) -> None:
+    lines = run.points.read_bytes().split(b"\n")
+    lines[1] = damage
+    run.points.write_bytes(b"\n".join(lines))
+    for read in (run.lines, run.resume):
+        with pytest.raises(StoreError) as error:
+            read()
+        assert f"{run.points}: line 2" in str(error.value)
+
+
+def test_wall_s_goes_on_where_it_stopped(run: RunStore, spec: RunSpec) -> None:
+    seconds = [line["wall_s"] for line in run.lines()][:PUBLISHED]
+    list(go_on(run, spec))
+    again = [line["wall_s"] for line in run.lines()]
+    assert again[:PUBLISHED] == seconds
+    assert again == sorted(again)
+
+
+# The whole directory
+
+
+@pytest.fixture
+def done(tiny, tmp_path: Path) -> SweepStore:
+    engine.sweep(tiny(), tmp_path / "sweep")
+    return SweepStore(tmp_path / "sweep")
+
+
+def test_layout(done: SweepStore) -> None:
+    assert {p.name for p in done.directory.iterdir()} == {"lock", "sweep.json", "runs", "points.parquet"}
+    assert len(done.run_ids()) == 4
+    for run_id in done.run_ids():
+        run = done.run(run_id)
+        assert {p.name for p in run.folder.iterdir()} == {
+            "spec.json",
+            "points.jsonl",
+            "state",
+            "DONE",
+            "lock",
+        }
+        assert run.read_spec().run_id == run_id
+        assert [p.name for p in run.states.iterdir()] == [str(run.read_spec().steps)]
+        assert run.done_compute() == 20_000
+
+
+def test_points_parquet_can_be_rebuilt(done: SweepStore, tiny) -> None:
+    path = done.directory / "points.parquet"
+    before = pd.read_parquet(path)
+    path.unlink()
+    engine.sweep(tiny(), done.directory)
+    pd.testing.assert_frame_equal(pd.read_parquet(path), before)
+
+
+def test_unfinished_runs_can_be_read(done: SweepStore) -> None:
+    run = done.run(done.run_ids()[0])
+    lines = run.points.read_bytes().splitlines(keepends=True)
+    run.points.write_bytes(b"".join(lines[:3]) + lines[3][:10])
+    points = done.collect().points
+    assert points[points["run_id"] == run.folder.name]["step"].nunique() == 3
+
+
+def test_attributes_ride_on_the_run(done: SweepStore) -> None:
+    table = done.collect().table()
+    assert set(table["lr"]) == {0.02}
+    assert set(table["n_train_problems"]) == {50}
+
+
+def test_collect_before_anything_is_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no checkpoint"):
+        SweepStore(tmp_path).collect()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "isolaw.sweep/99"}'])
+def test_a_sweep_json_that_is_none(done: SweepStore, content: str) -> None:
+    (done.directory / "sweep.json").write_text(content)
+    with pytest.raises(StoreError, match=r"sweep\.json"):
+        done.read_spec()
+
+
+def test_a_damaged_spec_is_named(done: SweepStore) -> None:
+    path = done.run(done.run_ids()[0]).folder / "spec.json"
+    path.write_text(path.read_text()[:-1])
+    with pytest.raises(StoreError, match=r"spec\.json: not JSON"):
+        done.collect()
+
+
+# Claim and lock
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "points.parquet", "runs", ".git"])
+def test_a_directory_that_holds_something_else(tmp_path: Path, tiny, tree, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(StoreError, match=f"something else \\({name}\\)"):
+        engine.sweep(tiny(), tmp_path)
+    assert tree(tmp_path) == before
+
+
+def test_a_file_in_the_place_of_the_directory(tmp_path: Path, tiny) -> None:
+    path = tmp_path / "out"
+    path.write_text("mine")
+    with pytest.raises(StoreError, match="is a file"):
+        engine.sweep(tiny(), path)
+    assert path.read_text() == "mine"
+
+
+def test_an_empty_directory_is_accepted(tmp_path: Path, tiny) -> None:
+    assert len(engine.sweep(tiny(), tmp_path)) == 4
+
+
+def test_a_start_that_was_killed_is_no_obstacle(tmp_path: Path, tiny) -> None:
+    (tmp_path / "lock").write_text("process 1 on there")
+    (tmp_path / ".sweep.json.123.tmp").write_text('{"format":')
+    assert len(engine.sweep(tiny(), tmp_path)) == 4
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_one_engine_at_a_time(done: SweepStore) -> None:
+    with done.lock():
+        assert done.in_use
+        with (
+            pytest.raises(StoreError, match=f"in use by process {os.getpid()} on "),
+            SweepStore(done.directory).lock(),
+        ):
+            pass
+    assert not done.in_use
+    with done.lock():
+        pass
+
+
+def test_the_lock_of_a_process_that_was_killed_is_free(done: SweepStore) -> None:
+    script = (
+        "import sys, time; from isolaw.store import SweepStore\n"
+        "with SweepStore(sys.argv[1]).lock(): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(done.directory)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert done.in_use
+        with pytest.raises(StoreError, match=f"process {holder.pid} "), done.lock():
+            pass
+        holder.kill()
+    with done.lock():
+        pass
+
+
+def test_a_look_does_not_keep_an_engine_from_starting(done: SweepStore) -> None:
+    import fcntl
+
+    look = (done.directory / "lock").open()
+    fcntl.flock(look, fcntl.LOCK_SH)  # what `in_use` holds for an instant
+    threading.Timer(0.05, look.close).start()
+    with done.lock():
+        assert look.closed
+
+
+def test_nothing_is_pickled(done: SweepStore) -> None:
+    for path in done.directory.rglob("*"):
+        assert path.suffix not in (".pkl", ".pickle")
+    import numpy as np
+
+    for path in done.directory.rglob("*.npz"):
+        with np.load(path, allow_pickle=False) as arrays:
+            assert all(arrays[name].dtype != object for name in arrays)
+    assert json.loads((done.directory / "sweep.json").read_text())["format"] == "isolaw.sweep/1"
