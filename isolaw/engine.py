@@ -34,6 +34,8 @@ class Plan:
         all its runs.
     todo
         ids of the runs that are not finished up to their horizon.
+    begun
+        how many of those have checkpoints already.
     remaining
         rollouts left to generate.
     notes
@@ -43,6 +45,7 @@ class Plan:
     spec: SweepSpec
     runs: list[RunSpec]
     todo: list[str]
+    begun: int
     remaining: int
     notes: list[str] = field(default_factory=list)
 
@@ -56,10 +59,12 @@ class Plan:
         return {
             "runs": len(self.runs),
             "todo": len(self.todo),
+            "begun": self.begun,
             "rollouts": self.rollouts,
             "remaining_rollouts": self.remaining,
             "configurations": sorted({(r.problems_per_batch, r.rollouts_per_problem) for r in self.runs}),
             "seeds": list(self.spec.sweep.seeds),
+            "axes": self.spec.grid.recipe_axes,
             "compute": self.spec.sweep.compute,
             "notes": self.notes,
         }
@@ -116,7 +121,8 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
         if done < run.steps:
             todo.append(run.run_id)
             remaining += (run.steps - done) * run.batch_rollouts
-    return Plan(spec, runs, todo, remaining, notes)
+    begun = sum(store.run(run_id).state() is not None for run_id in todo)
+    return Plan(spec, runs, todo, begun, remaining, notes)
 
 
 def sweep(
@@ -338,16 +344,17 @@ def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> tuple[l
 
 def _check_directory(store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec]) -> None:
     """Refuse to mix recipes, problem sets or backends in one directory: they are other sweeps."""
-    there = store.run_ids() if store.exists else []
+    there = [store.run(run_id).read_spec() for run_id in store.run_ids()] if store.exists else []
     if not there:
         return
-    old, new = store.run(there[0]).read_spec().identity(), runs[0].identity()
+    old, new = there[0].identity(), runs[0].identity()
+    swept = {k for k in type(spec.recipe).model_fields if len({getattr(r.recipe, k) for r in there}) > 1}
     differing = []
     for part in ("backend", "recipe", "problems", "options", "content"):
         was, asked = old[part], new[part]
         if not isinstance(was, dict):
             was, asked = {"": was}, {"": asked}
-        for key in sorted({*was, *asked} - set(spec.grid.recipe_axes if part == "recipe" else ())):
+        for key in sorted({*was, *asked} - ({*spec.grid.recipe_axes, *swept} if part == "recipe" else set())):
             if was.get(key) != asked.get(key):
                 name = f"{part}.{key}".rstrip(".")
                 differing.append(f"{name} is {was.get(key)!r} there and {asked.get(key)!r} here")

@@ -234,6 +234,12 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         )
 
 
+def plain(value: Any) -> Any:
+    """Return a NumPy scalar as a plain one, a whole float as an integer."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _at(table: pd.DataFrame | pd.Series, index: Any) -> str:
     """Where a row is: its line in a CSV file, else its number."""
     return f"{table.index.name or 'row'} {index}"

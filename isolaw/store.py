@@ -167,6 +167,7 @@ class SweepStore:
         """Return all recorded checkpoints, also those of unfinished runs."""
         records: list[dict[str, Any]] = []
         attributes = {}
+        unfinished = 0
         for run_id in self.run_ids():
             run = self.run(run_id)
             spec = run.read_spec()
@@ -174,9 +175,11 @@ class SweepStore:
             if lines:
                 records += _records(run_id, spec, lines)
                 attributes[run_id] = _attributes(spec)
+                unfinished += run.done_compute() // spec.batch_rollouts < spec.steps
         if not records:
             raise StoreError(f"{self.directory}: no checkpoint has been recorded yet")
-        return Runs(pd.DataFrame.from_records(records), attributes, source=str(self.directory))
+        notes = (f"{unfinished} of {len(attributes)} runs are not finished",) if unfinished else ()
+        return Runs(pd.DataFrame.from_records(records), attributes, str(self.directory), notes)
 
     def publish(self, runs: Runs) -> Path:
         """Write ``points.parquet``."""

@@ -139,6 +139,17 @@ def test_seeds_and_n_can_be_added_at_any_time(tmp_path: Path, tiny, same) -> Non
     same(grown, engine.sweep(tiny(**wide), tmp_path / "wide"))
 
 
+def test_a_late_seed_looks_where_the_others_looked(tmp_path: Path, tiny) -> None:
+    """Also at the ends of horizons that are long passed and lie on no common grid."""
+    for compute in (20_000, 31_337, 44_444):
+        engine.sweep(tiny(sweep={"compute": compute}), tmp_path)
+    engine.sweep(tiny(sweep={"compute": 60_000, "seeds": 3}), tmp_path)
+    points = SweepStore(tmp_path).collect().points
+    steps = points.groupby(["rollouts_per_problem", "seed"])["step"].apply(lambda s: tuple(sorted(set(s))))
+    assert steps.unstack().nunique(axis=1).eq(1).all()
+    assert {31_337 // 32, 44_444 // 32} <= set(steps[4, 2])
+
+
 def test_a_seed_added_alone_keeps_the_others(tmp_path: Path, tiny) -> None:
     engine.sweep(tiny(), tmp_path)
     engine.sweep(tiny(sweep={"seeds": [7]}), tmp_path)

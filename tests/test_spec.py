@@ -94,6 +94,12 @@ def test_identity_does_not_depend_on_defaults_written_out(parts: list[dict[str, 
     assert resolved(**merged).run_id == resolved().run_id
 
 
+def test_recipe_keys_at_their_default_are_not_in_the_identity() -> None:
+    """So that a key which is added to the recipe later changes no identity."""
+    assert resolved().identity()["recipe"] == {"lr": 0.02, "kl": 0.5}
+    assert resolved(recipe={"lr_scaling": "linear"}).identity()["recipe"].keys() == {"lr", "kl", "lr_scaling"}
+
+
 @given(
     compute=st.integers(256, 10**12),
     points=st.integers(2, 500),

@@ -20,6 +20,7 @@ from scipy.special import expit
 from isolaw.fits.solve import Axis, Floats, Solution, varpro
 
 _LEAST_POINTS = 5
+_RISE_SEEN = 0.5
 
 
 def _exp_basis(compute: Floats, shape: Floats) -> Floats:
@@ -72,8 +73,9 @@ class Curves:
         start and ceiling, shape (D,).
     shape
         logarithms of τ, or of (C_mid, B); shape (D, dimensions).
-    on_bound
-        the fit stopped at the end of its search range, so the ceiling is not determined; (D,).
+    open_ended
+        the ceiling is not determined: the search stopped at the end of its range, or less than half of
+        the rise from R0 to A was measured; (D,).
     rms
         root mean squared residual, (D,).
     """
@@ -82,7 +84,7 @@ class Curves:
     R0: Floats
     A: Floats
     shape: Floats
-    on_bound: NDArray[np.bool_]
+    open_ended: NDArray[np.bool_]
     rms: Floats
 
     def __call__(self, compute: ArrayLike) -> Floats:
@@ -135,7 +137,9 @@ def fit_curves(compute: Floats, reward: Floats, weights: Floats, family: str = "
     chosen = FAMILIES[family]
     s: Solution = varpro(compute, reward, weights, chosen.basis, chosen.axes(compute))
     total = np.maximum(weights.sum(axis=1), 1e-300)
-    return Curves(family, s.low, s.high, s.shape, s.on_bound, np.sqrt(s.sse / total))
+    seen = chosen.basis(compute.max(keepdims=True), s.shape[:, None, :])[:, 0, 0]
+    open_ended = s.on_bound | (seen < _RISE_SEEN)
+    return Curves(family, s.low, s.high, s.shape, open_ended, np.sqrt(s.sse / total))
 
 
 def enough_points(weights: Floats) -> NDArray[np.bool_]:

@@ -20,12 +20,18 @@ from isolaw.fits.select import Configuration, Selection
 _FLAT_WITHIN = 0.5
 _LEAST_ON_PLATEAU = 5
 _DRAWS_BEYOND = 0.025
+_HIGHEST = 60.0  # log2 of an n that no one runs: keeps a wild draw finite
 # Another curve family is worth a word when its residuals are smaller by a tenth.
 _CLEARLY = 0.9
+_A_RISE = 1e-6
 
 
 def parameters(
-    frontier: Frontier, x: NDArray[np.float64], law: Logistic | None, warnings: list[str]
+    frontier: Frontier,
+    x: NDArray[np.float64],
+    law: Logistic | None,
+    verdict: str,
+    warnings: list[str],
 ) -> dict[str, Quantity]:
     """Return b, L, k, x0 and the level of saturation; add to ``warnings`` why a level is not stated."""
     if law is None:
@@ -33,8 +39,8 @@ def parameters(
         return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
     known = np.flatnonzero(~frontier.censored[0])
     distinct = np.unique(frontier.strict[0][known]).size
-    floor_seen = law(x[known[0]])[0, 0] - law.b[0] < _FLAT_WITHIN
-    saturation = _saturation(frontier, x, law, warnings)
+    floor_seen = known[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
+    saturation = _saturation(frontier, x, law, verdict, warnings)
     shape_known = not law.on_bound[0] and distinct > 1 and law.L[0] > 0
     rise_known = shape_known and floor_seen and saturation.status == "ok"
     return {
@@ -46,27 +52,34 @@ def parameters(
     }
 
 
-def _saturation(frontier: Frontier, x: NDArray[np.float64], law: Logistic, warnings: list[str]) -> Quantity:
+def _saturation(
+    frontier: Frontier, x: NDArray[np.float64], law: Logistic, verdict: str, warnings: list[str]
+) -> Quantity:
     """The n at which the law levels off, stated only where the data show it level off.
 
     If the frontier ends at the grid's largest n, with its neighbour measured, that n is a lower bound.
     """
     strict, top = frontier.strict, frontier.levels.size - 1
     if strict[0, -1] == top and not frontier.alone[0, -1]:
-        reached = float(frontier.levels[top])
-        return from_draws(reached, frontier.levels[strict[1:, -1]], "lower_bound", discrete=True)
-    reason = _not_level(frontier, x, law)
+        drawn = frontier.levels[strict[1:, -1]]
+        return from_draws(float(frontier.levels[top]), drawn, "lower_bound", frontier.levels)
+    reason = _not_level(frontier, x, law, verdict)
     if reason:
         warnings.append(f"no saturation level is stated: {reason}")
         return REFUSED
-    return from_draws(2.0 ** law.plateau[0], 2.0 ** law.plateau[1:])
+    plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
+    return from_draws(plateau[0], plateau[1:])
 
 
-def _not_level(frontier: Frontier, x: NDArray[np.float64], law: Logistic) -> str:
+def _not_level(frontier: Frontier, x: NDArray[np.float64], law: Logistic, verdict: str) -> str:
     """Why the data do not show n* level off inside the grid; empty if they do."""
     largest = math.log2(frontier.levels[-1])
+    if verdict != "logistic":
+        return "along the frontier a constant n does as well as the law, or no law holds"
     if frontier.censored[0, -1]:
         return "at the largest compute n* is only a bound"
+    if not _rests(frontier, x):
+        return "n* has not kept its last level for longer than it kept those before"
     near = law.plateau[0] - law(x)[0][~frontier.censored[0]] < _FLAT_WITHIN
     if int(near.sum()) < _LEAST_ON_PLATEAU:
         return "the law is still rising at the largest compute"
@@ -76,6 +89,23 @@ def _not_level(frontier: Frontier, x: NDArray[np.float64], law: Logistic) -> str
     if beyond > _DRAWS_BEYOND:
         return f"in {beyond:.0%} of draws n* passes the grid's largest n, {frontier.levels[-1]}"
     return ""
+
+
+def _rests(frontier: Frontier, x: NDArray[np.float64]) -> bool:
+    """Whether the last level of n* lasts at least twice as long as a rise to the next one would take.
+
+    A stair of a staircase is flat, too. What a doubling of n takes in x is seen on the stairs before.
+    """
+    log_n = np.log2(frontier.levels)
+    strict = frontier.strict[0]
+    changes = np.flatnonzero(np.diff(strict)) + 1
+    if not changes.size:
+        return True
+    last, index = int(changes[-1]), int(strict[-1])
+    doublings = abs(log_n[index] - log_n[strict[0]])
+    next_rise = log_n[min(index + 1, log_n.size - 1)] - log_n[index]
+    each = (x[last] - x[0]) / max(doublings, 1.0)
+    return bool(x[-1] - x[last] >= 2 * each * next_rise)
 
 
 def grid_entry(c: Configuration) -> dict[str, Any]:
@@ -108,7 +138,7 @@ def frontier_entries(frontier: Frontier, scale: float, draws: int) -> list[dict[
         out.append(
             {
                 "x": float(compute * scale),
-                "n_star": from_draws(float(strict), sampled, status, discrete=True).to_dict(),
+                "n_star": from_draws(float(strict), sampled, status, levels).to_dict(),
                 "n_star_strict": strict,
                 "n_star_tolerance": int(levels[frontier.tolerance[0, i]]),
                 "reward": from_draws(float(frontier.best[0, i]), frontier.best[1:, i]).to_dict(),
@@ -142,17 +172,17 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
         return Quantity(value, None, "not_identified")
     low, high = (end * scale for end in crossing.shared)
     if crossing.draws[0] > 0:
-        # Not overtaken by the end of the shared range, or in some draws a little before.
-        floor = float(np.quantile(crossing.draws, 0.05, method="inverted_cdf")) * scale
+        # Not overtaken by the end of the shared range; in some draws a little before it.
+        floor = float(np.quantile(crossing.draws, 0.025, method="inverted_cdf")) * scale
         return Quantity(value, (min(max(floor, low), high), None), "lower_bound")
-    ceiling = float(np.quantile(crossing.draws, 0.95, method="inverted_cdf")) * scale
+    ceiling = float(np.quantile(crossing.draws, 0.975, method="inverted_cdf")) * scale
     return Quantity(value, (None, max(min(ceiling, high), low)), "upper_bound")
 
 
 def curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:
     """Return one learning curve, its ceiling marked where it is not determined."""
     values = curve.parameters()
-    status: Any = "not_identified" if curve.on_bound[0] else "ok"
+    status: Any = "not_identified" if curve.open_ended[0] else "ok"
     return {
         "problems_per_batch": c.problems_per_batch,
         "rollouts_per_problem": c.rollouts_per_problem,
@@ -206,14 +236,21 @@ def warnings_of(
         )
     if not document["comparison"]["monotone"]:
         out.append("n* comes down again by more than 0.005 in reward: a monotone law does not describe it")
-    unidentified = [
-        f"B_p = {k['problems_per_batch']}, n = {k['rollouts_per_problem']}"
-        for k in document["curves"]
-        if k["A"]["status"] != "ok"
-    ]
-    if unidentified:
+    flat: list[str] = []
+    rising: list[str] = []
+    for k in document["curves"]:
+        if k["A"]["status"] != "ok":
+            kind = rising if k["A"]["value"] - k["R0"]["value"] > _A_RISE else flat
+            kind.append(f"B_p = {k['problems_per_batch']}, n = {k['rollouts_per_problem']}")
+    if rising:
+        out.append(f"still rising at the end, so the ceiling A is not determined: {'; '.join(rising)}")
+    if flat:
+        out.append(f"flat or falling, which a learning curve cannot show: {'; '.join(flat)}")
+    highest = max(float(np.abs(c.reward).max()) for c in configurations)
+    if highest > 1:
         out.append(
-            f"still rising where measured, so the ceiling A is not determined: {'; '.join(unidentified)}"
+            f"{selection.metric} reaches {highest:.3g}: bins and tolerance are 0.005 of a reward in [0, 1]; "
+            'percent are divided with --derive, as "score=accuracy/100"'
         )
     misfit = document["comparison"]["curves"]
     better = min(FAMILIES, key=lambda name: misfit[name])

@@ -21,6 +21,7 @@ from isolaw.errors import DataError
 from isolaw.fits.curves import FAMILIES, Curves
 from isolaw.fits.logistic import Logistic
 from isolaw.fits.quantity import Quantity
+from isolaw.runs import read_parquet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,6 +30,20 @@ if TYPE_CHECKING:
 
 FORMAT = "isolaw.law/1"
 _LAW = ("b", "L", "k", "x0")
+_NEEDED = {
+    "setting": str,
+    "fixed": dict,
+    "metric": str,
+    "curve": str,
+    "x": dict,
+    "grid": list,
+    "params": dict,
+    "frontier": list,
+    "curves": list,
+    "bootstrap": dict,
+    "comparison": dict,
+    "warnings": list,
+}
 
 
 class Law:
@@ -167,11 +182,23 @@ class Law:
         document = _read(path)
         if document.get("method") == "points":
             raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
+        missing = [key for key in _NEEDED if not isinstance(document.get(key), _NEEDED[key])]
+        if missing:
+            raise DataError(f"{path}: a damaged law: {', '.join(missing)} missing or of the wrong kind")
         name = document["bootstrap"].get("file")
+        if name is not None and (not isinstance(name, str) or Path(name).name != name):
+            raise DataError(f"{path}: bootstrap.file must be a file's name beside the law, found {name!r}")
+        try:
+            estimates = _estimates(document)
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{path}: a damaged law: no {error} among its curves") from None
         draws = path.with_name(name) if name else None
-        if draws is not None and draws.is_file():
-            return cls(document, pd.read_parquet(draws))
-        return cls(document, _estimates(document))
+        if draws is None or not draws.is_file():
+            return cls(document, estimates)
+        table = read_parquet(draws).to_pandas()
+        if not set(estimates.columns) <= set(table.columns):
+            raise DataError(f"{draws}: these are the draws of another law than {path}")
+        return cls(document, table)
 
 
 def check_writable(path: str | Path) -> None:

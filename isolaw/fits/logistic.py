@@ -18,8 +18,8 @@ from scipy.special import expit
 
 from isolaw.fits.solve import Axis, Floats, varpro
 
-# One-sided residuals by majorisation: a bound that is kept counts as met exactly.
-_ROUNDS = 10
+# Bounds that are broken join the fit and those that are kept leave it, until nothing changes.
+_ROUNDS = 12
 # k times the range of x: from hardly bent to a step between neighbouring points.
 _STEEPNESS = (1.0, 400.0)
 
@@ -47,6 +47,15 @@ class Logistic:
         z = self.k[:, None] * (np.atleast_1d(np.asarray(x, dtype=np.float64)) - self.x0[:, None])
         return self.b[:, None] + self.L[:, None] * expit(z)
 
+    def replaced(self, rows: NDArray[np.int64], other: Logistic, chosen: NDArray[np.bool_]) -> Logistic:
+        """Return these laws with ``rows`` taken from the ``chosen`` ones of ``other``."""
+        parts = []
+        for name in ("b", "L", "k", "x0", "on_bound"):
+            values = getattr(self, name).copy()
+            values[rows] = getattr(other, name)[chosen]
+            parts.append(values)
+        return Logistic(*parts)
+
     @property
     def plateau(self) -> Floats:
         """The level b + L that it saturates at, in log2 n, (D,)."""
@@ -69,7 +78,7 @@ def fit_logistic(
     log2_n
         log2 n* of each data set, (D, X).
     below, above
-        where the value is only a lower (upper) bound, (D, X).
+        where the value is only a lower (upper) bound, (D, X); where both, it says nothing.
 
     >>> x = np.linspace(5, 7, 50)
     >>> y = (3 + 6 / (1 + np.exp(-7 * (x - 6.1))))[None]
@@ -82,23 +91,37 @@ def fit_logistic(
         Axis(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 24),
         Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
     ]
-    weights = np.ones_like(log2_n)
-    target = log2_n
     below = np.zeros(log2_n.shape, dtype=bool) if below is None else below
     above = np.zeros(log2_n.shape, dtype=bool) if above is None else above
-    bounded = bool(np.any(below | above))
-    shape = None
-    for _ in range(_ROUNDS if bounded else 1):
-        s = varpro(x, target, weights, _basis, axes, shape)
-        shape = s.shape
-        law = Logistic(s.low, s.high - s.low, np.exp(s.shape[:, 0]), s.shape[:, 1], s.on_bound)
-        if not bounded:
+    bound = below | above
+    # A data set of nothing but bounds starts from their values.
+    used = ~bound | bound.all(axis=1, keepdims=True)
+    law = _fit(x, log2_n, used, axes)
+    fitted = law(x)
+    loss = _one_sided(fitted, log2_n, below, above)
+    for _ in range(_ROUNDS):
+        broken = (below & ~above & (fitted < log2_n)) | (above & ~below & (fitted > log2_n))
+        wanted = ~bound | broken
+        changed = np.flatnonzero(np.any(wanted != used, axis=1) & wanted.any(axis=1))
+        if not changed.size:
             break
-        fitted = law(x)
-        moved = np.where(
-            below, np.maximum(log2_n, fitted), np.where(above, np.minimum(log2_n, fitted), log2_n)
-        )
-        if np.max(np.abs(moved - target)) < 1e-4:
-            break
-        target = moved
+        used[changed] = wanted[changed]
+        refit = _fit(x, log2_n[changed], used[changed], axes)
+        fitted[changed] = refit(x)
+        own = _one_sided(fitted[changed], log2_n[changed], below[changed], above[changed])
+        better = own < loss[changed]
+        loss[changed[better]] = own[better]
+        law = law.replaced(changed[better], refit, better)
     return law
+
+
+def _fit(x: Floats, log2_n: Floats, used: NDArray[np.bool_], axes: list[Axis]) -> Logistic:
+    s = varpro(x, log2_n, used.astype(np.float64), _basis, axes)
+    return Logistic(s.low, s.high - s.low, np.exp(s.shape[:, 0]), s.shape[:, 1], s.on_bound)
+
+
+def _one_sided(fitted: Floats, log2_n: Floats, below: NDArray[np.bool_], above: NDArray[np.bool_]) -> Floats:
+    """The sum of squares in which a bound that is kept costs nothing, (D,)."""
+    residual = fitted - log2_n
+    kept = (below & (above | (residual > 0))) | (above & (residual < 0))
+    return np.asarray(np.sum(np.where(kept, 0.0, residual) ** 2, axis=1))

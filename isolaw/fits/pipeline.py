@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, 
 from isolaw.runs import Runs
 
 DRAWS = 400
+_MOST_FAILED = 0.05  # above this share the draws that are left are not a fair sample
 
 
 def fit(
@@ -37,7 +38,7 @@ def fit(
     setting: Setting = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
     curve: str = "exp",
-    records: float | None = WIDTH,
+    records: float | Literal["off"] | None = WIDTH,
     bootstrap: int = DRAWS,
     seed: int = 0,
 ) -> Law:
@@ -56,7 +57,7 @@ def fit(
     curve
         ``exp`` or ``hill``.
     records
-        bin width of record points; None fits all checkpoints.
+        bin width of record points; ``"off"`` or None fits all checkpoints.
     bootstrap
         number of draws; 0: no intervals.
     seed
@@ -78,6 +79,7 @@ def fit(
     """
     if curve not in FAMILIES:
         raise InputError(f"curve {curve!r}: accepted: {', '.join(FAMILIES)}")
+    records = None if records == "off" else records
     if records is not None and not (math.isfinite(records) and records > 0):
         raise InputError(f"records {records!r}: accepted: a positive width of reward, or off")
     if bootstrap < 0:
@@ -91,7 +93,8 @@ def fit(
     scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
     x = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
     logistic = _fit_law(frontier, x)
-    parameters = doc.parameters(frontier, x, logistic, selection.warnings)
+    comparison = rules(frontier, None if logistic is None else logistic(x)[0])
+    parameters = doc.parameters(frontier, x, logistic, comparison["verdict"], selection.warnings)
     document = {
         "format": FORMAT,
         "setting": setting,
@@ -123,7 +126,7 @@ def fit(
             "seed": seed,
         },
         "comparison": {
-            **rules(frontier, None if logistic is None else logistic(x)[0]),
+            **comparison,
             "curves": {"basis": "rms of all checkpoints about their curves", **_misfit(configurations)},
         },
     }
@@ -156,6 +159,9 @@ def _fit_all(
     usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in samples], axis=0)
     usable[0] = True
     failed = {"a curve with fewer than 3 points": int((~usable).sum())} if not usable.all() else {}
+    if np.mean(~usable) > _MOST_FAILED:
+        usable[1:] = False
+        selection.warnings.append("no intervals: too many draws failed; more seeds, or --records off, help")
     curves = []
     for configuration, (reward, weights) in zip(kept, samples, strict=True):
         chosen = reward if len(reward) == 1 else reward[usable]
@@ -183,8 +189,7 @@ def _fit_law(frontier: Frontier, x: NDArray[np.float64]) -> Logistic | None:
     bounded = frontier.censored[0]
     if x.size < 5 or bounded.all() or np.ptp(x) == 0:
         return None
-    both = frontier.below & frontier.above
-    law = fit_logistic(x, log2_n, frontier.below & ~both, frontier.above & ~both)
+    law = fit_logistic(x, log2_n, frontier.below, frontier.above)
     return law if np.all(np.isfinite(law(x)[0])) else None
 
 

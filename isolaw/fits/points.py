@@ -66,12 +66,18 @@ def fit_points(
     if x not in ("compute", "steps"):
         raise InputError(f"x {x!r}: accepted: compute, steps")
     raw, n = np.asarray(x_values, dtype=np.float64), np.asarray(n_star, dtype=np.float64)
+    if raw.shape != n.shape or raw.ndim != 1:
+        raise InputError(f"{x} and n_star must be as long as each other: {raw.shape} and {n.shape}")
     for name, values in {x: raw, "n_star": n}.items():
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
         if bad.size:
             raise DataError(f"{name} must be positive: point {bad[0] + 1} has {values[bad[0]]}")
-    if raw.size < _LEAST_POINTS or np.unique(raw).size < 4:
-        raise Refused(f"a law has four parameters; {raw.size} points are too few, {_LEAST_POINTS} are needed")
+    different = np.unique(raw).size
+    if raw.size < _LEAST_POINTS or different < _LEAST_POINTS:
+        raise Refused(
+            f"a law has four parameters; {raw.size} points at {different} different {x} are too few, "
+            f"{_LEAST_POINTS} different ones are needed"
+        )
     if np.unique(n).size < 2:
         raise Refused(f"all points have n* = {n[0]:g}: a constant needs no law, and determines none")
     abscissa = np.log10(raw) if x == "compute" else raw
@@ -85,6 +91,9 @@ def fit_points(
     fitted = {name: float(p.value) for name, p in result.params.items()}
     # A fit that stops on a bound, or without a covariance, has no error bars, whatever it reports.
     stuck = bool(start.on_bound[0] or not result.success or not result.errorbars or fitted["L"] <= 1e-9)
+    # Nor has a step between two points, or a rise whose ends lie outside them.
+    gaps = np.diff(np.unique(abscissa))
+    stuck |= bool(fitted["k"] * gaps.min() > 4 or fitted["L"] > 2 * float(np.ptp(y)))
     status = "not_identified" if stuck else "ok"
     errors = {
         name: None if stuck or p.stderr is None else float(p.stderr) for name, p in result.params.items()

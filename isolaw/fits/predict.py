@@ -109,13 +109,16 @@ class Prediction:
         }
 
 
+_FAR = 10.0  # times the largest compute measured: beyond, nothing is claimed
+
+
 @dataclass(frozen=True)
 class _Candidate:
     problems_per_batch: int
     rollouts_per_problem: int
     reward: Floats  # (1 + D,) at the budget
     bounded: bool  # the ceiling of its curve is determined
-    last: float  # the largest compute for which its reward was measured
+    competes: bool  # its reward was measured at the budget, or at the end of all runs if that is less
 
 
 def predict(
@@ -127,34 +130,38 @@ def predict(
     budget = int(compute)
     document = law.document
     candidates = _affordable(law, budget, max_batch_rollouts)
+    competing = [c for c in candidates if c.competes] or candidates
     flags: list[str] = []
-    n, interval_n = _choose_n(law, budget, candidates, flags)
+    n, quantity_n = _choose_n(law, budget, candidates, competing, flags)
     chosen = _choose_batch(document["setting"], [c for c in candidates if c.rollouts_per_problem == n])
     allocation = Allocation.within(budget, chosen.problems_per_batch, n)
-    # As on the frontier, a curve competes where it was measured; beyond the end, those that got there.
-    end = min(float(budget), max(c.last for c in candidates))
-    end = min(end, max(entry["measured"][1] for entry in document["grid"]))
-    competing = [c for c in candidates if c is chosen or c.last > end]
-    alternatives = _alternatives(competing, chosen, budget)
-    if chosen.last <= end:
-        n = chosen.rollouts_per_problem
-        flags.append(f"reward: n = {n} was measured only up to C = {chosen.last:.3g}, others further")
-    flags += _reward_flags(document, budget, chosen, competing)
+    if chosen not in competing:
+        flags.append(f"reward: n = {n} was not measured at this budget, others were")
+        competing = [*competing, chosen]
+    factor = budget / max(entry["measured"][1] for entry in document["grid"])
+    known = chosen.bounded and factor <= _FAR
+    reward = from_draws(chosen.reward[0], chosen.reward[1:], "ok" if known else "not_identified")
+    flags += _reward_flags(document, chosen, competing, factor)
+    flags += _data_flags(law)
     epochs = _epochs(document, allocation, n_train_problems, flags)
-    reward = from_draws(chosen.reward[0], chosen.reward[1:], "ok" if chosen.bounded else "not_identified")
-    return Prediction(budget, allocation, interval_n, reward, alternatives, epochs, flags)
+    alternatives = _alternatives(competing, chosen, budget)
+    return Prediction(budget, allocation, quantity_n, reward, alternatives, epochs, flags)
 
 
 def _affordable(law: Law, budget: int, cap: int | None) -> list[_Candidate]:
     """The measured configurations under the cap of which the budget pays for at least one step."""
     out, smallest = [], None
+    # As on the frontier, a curve competes where it was measured; beyond the end, those that got there.
+    at = min(float(budget), max(entry["measured"][1] for entry in law.document["grid"]))
     for entry, curve in zip(law.document["grid"], law.document["curves"], strict=True):
         b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
         smallest = min(b * n, smallest or b * n)
         if b * n > budget or (cap is not None and b * n > cap):
             continue
         reward = law.curves(b, n)(budget)[:, 0]
-        out.append(_Candidate(b, n, reward, curve["A"]["status"] == "ok", entry["measured"][1] + b * n))
+        low, high = entry["measured"]
+        competes = low <= at < high + b * n
+        out.append(_Candidate(b, n, reward, curve["A"]["status"] == "ok", competes))
     if not out:
         limit = f"a budget of {budget}" if smallest and smallest > budget else f"max_batch_rollouts = {cap}"
         raise InputError(
@@ -163,32 +170,40 @@ def _affordable(law: Law, budget: int, cap: int | None) -> list[_Candidate]:
     return out
 
 
-def _choose_n(law: Law, budget: int, candidates: list[_Candidate], flags: list[str]) -> tuple[int, Quantity]:
+def _choose_n(
+    law: Law, budget: int, candidates: list[_Candidate], competing: list[_Candidate], flags: list[str]
+) -> tuple[int, Quantity]:
     """The law's n at the budget, rounded to a measured and affordable one."""
-    document, levels = law.document, law.levels
-    affordable = np.array([n in {c.rollouts_per_problem for c in candidates} for n in levels])
-    logistic = law.logistic
-    low, high = document["x"]["range"]
-    if document["setting"] == "fixed-b":
-        x = budget / document["fixed"]["batch_rollouts"]
-    else:
-        x = float(budget)
+    document, levels, logistic = law.document, law.levels, law.logistic
+    x = _x(document, budget)
     if logistic is not None:
-        log2_n = logistic([x if document["setting"] == "fixed-b" else math.log10(x)])[:, 0]
+        log2_n = logistic([math.log10(x) if document["x"]["log10"] else x])[:, 0]
     else:
-        best = np.argmax([c.reward for c in candidates], axis=0)
-        log2_n = np.log2([c.rollouts_per_problem for c in candidates])[best]
+        best = np.argmax([c.reward for c in competing], axis=0)
+        log2_n = np.log2([c.rollouts_per_problem for c in competing])[best]
         flags.append("no law: n is the best measured curve at this budget")
-    free = nearest_level(log2_n, levels)
-    index = nearest_level(log2_n, levels, np.broadcast_to(affordable[:, None], (levels.size, log2_n.size)))
-    n = int(levels[index[0]])
-    if free[0] != index[0]:
-        flags.append(f"limited: the law asks for n = {levels[free[0]]}, whose batch does not fit")
+    affordable = np.isin(levels, [c.rollouts_per_problem for c in candidates])
+    free = levels[nearest_level(log2_n, levels)]
+    wanted, n = int(free[0]), int(levels[nearest_level(log2_n[:1], levels, affordable[:, None])[0]])
+    if wanted != n:
+        flags.append(f"limited: the law asks for n = {wanted}, whose batch does not fit")
+        return n, Quantity(float(n))
     status = _status(document, n, levels, x, flags)
-    if not low <= x <= high:
-        side = "beyond the largest" if x > high else "below the smallest"
-        flags.append(f"extrapolation: {side} budget that was measured ({(high if x > high else low):.3g})")
-    return n, from_draws(float(n), levels[index[1:]], status, discrete=True)
+    factor = x / document["x"]["range"][1]
+    if factor > 1:
+        flags.append(f"extrapolation: {factor:.3g} times the largest budget that was measured")
+    elif x < document["x"]["range"][0]:
+        flags.append("extrapolation: below the smallest budget at which all n can be compared")
+    if factor > _FAR and status == "ok":
+        status = "not_identified"
+    return n, from_draws(float(n), free[1:], status, levels)
+
+
+def _x(document: dict[str, Any], budget: int) -> float:
+    """The law's x at a budget: C, or the whole steps that it pays for."""
+    if document["setting"] == "fixed-b":
+        return float(budget // document["fixed"]["batch_rollouts"])
+    return float(budget)
 
 
 def _status(document: dict[str, Any], n: int, levels: Any, x: float, flags: list[str]) -> Status:
@@ -234,20 +249,39 @@ def _alternatives(candidates: list[_Candidate], chosen: _Candidate, budget: int)
 
 
 def _reward_flags(
-    document: dict[str, Any], budget: int, chosen: _Candidate, candidates: list[_Candidate]
+    document: dict[str, Any], chosen: _Candidate, competing: list[_Candidate], factor: float
 ) -> list[str]:
     out = []
-    if not chosen.bounded and budget > chosen.last:
-        out.append("reward: the chosen curve was still rising where it was measured; its reward is a guess")
-    best = max(candidates, key=lambda c: c.reward[0])
+    if not chosen.bounded:
+        out.append("reward: the ceiling of the chosen curve is not determined by what was measured")
+    best = max(competing, key=lambda c: c.reward[0])
     loss = float(best.reward[0] - chosen.reward[0])
     if loss > TOLERANCE:
         out.append(
             f"curves disagree: the fitted curves put n = {best.rollouts_per_problem}, B_p = "
             f"{best.problems_per_batch} ahead by {loss:.3f} at this budget"
         )
+    if factor > _FAR:
+        out.append(f"far: more than {_FAR:g} times what was measured, so neither n nor reward is stated")
     if document["comparison"]["verdict"] == "no law":
         out.append("weak law: along the frontier the logistic law does no better than a constant n")
+    return out
+
+
+def _data_flags(law: Law) -> list[str]:
+    """What limits every prediction from these runs."""
+    document = law.document
+    out = []
+    if all(entry["runs"] == 1 for entry in document["grid"]):
+        out.append("one seed: intervals leave out the variation between seeds")
+    out += [f"misfit: {warning}" for warning in document["warnings"] if warning.startswith("--curve")]
+    if len(law.draws) <= 1:
+        draws = document["bootstrap"]["draws"]
+        out.append(
+            "no draws: "
+            + ("their file is missing, so" if draws else "fitted with none, so")
+            + " nothing has an interval"
+        )
     return out
 
 
@@ -267,5 +301,8 @@ def _epochs(
             f"epochs: {epochs:.1f} passes over {size} problems; the runs do not say how many they made"
         )
     elif epochs > seen:
-        flags.append(f"epochs: {epochs:.1f} passes over {size} problems, the runs saw {seen:.1f} at most")
+        flags.append(f"epochs: {epochs:,.1f} passes over {size:,} problems, the runs saw {seen:.1f} at most")
+    trained_on = document["n_train_problems"]
+    if trained_on is not None and size < trained_on:
+        flags.append(f"fewer problems: the runs had {trained_on:,}; with fewer the best n may be smaller")
     return epochs

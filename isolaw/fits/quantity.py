@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
 LEVEL = 0.95
 # Below this share of draws that give the quantity at all, there is no interval.
 _SHARE_NEEDED = 0.95
+_NO_WIDTH = 1e-12
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ REFUSED = Quantity(None, None, "refused")
 
 
 def from_draws(
-    value: float, draws: ArrayLike | None, status: Status = "ok", discrete: bool = False
+    value: float,
+    draws: ArrayLike | None,
+    status: Status = "ok",
+    levels: NDArray[np.int64] | None = None,
 ) -> Quantity:
     """Return ``value`` with the percentile interval of its draws.
 
@@ -68,8 +72,9 @@ def from_draws(
         what was measured (which opens that end); None: no bootstrap.
     status
         ``lower_bound`` and ``upper_bound`` leave one end open; ``not_identified`` has no interval.
-    discrete
-        keep the ends at values that were drawn (measured n).
+    levels
+        for a measured n, the grid's n, ascending: the ends are n that were drawn, and an end at the
+        grid's edge is open, since there n is a bound.
 
     >>> from_draws(2.0, [1.0, 2.0, 3.0]).interval
     (1.05, 2.95)
@@ -83,18 +88,17 @@ def from_draws(
     if known.size < _SHARE_NEEDED * d.size:
         return Quantity(value, None, "not_identified" if status == "ok" else status)
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    stepwise = discrete or not np.all(np.isfinite(known))
+    stepwise = levels is not None or not np.all(np.isfinite(known))
     low, high = np.quantile(known, tails, method="inverted_cdf" if stepwise else "linear")
+    if levels is None and high - low <= _NO_WIDTH * abs(value):
+        return Quantity(value, None, status)  # draws that do not vary say nothing of spread
+    if status == "upper_bound" or (levels is not None and low == levels[0]):
+        low = -math.inf
+    if status == "lower_bound" or (levels is not None and high == levels[-1]):
+        high = math.inf
     if not (math.isfinite(low) or math.isfinite(high)):
         return Quantity(value, None, "not_identified")
-    return Quantity(
-        value,
-        (
-            None if status == "upper_bound" else _finite(low),
-            None if status == "lower_bound" else _finite(high),
-        ),
-        status,
-    )
+    return Quantity(value, (_finite(low), _finite(high)), status)
 
 
 def _finite(value: float | None) -> float | None:

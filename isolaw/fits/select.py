@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, InputError, Refused, nearest
-from isolaw.runs import Runs
+from isolaw.runs import Runs, plain
 
 Floats = NDArray[np.float64]
 Setting = Literal["fixed-bp", "fixed-b", "joint"]
@@ -157,7 +157,7 @@ def _measured(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
     return points[(points["eval_set"] == eval_set) & (points["metric"] == metric)]
 
 
-def _held(table: pd.DataFrame, held: Mapping[str, Any]) -> pd.DataFrame:
+def _held(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     for name, value in held.items():
         if name not in table.columns:
             close = nearest(name, table.columns)
@@ -168,6 +168,7 @@ def _held(table: pd.DataFrame, held: Mapping[str, Any]) -> pd.DataFrame:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
             raise DataError(f"--fixed {name}={value}: no run has that; there are: {there}")
         table = kept
+        held[name] = plain(table[name].iloc[0])
     return table
 
 
@@ -196,7 +197,7 @@ def _configurations(points: pd.DataFrame, table: pd.DataFrame, warnings: list[st
     out = []
     by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
-        members = members.sort_values("seed", kind="stable")
+        members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", warnings)
         curves = [by_run[run_id] for run_id in members.index]
         sizes = [len(curve) for curve in curves]
         configuration = Configuration(
@@ -215,6 +216,19 @@ def _configurations(points: pd.DataFrame, table: pd.DataFrame, warnings: list[st
         else:
             out.append(configuration)
     return out
+
+
+def _without_copies(
+    members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, warnings: list[str]
+) -> pd.DataFrame:
+    """The runs without exact copies of another: the same log under two seeds has no spread."""
+    seen: dict[bytes, str] = {}
+    for run_id in members.index:
+        own = by_run[run_id]
+        seen.setdefault(own["compute"].to_numpy().tobytes() + own["value"].to_numpy().tobytes(), run_id)
+    if len(seen) < len(members):
+        warnings.append(f"{label}: {len(members) - len(seen)} runs are exact copies of others, counted once")
+    return members.loc[list(seen.values())]
 
 
 def _refuse_too_few(configurations: list[Configuration], setting: Setting, warnings: list[str]) -> None:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Basis = Callable[[Floats, Floats], Floats]
 _HALVINGS = 18
-_KNOWN = 4  # halvings that a known start saves
 _TINY = 1e-300
 
 
@@ -63,9 +62,7 @@ class Solution:
     on_bound: NDArray[np.bool_]
 
 
-def varpro(
-    x: Floats, y: Floats, weights: Floats, basis: Basis, axes: Sequence[Axis], start: Floats | None = None
-) -> Solution:
+def varpro(x: Floats, y: Floats, weights: Floats, basis: Basis, axes: Sequence[Axis]) -> Solution:
     """Fit every data set by weighted least squares.
 
     Parameters
@@ -80,8 +77,6 @@ def varpro(
         ``basis(x, shape)`` with shape (..., dimensions) gives s, (..., P).
     axes
         one per shape parameter.
-    start
-        shapes to search around, (D, dimensions), where they are known roughly; None: the whole grid.
 
     >>> x = np.linspace(0, 5, 30)
     >>> y = (0.7 - 0.4 * np.exp(-x / 1.3))[None]
@@ -90,17 +85,14 @@ def varpro(
     array([0.3, 0.7, 1.3])
     """
     moments = _Moments.of(y, weights)
+    grid = np.array(list(product(*(np.linspace(a.low, a.high, a.points) for a in axes))))
+    sse, *_ = moments.profile(basis(x, grid))
+    centre = grid[np.argmin(sse, axis=1)]
     step = np.array([a.spacing for a in axes])
-    if start is None:
-        grid = np.array(list(product(*(np.linspace(a.low, a.high, a.points) for a in axes))))
-        sse, *_ = moments.profile(basis(x, grid))
-        centre, halvings = grid[np.argmin(sse, axis=1)], _HALVINGS
-    else:
-        centre, halvings, step = start, _HALVINGS - _KNOWN, step / 2**_KNOWN
     low_end, high_end = np.array([a.low for a in axes]), np.array([a.high for a in axes])
     offsets = np.array(list(product((-2.0, -1.0, 0.0, 1.0, 2.0), repeat=len(axes))))
     rows = np.arange(len(centre))
-    for _ in range(halvings):
+    for _ in range(_HALVINGS):
         step = step / 2
         candidates = np.clip(centre[:, None, :] + offsets * step, low_end, high_end)
         sse, *_ = moments.profile(basis(x, candidates))

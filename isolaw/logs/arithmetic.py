@@ -44,8 +44,11 @@ def derive(expression: str, columns: Mapping[str, Any]) -> Any:
         tree = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise DataError(f"--derive {expression!r}: not arithmetic; accepted: {_ACCEPTED}") from None
-    with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
-        return _value(tree, columns, expression)
+    try:
+        with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
+            return _value(tree, columns, expression)
+    except RecursionError:
+        raise DataError(f"--derive: the expression is nested too deeply; accepted: {_ACCEPTED}") from None
 
 
 def _value(node: ast.expr, columns: Mapping[str, Any], expression: str) -> Any:

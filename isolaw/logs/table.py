@@ -17,7 +17,7 @@ import pandas as pd
 
 from isolaw.errors import DataError, nearest
 from isolaw.logs.arithmetic import derive
-from isolaw.runs import COLUMNS, Runs, read_parquet
+from isolaw.runs import COLUMNS, Runs, plain, read_parquet
 
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
 _DEFAULTS: dict[str, Any] = {
@@ -91,14 +91,17 @@ def load(path: str | Path) -> pd.DataFrame:
     if b"\0" in head:
         raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
     try:
-        frame = pd.read_csv(path, encoding="utf-8-sig")
+        frame = pd.read_csv(path, encoding="utf-8-sig", skip_blank_lines=False)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
         raise DataError(f"{path}: not a CSV table ({str(error).strip()})") from None
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the surplus as row labels
+        raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
+    frame = frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
     if frame.empty:
         raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
-    return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line"))
+    return frame
 
 
 def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | None = None) -> Runs:
@@ -121,7 +124,8 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
     source = str(path)
     frame = load(path)
     if set(COLUMNS) <= set(frame.columns) and not mapped:
-        return Runs.from_parquet(path) if not source.endswith(".csv") else Runs(frame, source=source)
+        # Our own table: as Parquet it carries the attributes of its runs, as CSV it cannot.
+        return Runs(frame, source=source) if frame.index.name == "line" else Runs.from_parquet(path)
     mapped = mapped or Mapped()
     table = mapped.apply(frame, source)
     notes: list[str] = []
@@ -141,7 +145,7 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
     table["run_id"] = _run_ids(table, identity)
     notes += _fill_step_and_compute(table, source)
     attributes = {
-        str(row["run_id"]): {name: _plain(row[name]) for name in attributes_of}
+        str(row["run_id"]): {name: plain(row[name]) for name in attributes_of}
         for row in table.drop_duplicates("run_id").to_dict("records")
         if attributes_of
     }
@@ -179,7 +183,7 @@ def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series:
     short = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
     parts = []
     for name in identity:
-        text = table[name].map(lambda v: str(_plain(v)))
+        text = table[name].map(lambda v: str(plain(v)))
         parts.append(text if name in ("problem_set", "algorithm") else f"{short.get(name, name)}=" + text)
     joined = parts[0]
     for part in parts[1:]:
@@ -202,9 +206,3 @@ def _fill_step_and_compute(table: pd.DataFrame, source: str) -> list[str]:
         table["compute"] = product
         return ["no compute column: compute = problems_per_batch · rollouts_per_problem · step"]
     return []
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as a plain one; a whole float as an integer."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return int(value) if isinstance(value, float) and value.is_integer() else value

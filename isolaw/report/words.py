@@ -21,21 +21,21 @@ def number(value: float | None) -> str:
         return "unknown"
     if abs(value) >= 1e6:
         return f"{value:.3g}"
-    if value == int(value) or abs(value) >= 1000:
+    if value == int(value):
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def quantity(q: Mapping[str, Any], unit: str = "") -> str:
+def quantity(q: Mapping[str, Any]) -> str:
     """Return an estimate with its interval and status.
 
     >>> quantity({"value": 64.0, "interval": [32.0, None], "status": "lower_bound"})
-    'at least 64 (95 % of draws: 32 or more)'
+    '64, perhaps more (95 % of draws: 32 or more)'
     """
     if q["value"] is None:
         return "not stated"
-    lead = {"lower_bound": "at least ", "upper_bound": "at most "}.get(q["status"], "")
-    text = f"{lead}{number(q['value'])}{unit}"
+    bound = {"lower_bound": ", perhaps more", "upper_bound": ", perhaps less"}.get(q["status"], "")
+    text = f"{number(q['value'])}{bound}"
     if q["interval"] is not None:
         return f"{text} ({interval(q['interval'])})"
     return f"{text} (not identified)" if q["status"] == "not_identified" else text
@@ -58,7 +58,8 @@ def law_summary(document: Mapping[str, Any]) -> list[str]:
     symbol = "M" if document["x"]["name"] == "steps" else "C"
     lines = [_data_line(document)]
     frontier = document["frontier"]
-    first, last = frontier[0], frontier[-1]
+    said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
+    first, last = said[0], said[-1]
     lines.append(
         f"Best n: {first['n_star_strict']} at {symbol} = {number(first['x'])}, "
         f"{last['n_star_strict']} at {symbol} = {number(last['x'])} "
@@ -96,8 +97,10 @@ def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
         text = f"n = {c['to']} overtakes n = {c['from']} at {symbol} = {number(c['x'])}"
         if not c["supported"]:
             text += ", outside what both were measured at: not supported by data"
-        else:
-            text += f" ({interval(c['interval'])})" if c["interval"] is not None else " (not identified)"
+        elif c["interval"] is not None:
+            text += f" ({interval(c['interval'])})"
+        elif c["status"] == "not_identified":
+            text += " (not identified)"
         out.append(text + ".")
     return out
 
@@ -108,7 +111,7 @@ def _saturation_line(document: Mapping[str, Any]) -> str:
         said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
         return f"Saturation: not stated; {said[0].removeprefix(_NOT_STATED)}." if said else ""
     if q["status"] == "lower_bound":
-        return f"Saturation: not reached; n* is {quantity(q)} at the end of the range."
+        return f"Saturation: not reached; at the end of the range n* is {quantity(q)}."
     return f"Saturation: n* levels off at {quantity(q)}."
 
 
@@ -125,8 +128,8 @@ def _verdict_line(document: Mapping[str, Any]) -> str:
     if constant is None:
         return ""
     return (
-        f"The law loses {comparison['logistic']['mean_regret']:.3f} in reward on average along the frontier; "
-        f"always n = {constant['n']} would lose {constant['mean_regret']:.3f}."
+        f"On the fitted curves the law loses {comparison['logistic']['mean_regret']:.4f} in reward on average "
+        f"along the frontier; always n = {constant['n']} would lose {constant['mean_regret']:.4f}."
     )
 
 
@@ -140,6 +143,7 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
         f"n: {quantity(p['rollouts_per_problem'])}.",
         f"{document['metric']} then: {quantity(p['reward'])}.",
     ]
+    lines.append("Near the best, by expected loss in reward on the fitted curves (* the law's choice):")
     for other in prediction.near_optimal:
         share = (
             f", within 0.005 of the best in {other.probability:.0%} of draws"
@@ -148,7 +152,7 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
         )
         b = other.allocation
         lines.append(
-            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}: expected to "
+            f"{'*' if b == a else ' '} n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}: expected to "
             f"lose {other.expected_regret:.4f}{share}"
         )
     if prediction.epochs is not None:
@@ -180,10 +184,12 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     b = sorted({c[0] for c in plan["configurations"]})
     n = sorted({c[1] for c in plan["configurations"]})
     done = plan["runs"] - plan["todo"]
+    axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
+    begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
     return [
         f"{backend}: {plan['runs']} runs ({len(plan['configurations'])} configurations, "
-        f"{len(plan['seeds'])} seeds) to C = {number(plan['compute'])} rollouts each",
+        f"{len(plan['seeds'])} seeds{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
-        f"{done} runs are done, {plan['todo']} to do: {number(plan['remaining_rollouts'])} rollouts",
+        f"{done} runs are done, {plan['todo']} to do{begun}: {number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
     ]

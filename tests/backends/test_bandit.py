@@ -77,6 +77,16 @@ def test_what_is_measured_does_not_depend_on_the_sets_looked_at() -> None:
         assert alone == {key: value for key, value in both.items() if key[1] == name}
 
 
+def test_each_look_has_noise_of_its_own() -> None:
+    """Nothing is learned here, so values differ by the evaluation's samples alone."""
+    still = values(run(spec(recipe={"lr": 1e-12, "kl": 0.0})))
+    for name in ("validation", "train"):
+        looks = [value for (_, s, metric), value in still.items() if (s, metric) == (name, "avg@4")]
+        assert len(set(looks)) > len(looks) / 2
+    noise = [np.subtract(*(still[step, s, "avg@4"] for s in ("validation", "train"))) for step in (0, 1, 2)]
+    assert len(set(noise)) > 1
+
+
 @pytest.mark.parametrize("change", [{"seed": 1}, {"rollouts_per_problem": 8}, {"recipe": {"lr": 0.03}}])
 def test_another_run_has_other_numbers(change: dict[str, Any]) -> None:
     assert values(run(spec())) != values(run(spec(**change)))

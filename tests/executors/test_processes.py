@@ -19,9 +19,9 @@ from isolaw.store import SweepStore
 
 @pytest.fixture
 def spec(tiny) -> SweepSpec:
-    """Runs of about a second: long enough to be met at work."""
+    """Runs that are at work for a while after their first checkpoint."""
     return tiny(
-        sweep={"compute": 5_000_000, "seeds": 3},
+        sweep={"compute": 1_000_000, "seeds": 3},
         grid={"rollouts_per_problem": [2]},
         executor={"kind": "processes", "jobs": 2},
     )
@@ -80,7 +80,14 @@ def test_no_worker_is_left_when_the_engine_stops(tmp_path: Path, spec: SweepSpec
     assert workers(tmp_path) == []
 
 
-def test_workers_end_with_a_killed_engine(tmp_path: Path, spec: SweepSpec) -> None:
+def test_workers_end_with_a_killed_engine(tmp_path: Path, tiny) -> None:
+    """At once, not when they next have something to say: here the next checkpoint is a minute away."""
+    spec = tiny(
+        sweep={"compute": 10**9},
+        grid={"rollouts_per_problem": [2]},
+        evaluation={"points": 2},
+        executor={"kind": "processes", "jobs": 2},
+    )
     script = (
         "import sys\nfrom isolaw import SweepSpec, engine\n"
         "spec = SweepSpec.model_validate_json(sys.argv[1])\n"
@@ -90,10 +97,15 @@ def test_workers_end_with_a_killed_engine(tmp_path: Path, spec: SweepSpec) -> No
         [sys.executable, "-c", script, spec.model_dump_json(), str(tmp_path)], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        for _ in range(4):  # both runs, step 0 and step 1
+            process.stdout.readline()
         assert len(workers(tmp_path)) == 2
         process.kill()
-    assert wait_for(lambda: workers(tmp_path) == [])
+    try:
+        assert wait_for(lambda: workers(tmp_path) == [])
+    finally:
+        for pid in workers(tmp_path):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_no_more_workers_than_runs(tmp_path: Path, tiny) -> None:

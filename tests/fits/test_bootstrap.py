@@ -228,7 +228,6 @@ def test_failed_draws_are_counted_with_their_reason(synthetic: Make) -> None:
     assert 15 <= record["failed"] <= 45  # the draws with all weight on the flat run
     assert record["reasons"] == {"a curve with fewer than 3 points": record["failed"]}
     assert record["draws"] == 60
-    assert len(law.draws) == 1 + 60 - record["failed"]
     assert any(f"{record['failed']} bootstrap draws failed" in w for w in law.document["warnings"])
     json.dumps(law.document, allow_nan=False)
 
@@ -236,11 +235,10 @@ def test_failed_draws_are_counted_with_their_reason(synthetic: Make) -> None:
 def test_what_is_left_of_failed_draws_makes_no_interval(synthetic: Make) -> None:
     """Two seeds, half the draws failed: the others are all the same run, which says nothing of spread."""
     law = isolaw.fit(half_flat(synthetic, {16: 1}), bootstrap=60)
-    for curve in law.document["curves"]:
-        for name in ("R0", "A", "tau"):
-            q = curve[name]
-            assert q["interval"] is None or q["interval"][1] - q["interval"][0] > 1e-9
-            assert q["status"] == "not_identified" or q["interval"] is not None
+    assert all(c[name]["interval"] is None for c in law.document["curves"] for name in ("R0", "A", "tau"))
+    assert all(p["reward"]["interval"] is None for p in law.document["frontier"])
+    assert law.predict(5e5).reward.interval is None
+    assert any("no intervals: too many draws failed" in w for w in law.document["warnings"])
 
 
 def test_none_fails_where_all_is_well(synthetic: Make) -> None:

@@ -42,7 +42,7 @@ def test_exp_comes_back() -> None:
     curve = fitted(exp_curve(COMPUTE, 0.31, 0.72, 1.7e5))
     found = {name: float(v[0]) for name, v in curve.parameters().items()}
     assert found == pytest.approx({"R0": 0.31, "A": 0.72, "tau": 1.7e5}, rel=1e-4)
-    assert not curve.on_bound[0]
+    assert not curve.open_ended[0]
     assert curve.rms[0] < 1e-7
 
 
@@ -51,7 +51,7 @@ def test_hill_comes_back(middle: float, slope: float) -> None:
     curve = fitted(hill_curve(COMPUTE, 0.31, 0.72, middle, slope), "hill")
     found = {name: float(v[0]) for name, v in curve.parameters().items()}
     assert found == pytest.approx({"R0": 0.31, "A": 0.72, "C_mid": middle, "B": slope}, rel=1e-3)
-    assert not curve.on_bound[0]
+    assert not curve.open_ended[0]
 
 
 def test_many_data_sets_in_one_call() -> None:
@@ -77,7 +77,7 @@ def test_rms_is_the_weighted_residual() -> None:
 def test_a_curve_that_only_rises_has_no_ceiling(family: str, tau: float) -> None:
     """Measured to a hundredth of its time constant or less, a curve is a straight line."""
     curve = fitted(exp_curve(COMPUTE, 0.3, 0.9, tau), family)
-    assert curve.on_bound[0]
+    assert curve.open_ended[0]
     assert curve(COMPUTE)[0] == pytest.approx(exp_curve(COMPUTE, 0.3, 0.9, tau), abs=1e-3)
 
 
@@ -85,7 +85,7 @@ def test_a_curve_that_only_rises_has_no_ceiling(family: str, tau: float) -> None
 @pytest.mark.parametrize("reward", [np.full(41, 0.5), np.linspace(0.6, 0.4, 41)], ids=["flat", "falling"])
 def test_flat_and_falling_curves_are_flat_and_say_so(family: str, reward: np.ndarray) -> None:
     curve = fitted(reward, family)
-    assert curve.on_bound[0]
+    assert curve.open_ended[0]
     np.testing.assert_allclose(curve(COMPUTE)[0], 0.5, atol=1e-9)
 
 

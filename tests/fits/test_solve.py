@@ -208,14 +208,6 @@ def test_a_step_has_no_steepness(points: int) -> None:
     assert solution.on_bound[0]
 
 
-def test_a_start_near_the_truth_is_enough() -> None:
-    x, _, axes = FAMILY["exp"]
-    _, y, weights = problem("exp", 4)
-    free = solve("exp", y, weights)
-    near = varpro(x, y[None], weights[None], FAMILIES["exp"].basis, axes, free.shape + 0.005)
-    assert near.sse[0] == pytest.approx(free.sse[0], rel=1e-8)
-
-
 rewards = st.lists(st.floats(-5, 5), min_size=40, max_size=40).map(np.array)
 
 

@@ -1,0 +1,448 @@
+"""``isolaw fit``: exit codes, JSON, what is written and what is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isolaw.fits.law import Law
+from isolaw.runs import Runs
+
+Call = Callable[..., tuple[int, str, str]]
+Make = Callable[..., Runs]
+Tree = Callable[[Path], dict[str, bytes | None]]
+LEVELS = [8, 32, 128, 512]
+QUICK = ("--bootstrap", "15")
+LAW_KEYS = {
+    "format", "setting", "fixed", "metric", "eval_set", "method", "x", "grid", "sources", "params",
+    "frontier", "crossovers", "curves", "bootstrap", "comparison", "warnings",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def table(synthetic: Make) -> pd.DataFrame:
+    """A foreign, wide table of four configurations with two seeds each."""
+    points = synthetic([(32, n) for n in LEVELS], seeds=2, noise=0.004).to_pandas()
+    return points.rename(
+        columns={"rollouts_per_problem": "group", "compute": "samples", "value": "accuracy"}
+    )[["group", "seed", "step", "samples", "accuracy"]]
+
+
+MAPPED = (
+    "--metric", "accuracy", "--column", "rollouts_per_problem=group", "--column", "compute=samples",
+    "--constant", "problems_per_batch=32",
+)  # fmt: skip
+
+
+@pytest.fixture
+def csv(table: pd.DataFrame, tmp_path: Path) -> Path:
+    path = tmp_path / "curves.csv"
+    table.to_csv(path, index=False)
+    return path
+
+
+def strict(text: str) -> Any:
+    """JSON without the NaN and Infinity that Python would let through."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} in JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_a_table_becomes_a_law(isolaw: Call, csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "law.json"
+    code, stdout, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--out", out)
+    assert code == 0
+    assert stdout.startswith("accuracy on validation: 8 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
+    assert stdout.splitlines()[-1] == f"Law: {out}. Next: isolaw predict {out} --compute <rollouts>"
+    assert all(line.startswith("note: ") for line in stderr.splitlines())
+    document = strict(out.read_text())
+    assert set(document) >= LAW_KEYS
+    assert document["sources"] == [str(csv)]
+    assert document["metric"] == "accuracy"
+    assert document["bootstrap"]["draws"] == 15
+    assert Law.load(out).predict(5e5).allocation.problems_per_batch == 32
+
+
+def test_json_is_all_that_is_printed(isolaw: Call, csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "law.json"
+    code, stdout, stderr = isolaw(
+        "fit", csv, *MAPPED, *QUICK, "--json", "--out", out, "--figures", tmp_path / "figures"
+    )
+    assert code == 0
+    assert strict(stdout) == strict(out.read_text())
+    assert "\x1b" not in stdout
+    for q in strict(stdout)["params"].values():
+        assert set(q) == {"value", "interval", "status"}
+    for warning in strict(stdout)["warnings"]:
+        assert f"note: {warning}" in stderr
+    assert len(list((tmp_path / "figures").iterdir())) == 4
+
+
+def test_without_out_nothing_is_written(isolaw: Call, csv: Path, tmp_path: Path, tree: Tree) -> None:
+    before = tree(tmp_path)
+    code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK)
+    assert code == 0
+    assert "nothing was written; --out law.json keeps the law" in stderr
+    assert tree(tmp_path) == before
+
+
+def test_figures(isolaw: Call, csv: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "figures"
+    code, stdout, _ = isolaw("fit", csv, *MAPPED, *QUICK, "--figures", folder)
+    assert code == 0
+    written = sorted(folder.iterdir())
+    assert [p.name for p in written] == ["frontier.png", "frontier.svg", "law.png", "law.svg"]
+    line = next(own for own in stdout.splitlines() if own.startswith("Figures: "))
+    for path in written:
+        assert str(path) in line
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+        else:
+            assert ET.parse(path).getroot().tag.endswith("svg")
+
+
+def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
+    def document(*options: object) -> Any:
+        code, stdout, stderr = isolaw("fit", csv, *MAPPED, "--json", *options)
+        assert code == 0, stderr
+        return strict(stdout)
+
+    plain = document("--bootstrap", 5)
+    assert (plain["curve"], plain["records"], plain["bootstrap"]["seed"]) == ("exp", 0.005, 0)
+    other = document("--bootstrap", 7, "--curve", "hill", "--records", "0.01", "--seed", 3)
+    assert (other["curve"], other["records"]) == ("hill", 0.01)
+    assert (other["bootstrap"]["draws"], other["bootstrap"]["seed"]) == (7, 3)
+    every = document("--bootstrap", 0, "--records", "off", "--fixed", "problems_per_batch=32")
+    assert every["records"] is None
+    assert every["fixed"] == {"problems_per_batch": 32}
+    assert every["bootstrap"]["draws"] == 0
+
+
+def test_several_sources_are_one_set_of_runs(
+    isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path
+) -> None:
+    halves = []
+    for seed in (0, 1):
+        halves.append(tmp_path / f"seed{seed}.csv")
+        table[table["seed"] == seed].to_csv(halves[-1], index=False)
+    whole = strict(isolaw("fit", csv, *MAPPED, *QUICK, "--json")[1])
+    code, stdout, _ = isolaw("fit", *halves, *MAPPED, *QUICK, "--json")
+    assert code == 0
+    assert strict(stdout)["frontier"] == whole["frontier"]
+
+
+def test_several_sources_hold_a_run_once(isolaw: Call, csv: Path) -> None:
+    code, stdout, stderr = isolaw("fit", csv, csv, *MAPPED, *QUICK)
+    assert (code, stdout) == (2, "")
+    assert "repeated (run, step)" in stderr
+
+
+def test_a_sweep_becomes_a_law(isolaw: Call, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    changes = ["grid.rollouts_per_problem=[8,32,128]", "sweep.seeds=2", "sweep.compute=200000"]
+    changes += ["problems.n_validation=100", "executor.kind=inline"]
+    options = [own for change in changes for own in ("--set", change)]
+    assert isolaw("sweep", "--out", sweep, *options)[0] == 0
+    code, stdout, _ = isolaw("fit", sweep, *QUICK, "--json")
+    document = strict(stdout)
+    assert code == 0
+    assert (document["metric"], document["eval_set"]) == ("avg@4", "validation")
+    assert document["fixed"] == {"problems_per_batch": 32}
+    assert document["n_train_problems"] == 2000
+    assert document["epochs_seen"] > 0
+    assert document["x"]["range"][0] == 32 * 128  # step 0 was measured: from the largest batch on
+
+
+def test_parquet(isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path) -> None:
+    table.to_parquet(tmp_path / "curves.parquet")
+    ours, theirs = (
+        strict(isolaw("fit", path, *MAPPED, *QUICK, "--json")[1])
+        for path in (tmp_path / "curves.parquet", csv)
+    )
+    assert ours["frontier"] == theirs["frontier"]
+
+
+# What --out may replace
+
+
+def test_a_law_is_replaced(isolaw: Call, csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "laws" / "law.json"
+    for seed in (1, 2):
+        assert isolaw("fit", csv, *MAPPED, *QUICK, "--seed", seed, "--out", out)[0] == 0
+        assert strict(out.read_text())["bootstrap"]["seed"] == seed
+    assert len(list(out.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"my notes", b"{}", b"\x00\x01", b'{"format": "other"}'])
+@pytest.mark.parametrize("points", [False, True])
+def test_anything_else_is_not(
+    isolaw: Call, csv: Path, tmp_path: Path, content: bytes, points: bool, tree: Tree
+) -> None:
+    out = tmp_path / "notes.json"
+    out.write_bytes(content)
+    before = tree(tmp_path)
+    source = ("--points", write_points(tmp_path.parent / "p.csv")) if points else (csv, *MAPPED, *QUICK)
+    code, stdout, stderr = isolaw("fit", *source, "--out", out, "--figures", tmp_path / "figures")
+    assert (code, stdout) == (2, "")
+    assert stderr.strip() == f"isolaw: {out}: exists and is not a law; nothing was written over"
+    assert tree(tmp_path) == before
+
+
+def test_out_is_a_directory(isolaw: Call, csv: Path, tmp_path: Path, tree: Tree) -> None:
+    before = tree(tmp_path)
+    code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--out", tmp_path)
+    assert code == 2
+    assert "is a directory" in stderr
+    assert tree(tmp_path) == before
+
+
+# Bad input: exit code 2, one message, nothing written
+
+
+def changed(table: pd.DataFrame, **cells: Any) -> pd.DataFrame:
+    out = table.copy()
+    for column, value in cells.items():
+        out[column] = out[column].astype(object)
+        out.loc[out.index[7], column] = value
+    return out
+
+
+def text(table: pd.DataFrame) -> bytes:
+    return table.to_csv(index=False).encode()
+
+
+BAD: dict[str, tuple[Callable[[pd.DataFrame], bytes], list[str]]] = {
+    "no metric": (
+        lambda t: text(t.drop(columns="accuracy").assign(acuracy=0.5)),
+        ["no column 'accuracy'", "did you mean 'acuracy'?"],
+    ),
+    "no column for n": (
+        lambda t: text(t.rename(columns={"group": "groop"})),
+        ["no column 'group'", "'groop'"],
+    ),
+    "compute backwards": (
+        lambda t: text(changed(t, samples=1)),
+        ["compute must grow with the step", "(step ", "has 1 after"],
+    ),
+    "NaN": (lambda t: text(changed(t, accuracy="nan")), ["1 values are not finite", "line 9"]),
+    "infinite": (lambda t: text(changed(t, accuracy="inf")), ["1 values are not finite", "line 9"]),
+    "a word for a number": (lambda t: text(changed(t, accuracy="high")), ["value is not a number", "'high'"]),
+    "a repeated step": (
+        lambda t: text(pd.concat([t, t.iloc[[7]]])),
+        ["repeated (run, step)", "--column seed="],
+    ),
+    "runs that were not told apart": (lambda t: text(t.drop(columns="seed")), ["--column seed="]),
+    "empty": (lambda t: b"", ["the file is empty"]),
+    "blank": (lambda t: b"\n \n", ["the file is empty"]),
+    "only a header": (lambda t: text(t.iloc[:0]), ["a header without rows"]),
+    "binary": (lambda t: bytes(range(256)) * 4, ["binary file"]),
+    "not UTF-8": (lambda t: text(t) + b"\xff\xfe,1\n", ["not UTF-8"]),
+    "half a Parquet file": (lambda t: b"PAR1" + b"x" * 100, ["not a readable Parquet file"]),
+    "n = 0": (lambda t: text(t.replace({"group": {8: 0}})), ["rollouts_per_problem must be at least 1"]),
+    "half an n": (lambda t: text(t.replace({"group": {8: 8.5}})), ["whole number", "8.5"]),
+    "n missing": (lambda t: text(changed(t, group="")), ["rollouts_per_problem", "empty in line 9"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree, name: str) -> None:
+    make, words = BAD[name]
+    path = tmp_path / "bad.csv"
+    path.write_bytes(make(table))
+    before = tree(tmp_path)
+    out, figures = tmp_path / "law.json", tmp_path / "figures"
+    code, stdout, stderr = isolaw("fit", path, *MAPPED, *QUICK, "--out", out, "--figures", figures, "--json")
+    assert (code, stdout) == (2, "")
+    assert stderr.count("isolaw: ") == 1
+    assert "Traceback" not in stderr
+    for word in [str(path), *words]:
+        assert word in stderr
+    assert tree(tmp_path) == before
+
+
+WRONG: dict[str, tuple[list[object], list[str]]] = {
+    "nothing to fit": ([], ["nothing to fit", "--points FILE.csv"]),
+    "records": (["x.csv", "--records", "some"], ["--records 'some'", "0.005, or off"]),
+    "records that are no width": (["{csv}", *MAPPED, "--records", "0"], ["records 0.0", "positive width"]),
+    "records that are no number": (["{csv}", *MAPPED, "--records", "nan"], ["positive width"]),
+    "curve": (["{csv}", "--curve", "linear"], ["--curve", "'exp'"]),
+    "setting": (["{csv}", "--setting", "fixed"], ["--setting", "'fixed-bp'"]),
+    "draws": (["{csv}", "--bootstrap", "-1"], ["--bootstrap"]),
+    "a mapping without =": (["{csv}", "--column", "compute"], ["--column 'compute'", "NAME=VALUE"]),
+    "a missing file": (["gone.csv"], ["gone.csv: No such file"]),
+    "metric": (["{csv}", *MAPPED[2:], "--metric", "acuracy"], ["no column 'acuracy'", "'accuracy'"]),
+    "evaluation set": (["{csv}", *MAPPED, "--eval-set", "test"], ["no evaluation set 'test'", "validation"]),
+    "fixed": (["{csv}", *MAPPED, "--fixed", "problems_per_batch=64"], ["no run has that", "there are: 32"]),
+    "fixed name": (["{csv}", *MAPPED, "--fixed", "lr=1"], ["--fixed lr: no such column"]),
+    "no D": (["{csv}", *MAPPED, "--constant", "n_train_problems=0"], ["n_train_problems"]),
+    "code in a derivation": (["{csv}", *MAPPED, "--derive", "x=__import__('os')"], ["not arithmetic"]),
+    "no configuration": (["{csv}", "--metric", "accuracy"], ["unknown problems_per_batch", "--constant"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_usage(isolaw: Call, csv: Path, tmp_path: Path, tree: Tree, name: str) -> None:
+    arguments, words = WRONG[name]
+    before = tree(tmp_path)
+    call = [csv if a == "{csv}" else a for a in arguments]
+    code, stdout, stderr = isolaw("fit", *call, "--out", tmp_path / "law.json")
+    assert (code, stdout) == (2, "")
+    assert "Traceback" not in stderr
+    for word in words:
+        assert word in stderr
+    assert tree(tmp_path) == before
+
+
+def test_a_refusal_is_exit_code_one(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree) -> None:
+    path = tmp_path / "two.csv"
+    table[table["group"] < 100].to_csv(path, index=False)
+    before = tree(tmp_path)
+    code, stdout, stderr = isolaw("fit", path, *MAPPED, "--out", tmp_path / "law.json", "--json")
+    assert (code, stdout) == (1, "")
+    assert "at least 3 different rollouts_per_problem" in stderr
+    assert "Add runs with other n" in stderr
+    assert tree(tmp_path) == before
+
+
+def test_figures_that_cannot_be_written(isolaw: Call, csv: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--figures", tmp_path / "taken")
+    assert code == 2
+    assert "figures cannot be written" in stderr
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+# Ready-made points
+
+
+def write_points(path: Path, column: str = "compute") -> Path:
+    budgets = np.geomspace(1e5, 1e7, 20)
+    exponent = 3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))
+    noise = 0.1 * np.random.default_rng(0).standard_normal(20)
+    pd.DataFrame({column: budgets, "n_star": 2 ** (exponent + noise)}).to_csv(path, index=False)
+    return path
+
+
+def test_points(isolaw: Call, tmp_path: Path) -> None:
+    path, out = write_points(tmp_path / "points.csv"), tmp_path / "points.json"
+    code, stdout, _ = isolaw("fit", "--points", path, "--out", out)
+    assert code == 0
+    assert stdout.startswith("20 points, SSE ")
+    assert "Standard errors: conditional on independent points." in stdout
+    code, stdout, _ = isolaw("fit", "--points", path, "--json")
+    document = strict(stdout)
+    assert code == 0
+    assert document == strict(out.read_text())
+    assert (document["format"], document["method"], document["sources"]) == (
+        "isolaw.law/1",
+        "points",
+        [str(path)],
+    )
+    assert document["params"]["L"]["value"] == pytest.approx(6, rel=0.05)
+    assert set(document["params"]["L"]) == {"value", "interval", "status"}
+    assert document["standard_errors"]["label"] == "conditional on independent points"
+
+
+def test_points_in_steps(isolaw: Call, tmp_path: Path) -> None:
+    steps = np.linspace(20, 2000, 30)
+    path = tmp_path / "points.csv"
+    pd.DataFrame({"M": steps, "best": 2 ** (3 + 4 / (1 + np.exp(-0.006 * (steps - 700))))}).to_csv(
+        path, index=False
+    )
+    mapping = ("--column", "steps=M", "--column", "n_star=best")
+    code, stdout, _ = isolaw("fit", "--points", path, "--x", "steps", *mapping, "--json")
+    assert code == 0
+    document = strict(stdout)
+    assert document["x"]["log10"] is False
+    found = [document["params"][name]["value"] for name in ("b", "L", "k", "x0")]
+    assert found == pytest.approx([3, 4, 0.006, 700], rel=1e-4)
+
+
+def test_points_can_be_derived(isolaw: Call, tmp_path: Path) -> None:
+    path = write_points(tmp_path / "points.csv", "millions")
+    table = pd.read_csv(path)
+    table["millions"] /= 1e6
+    table.to_csv(path, index=False)
+    code, stdout, _ = isolaw("fit", "--points", path, "--derive", "compute=millions*1000000", "--json")
+    assert code == 0
+    assert strict(stdout)["params"]["x0"]["value"] == pytest.approx(6.1, abs=0.05)
+
+
+def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
+    path = write_points(tmp_path / "points.csv")
+    pd.read_csv(path).head(4).to_csv(path, index=False)
+    code, stdout, stderr = isolaw("fit", "--points", path, "--out", tmp_path / "law.json")
+    assert (code, stdout) == (1, "")
+    assert "4 points are too few, 5 are needed" in stderr
+    assert not (tmp_path / "law.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda t: t.rename(columns={"compute": "computed"}),
+            ["no column 'compute'", "--column compute=computed"],
+        ),
+        (lambda t: t.drop(columns="n_star"), ["no column 'n_star'"]),
+        (lambda t: t.assign(n_star=0), ["n_star must be positive"]),
+        (lambda t: t.assign(n_star="many"), ["n_star is not a number", "line 2", "'many'"]),
+        (lambda t: t.iloc[:0], ["a header without rows"]),
+    ],
+)
+def test_bad_points(isolaw: Call, tmp_path: Path, change: Any, words: list[str]) -> None:
+    path = write_points(tmp_path / "points.csv")
+    change(pd.read_csv(path)).to_csv(path, index=False)
+    code, stdout, stderr = isolaw("fit", "--points", path, "--out", tmp_path / "law.json")
+    assert (code, stdout) == (2, "")
+    for word in words:
+        assert word in stderr
+    assert not (tmp_path / "law.json").exists()
+
+
+def test_points_and_sources_do_not_mix(isolaw: Call, csv: Path, tmp_path: Path) -> None:
+    code, _, stderr = isolaw("fit", csv, "--points", write_points(tmp_path / "points.csv"))
+    assert code == 2
+    assert "--points takes no SOURCE" in stderr
+
+
+def test_options_that_cannot_be_heeded_are_not_ignored(isolaw: Call, csv: Path, tmp_path: Path) -> None:
+    """Points have no curves to draw, and --x belongs to points."""
+    points = write_points(tmp_path / "points.csv")
+    code, _, stderr = isolaw("fit", "--points", points, "--figures", tmp_path / "figures")
+    assert code == 2
+    assert "--figures" in stderr
+    code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--x", "steps")
+    assert code == 2
+    assert "--x" in stderr
+
+
+# The console script itself
+
+
+def script(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_as_a_program(command: str, csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "law.json"
+    done = script(command, "fit", csv, *MAPPED, *QUICK, "--json", "--out", out)
+    assert done.returncode == 0
+    assert strict(done.stdout) == strict(out.read_text())
+    assert "Warning" not in done.stderr
+    refused = script(command, "fit", csv, *MAPPED, "--setting", "fixed-b")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "Traceback" not in refused.stderr
+    wrong = script(command, "fit", tmp_path / "gone.csv")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert len(wrong.stderr.splitlines()) == 1

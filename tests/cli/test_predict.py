@@ -1,0 +1,134 @@
+"""``isolaw predict``: the recommendation in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isolaw as library
+from isolaw.fits.law import Law, save_document
+from isolaw.runs import Runs
+
+Call = Callable[..., tuple[int, str, str]]
+LEVELS = [8, 32, 128, 512]
+
+
+@pytest.fixture(scope="module")
+def law(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.004, attributes={"n_train_problems": 2000})
+    return library.fit(runs, bootstrap=25).save(tmp_path_factory.mktemp("law") / "law.json")
+
+
+def strict(text: str) -> Any:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} in JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_in_words(isolaw: Call, law: Path) -> None:
+    code, stdout, stderr = isolaw("predict", law, "--compute", "5e5")
+    a = Law.load(law).predict(5e5).allocation
+    assert (code, stderr) == (0, "")
+    assert stdout.startswith(f"For a budget of C = 500,000 rollouts: n = {a.rollouts_per_problem} rollouts")
+    assert f"M = {a.steps:,} steps" in stdout
+    assert "95 % of draws" in stdout
+
+
+def test_as_json(isolaw: Call, law: Path) -> None:
+    code, stdout, stderr = isolaw("predict", law, "--compute", "1e7", "--json")
+    assert (code, stderr) == (0, "")
+    data = strict(stdout)
+    estimates = {"rollouts_per_problem", "problems_per_batch", "steps", "unspent", "reward"}
+    assert {"compute", "near_optimal", "flags", *estimates} <= set(data)
+    assert data["compute"] == 10_000_000
+    for name in estimates:
+        assert set(data[name]) == {"value", "interval", "status"}
+    n, b, steps = (data[k]["value"] for k in ("rollouts_per_problem", "problems_per_batch", "steps"))
+    assert n * b * steps + data["unspent"]["value"] == 10_000_000
+    assert any(f.startswith("extrapolation") for f in data["flags"])
+    assert data == Law.load(law).predict(1e7).to_dict()
+
+
+@pytest.mark.parametrize("budget", ["1e6", "1000000", "1000000.0", "1_000_000"])
+def test_ways_to_write_a_budget(isolaw: Call, law: Path, budget: str) -> None:
+    code, stdout, _ = isolaw("predict", law, "--compute", budget, "--json")
+    assert code == 0
+    assert strict(stdout)["compute"] == 1_000_000
+
+
+def test_cap_and_training_problems(isolaw: Call, law: Path) -> None:
+    options = ("--max-batch-rollouts", 4096, "--n-train-problems", 100)
+    data = strict(isolaw("predict", law, "--compute", "1e8", *options, "--json")[1])
+    assert data["rollouts_per_problem"]["value"] * data["problems_per_batch"]["value"] <= 4096
+    assert data["epochs"]["value"] == pytest.approx(32 * data["steps"]["value"] / 100)
+    assert any(f.startswith("limited") for f in data["flags"])
+    assert any(f.startswith("epochs") for f in data["flags"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "--compute"),
+        (["--compute", "much"], "much"),
+        (["--compute", "nan"], "positive number of rollouts"),
+        (["--compute", "0"], "positive number of rollouts"),
+        (["--compute", "-5"], "positive number of rollouts"),
+        (["--compute", "inf"], "positive number of rollouts"),
+        (["--compute", "100"], "256 rollouts"),
+        (["--compute", "1e6", "--max-batch-rollouts", "100"], "256 rollouts"),
+        (["--compute", "1e6", "--max-batch-rollouts", "0"], "--max-batch-rollouts"),
+        (["--compute", "1e6", "--n-train-problems", "0"], "--n-train-problems"),
+    ],
+)
+def test_wrong_usage(isolaw: Call, law: Path, arguments: list[str], word: str) -> None:
+    code, stdout, stderr = isolaw("predict", law, *arguments)
+    assert (code, stdout) == (2, "")
+    assert word in stderr
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"notes", b"{}", b"[1]", b"\xff\x00", b'{"format": "isolaw.law/1"}']
+)
+def test_not_a_law(isolaw: Call, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "law.json"
+    path.write_bytes(content)
+    code, stdout, stderr = isolaw("predict", path, "--compute", "1e6", "--json")
+    assert (code, stdout) == (2, "")
+    assert str(path) in stderr
+    assert path.read_bytes() == content
+
+
+def test_no_such_law(isolaw: Call, tmp_path: Path) -> None:
+    code, stdout, stderr = isolaw("predict", tmp_path / "gone.json", "--compute", "1e6")
+    assert (code, stdout) == (2, "")
+    assert "No such file" in stderr
+
+
+def test_points_have_nothing_to_predict(isolaw: Call, tmp_path: Path) -> None:
+    budgets = np.geomspace(1e5, 1e7, 20)
+    document, _ = library.fit_points(budgets, 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))))
+    save_document(document, tmp_path / "points.json")
+    code, stdout, stderr = isolaw("predict", tmp_path / "points.json", "--compute", "1e6")
+    assert (code, stdout) == (2, "")
+    assert "no learning curves to predict from" in stderr
+
+
+def test_as_a_program(command: str, law: Path, tmp_path: Path) -> None:
+    def script(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [command, "predict", *map(str, arguments)], capture_output=True, text=True, check=False
+        )
+
+    done = script(law, "--compute", "5e5", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert strict(done.stdout)["compute"] == 500_000
+    wrong = script(tmp_path / "gone.json", "--compute", "5e5")
+    assert (wrong.returncode, wrong.stdout, len(wrong.stderr.splitlines())) == (2, "", 1)

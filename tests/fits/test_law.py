@@ -1,0 +1,222 @@
+"""A law on disk: what goes in comes out, nothing else is written over, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.errors import DataError
+from isolaw.fits.law import Law, check_writable, save_document
+from isolaw.runs import Runs
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+Make = Callable[..., Runs]
+LEVELS = [8, 32, 128, 512]
+
+
+@pytest.fixture(scope="module")
+def law(synthetic: Make) -> Law:
+    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), bootstrap=25)
+
+
+@pytest.fixture(scope="module")
+def other(synthetic: Make) -> Law:
+    return isolaw.fit(synthetic([(16, n) for n in LEVELS], noise=0.005, rng=1), bootstrap=25)
+
+
+@pytest.mark.parametrize("setting", ["fixed-bp", "fixed-b", "joint"])
+def test_round_trip(synthetic: Make, tmp_path: Path, setting: Any) -> None:
+    pairs = {
+        "fixed-bp": [(32, n) for n in LEVELS],
+        "fixed-b": [(1024 // n, n) for n in LEVELS],
+        "joint": [(b, n) for b in (16, 32) for n in LEVELS],
+    }[setting]
+    before = isolaw.fit(synthetic(pairs, noise=0.005), setting=setting, bootstrap=25)
+    path = before.save(tmp_path / "law.json")
+    after = Law.load(path)
+    assert after.document == before.document
+    pd.testing.assert_frame_equal(after.draws, before.draws)
+    assert repr(after) == repr(before)
+    assert after.params == before.params
+    for budget in (3e4, 5e5, 1e7):
+        assert after.predict(budget) == before.predict(budget)
+        assert after.predict(budget).to_dict() == before.predict(budget).to_dict()
+
+
+def test_round_trip_of_a_refused_law(synthetic: Make, tmp_path: Path) -> None:
+    """The smallest n is best everywhere: there is no law, but there are curves to predict from."""
+    runs = synthetic(
+        [(32, n) for n in LEVELS], lambda b, n, c: 0.6 - 0.01 * np.log2(n) - 0.3 * np.exp(-c / 1e5)
+    )
+    before = isolaw.fit(runs, bootstrap=10)
+    assert before.logistic is None
+    after = Law.load(before.save(tmp_path / "law.json"))
+    assert after.logistic is None
+    assert after.predict(5e5) == before.predict(5e5)
+
+
+def test_what_is_on_disk(law: Law, tmp_path: Path) -> None:
+    path = law.save(tmp_path / "deep" / "down" / "law.json")
+    document = json.loads(path.read_text())
+    assert document["format"] == "isolaw.law/1"
+    names = sorted(p.name for p in path.parent.iterdir())
+    assert names == sorted(["law.json", document["bootstrap"]["file"]])
+    draws = pd.read_parquet(path.with_name(document["bootstrap"]["file"]))
+    assert len(draws) == 26
+    assert {"b", "L", "k", "x0"} <= set(draws.columns)
+    assert {f"32x{n}.{name}" for n in LEVELS for name in ("R0", "A", "tau")} <= set(draws.columns)
+    for n, curve in zip(LEVELS, document["curves"], strict=True):
+        assert curve["A"]["value"] == draws[f"32x{n}.A"][0]
+
+
+def test_strict_json_on_disk(law: Law, tmp_path: Path) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    json.loads(law.save(tmp_path / "law.json").read_text(), parse_constant=refuse)
+
+
+def test_without_its_draws_a_law_predicts_without_intervals(law: Law, tmp_path: Path) -> None:
+    path = law.save(tmp_path / "law.json")
+    path.with_name(json.loads(path.read_text())["bootstrap"]["file"]).unlink()
+    bare = Law.load(path)
+    for budget in (3e4, 5e5, 1e7):
+        full, lone = law.predict(budget), bare.predict(budget)
+        assert lone.allocation == full.allocation
+        assert lone.reward.value == pytest.approx(full.reward.value)
+        assert lone.reward.interval is None
+        assert lone.rollouts_per_problem.interval is None
+        assert lone.flags == full.flags
+
+
+def test_a_law_is_replaced_with_its_draws(law: Law, other: Law, tmp_path: Path) -> None:
+    path = law.save(tmp_path / "law.json")
+    other.save(path)
+    assert Law.load(path).document["fixed"] == {"problems_per_batch": 16}
+    assert len(list(tmp_path.iterdir())) == 2
+    other.save(path)  # the same again changes nothing
+    assert len(list(tmp_path.iterdir())) == 2
+    pd.testing.assert_frame_equal(Law.load(path).draws, other.draws)
+
+
+def test_two_laws_in_one_folder(law: Law, other: Law, tmp_path: Path) -> None:
+    a, b = law.save(tmp_path / "a.json"), other.save(tmp_path / "b.json")
+    law.save(tmp_path / "c.json").unlink()
+    assert Law.load(a).predict(5e5) == law.predict(5e5)
+    assert Law.load(b).predict(5e5) == other.predict(5e5)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"notes\n",
+        b"{}",
+        b"[]",
+        b'"isolaw.law/1"',
+        b'{"format": "isolaw.law/2"}',
+        b"\xff\xfe\x00\x01",
+        b"{",
+    ],
+)
+def test_what_is_not_a_law_is_neither_read_nor_replaced(law: Law, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "mine.json"
+    path.write_bytes(content)
+    for attempt in (law.save, check_writable, lambda p: save_document(law.document, p), Law.load):
+        with pytest.raises(DataError) as error:
+            attempt(path)
+        assert str(error.value).startswith(f"{path}: ")
+    assert path.read_bytes() == content
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.json"]
+
+
+def test_places_where_nothing_can_be_written(law: Law, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match="is a directory"):
+        law.save(tmp_path)
+    with pytest.raises(DataError, match=r"law\.json"):
+        law.save(tmp_path / "file" / "law.json")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.json: No such file"):
+        Law.load(tmp_path / "gone.json")
+    with pytest.raises(DataError, match="directory"):
+        Law.load(tmp_path)
+
+
+def test_other_formats_are_named(law: Law, tmp_path: Path) -> None:
+    path = tmp_path / "law.json"
+    path.write_text(json.dumps({**law.document, "format": "isolaw.law/2"}))
+    with pytest.raises(DataError, match=r"format 'isolaw\.law/2'; accepted: 'isolaw\.law/1'"):
+        Law.load(path)
+
+
+def _without(key: str) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document.pop(key)
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "only the format": lambda d: [d.pop(k) for k in list(d) if k != "format"],
+    "no bootstrap": _without("bootstrap"),
+    "no curves": lambda d: (d.pop("curves"), d["bootstrap"].pop("file")),
+    "draws elsewhere": lambda d: d["bootstrap"].update(file="../draws.parquet"),
+    "draws are no file name": lambda d: d["bootstrap"].update(file=3),
+    "draws are no table": lambda d: d["bootstrap"].update(file="broken.parquet"),
+    "draws of another law": lambda d: d["bootstrap"].update(file="foreign.parquet"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_law_is_named(law: Law, tmp_path: Path, name: str) -> None:
+    path = law.save(tmp_path / "law.json")
+    (tmp_path / "broken.parquet").write_bytes(b"hello")
+    pd.DataFrame({"a": [1.0]}).to_parquet(tmp_path / "foreign.parquet")
+    document = json.loads(path.read_text())
+    DAMAGE[name](document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError) as error:
+        Law.load(path).predict(5e5)
+    assert "law.json" in str(error.value) or ".parquet" in str(error.value)
+
+
+def test_points_have_no_curves_to_predict_from(tmp_path: Path) -> None:
+    budgets = np.geomspace(1e5, 1e7, 20)
+    document, _ = isolaw.fit_points(budgets, 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))))
+    path = tmp_path / "points.json"
+    save_document(document, path)
+    assert json.loads(path.read_text()) == document
+    with pytest.raises(DataError, match="no learning curves to predict from"):
+        Law.load(path)
+
+
+@pytest.mark.parametrize("value", [32, np.int64(32), "32"], ids=["int", "numpy", "text"])
+def test_what_is_fixed_may_come_from_anywhere(synthetic: Make, tmp_path: Path, value: Any) -> None:
+    """A NumPy integer, as `runs.table()` gives, is no reason to lose a finished fit."""
+    runs = synthetic([(32, n) for n in LEVELS])
+    law = isolaw.fit(runs, fixed={"problems_per_batch": value}, bootstrap=5)
+    again = Law.load(law.save(tmp_path / "law.json"))
+    assert again.predict(5e5) == law.predict(5e5)
+
+
+def test_curves_and_levels(law: Law) -> None:
+    assert law.levels.tolist() == LEVELS
+    curves = law.curves(32, 128)
+    assert curves([1e5]).shape == (26, 1)
+    entry = next(c for c in law.document["curves"] if c["rollouts_per_problem"] == 128)
+    assert curves.parameters()["tau"][0] == pytest.approx(entry["tau"]["value"])
+    assert law.logistic is not None
+    assert law.logistic([5.5]).shape == (26, 1)
+
+
+def test_repr(law: Law) -> None:
+    assert repr(law) == "<Law: fixed-bp, problems_per_batch = 32, n in 8..512, C in 1.64e+04..1e+06>"

@@ -1,0 +1,156 @@
+"""The two figures, for every setting and for laws that were refused."""
+
+from __future__ import annotations
+
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import isolaw
+from isolaw.errors import DataError
+from isolaw.fits.law import Law
+from isolaw.report.figures import frontier_figure, law_figure, write_figures
+from isolaw.runs import Runs
+
+Make = Callable[..., Runs]
+LEVELS = [8, 32, 128, 512]
+
+
+@pytest.fixture(autouse=True)
+def _no_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def worse_with_n(_b: int, n: int, compute: Any) -> Any:
+    return 0.6 - 0.01 * np.log2(n) - 0.3 * np.exp(-compute / 1e5)
+
+
+CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] = {
+    "fixed-bp": ([(32, n) for n in LEVELS], {}, {}),
+    "fixed-b": ([(1024 // n, n) for n in LEVELS], {}, {"setting": "fixed-b"}),
+    "joint": ([(b, n) for b in (16, 32) for n in LEVELS], {}, {"setting": "joint"}),
+    "hill": ([(32, n) for n in LEVELS], {}, {"curve": "hill"}),
+    "refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {}),
+    "no draws": ([(32, n) for n in LEVELS], {}, {"bootstrap": 0}),
+    "not from zero": ([(32, n) for n in LEVELS], {"zero": False, "compute": lambda b, n: 200 * b * n}, {}),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest, synthetic: Make) -> tuple[str, Law, Runs]:
+    pairs, data, options = CASES[request.param]
+    runs = synthetic(pairs, noise=0.004, **data)
+    return request.param, isolaw.fit(runs, **({"bootstrap": 15} | options)), runs
+
+
+def texts(figure: Figure) -> str:
+    axes = figure.axes[0]
+    return " | ".join([axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()])
+
+
+def labels(figure: Figure) -> list[str]:
+    legend = figure.axes[0].get_legend()
+    return [] if legend is None else [t.get_text() for t in legend.get_texts()]
+
+
+def test_law_figure(case: tuple[str, Law, Runs]) -> None:
+    name, law, _ = case
+    figure = law_figure(law)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert axes.get_yscale() == "log"
+    assert axes.get_xscale() == ("linear" if name == "fixed-b" else "log")
+    assert "n*, rollouts per problem" in texts(figure)
+    assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
+    points = next(line for line in axes.lines if str(line.get_label()).startswith("n* (best"))
+    frontier = law.document["frontier"]
+    known = [(p["x"], p["n_star_strict"]) for p in frontier if not p["censored"]]
+    assert list(zip(*points.get_data(), strict=True)) == known
+    shown = labels(figure)
+    assert ("n*, censored: only a bound" in shown) == any(p["censored"] for p in frontier)
+    assert ("law" in shown) == (law.logistic is not None)
+    assert ("95 % of draws (pointwise)" in shown) == (law.logistic is not None and len(law.draws) > 1)
+
+
+def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
+    name, law, _ = case
+    if law.logistic is None:
+        assert name in ("refused", "not from zero")
+        return
+    line = next(own for own in law_figure(law).axes[0].lines if own.get_label() == "law")
+    x, y = (np.asarray(v, dtype=float) for v in line.get_data())
+    np.testing.assert_allclose(y, 2 ** law.logistic(x if name == "fixed-b" else np.log10(x))[0])
+    assert np.all(np.diff(y) >= -1e-9)
+
+
+@pytest.mark.parametrize("with_runs", [True, False])
+def test_frontier_figure(case: tuple[str, Law, Runs], with_runs: bool) -> None:
+    name, law, runs = case
+    figure = frontier_figure(law, runs if with_runs else None)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert "avg@4 (validation)" in texts(figure)
+    assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
+    scale = 1 / 1024 if name == "fixed-b" else 1.0
+    curves = [line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) == 200]
+    assert len(curves) == len(law.document["grid"])
+    for line, entry in zip(curves, law.document["grid"], strict=True):
+        assert max(line.get_xdata()) == pytest.approx(entry["measured"][1] * scale)
+    segments = [line for line in axes.lines if line.get_linewidth() == 4]
+    assert len(segments) == len(law.document["frontier"]) - 1
+    dots = [line for line in axes.lines if line.get_marker() == "."]
+    assert len(dots) == (len(law.document["grid"]) if with_runs else 0)
+    if with_runs:
+        assert (
+            sum(len(np.atleast_1d(line.get_xdata())) for line in dots) == (runs.points["compute"] > 0).sum()
+        )
+
+
+@pytest.mark.parametrize("case", ["fixed-bp", "refused"], indirect=True)
+def test_files(case: tuple[str, Law, Runs], tmp_path: Path) -> None:
+    _, law, runs = case
+    paths = write_figures(law, runs, tmp_path / "new" / "folder")
+    assert [p.name for p in paths] == ["frontier.png", "frontier.svg", "law.png", "law.svg"]
+    for path in paths:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+            assert path.stat().st_size > 10_000
+        else:
+            assert ET.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_the_same_law_gives_the_same_files(synthetic: Make, tmp_path: Path) -> None:
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=5)
+    first, second = (write_figures(law, None, tmp_path / name) for name in ("a", "b"))
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_censored_points_are_drawn_apart(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n)
+    law = isolaw.fit(runs, bootstrap=5)
+    censored = next(own for own in law_figure(law).axes[0].lines if "censored" in str(own.get_label()))
+    assert len(censored.get_xdata()) == sum(p["censored"] for p in law.document["frontier"])
+    assert censored.get_markerfacecolor() == "white"
+
+
+def test_plot_is_the_law_figure(synthetic: Make) -> None:
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=5)
+    assert isinstance(law.plot(), Figure)
+    assert texts(law.plot()) == texts(law_figure(law))
+
+
+def test_a_folder_that_is_a_file(synthetic: Make, tmp_path: Path) -> None:
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=5)
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(DataError, match="taken: figures cannot be written"):
+        write_figures(law, None, tmp_path / "taken")
+    assert (tmp_path / "taken").read_text() == "mine"

@@ -1,0 +1,150 @@
+"""Plain words: numbers, intervals, and summaries that say what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isolaw
+from isolaw.fits.law import Law
+from isolaw.report import words
+from isolaw.runs import Runs
+
+Make = Callable[..., Runs]
+LEVELS = [8, 32, 128, 512]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "unknown"),
+        (0, "0"),
+        (512.0, "512"),
+        (1024, "1,024"),
+        (65536, "65,536"),
+        (999_999, "999,999"),
+        (1e6, "1e+06"),
+        (2_681_470, "2.68e+06"),
+        (1234.5, "1,234"),
+        (0.68341, "0.683"),
+        (12.345, "12.3"),
+        (-3.0, "-3"),
+        (-2e6, "-2e+06"),
+        (0.0001234, "0.000123"),
+    ],
+)
+def test_number(value: float | None, text: str) -> None:
+    assert words.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        ([32.0, 128.0], "95 % of draws: 32 to 128"),
+        ([None, 128.0], "95 % of draws: 128 or less"),
+        ([32.0, None], "95 % of draws: 32 or more"),
+        ([64.0, 64.0], "95 % of draws: 64"),
+    ],
+)
+def test_interval(ends: list[float | None], text: str) -> None:
+    assert words.interval(ends) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "status", "text"),
+    [
+        (64.0, [32.0, 128.0], "ok", "64 (95 % of draws: 32 to 128)"),
+        (64.0, None, "ok", "64"),
+        (64.0, [32.0, None], "lower_bound", "at least 64 (95 % of draws: 32 or more)"),
+        (64.0, [None, 128.0], "upper_bound", "at most 64 (95 % of draws: 128 or less)"),
+        (0.71234, None, "not_identified", "0.712 (not identified)"),
+        (None, None, "refused", "not stated"),
+    ],
+)
+def test_quantity(value: float | None, interval: Any, status: str, text: str) -> None:
+    assert words.quantity({"value": value, "interval": interval, "status": status}) == text
+
+
+def test_quantity_with_a_unit() -> None:
+    assert words.quantity({"value": 3.0, "interval": None, "status": "ok"}, " steps") == "3 steps"
+
+
+def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
+    setting = options.pop("setting", "fixed-bp")
+    return isolaw.fit(synthetic(pairs or [(32, n) for n in LEVELS], **options), setting=setting, bootstrap=20)
+
+
+def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
+    law = fit(synthetic, compute=1e7, noise=0.003)
+    first, best, *rest = words.law_summary(law.document)
+    assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
+    assert "setting fixed-bp, curve exp" in first
+    assert best.startswith("Best n: 8 at C = 16,384, 512 at C = 1e+07")
+    overtakes = [line for line in rest if "overtakes" in line]
+    assert [line.split(" at ")[0] for line in overtakes] == [
+        "n = 32 overtakes n = 8",
+        "n = 128 overtakes n = 32",
+        "n = 512 overtakes n = 128",
+    ]
+    assert all("95 % of draws" in line for line in overtakes)
+    assert any(line.startswith("Saturation: not reached; n* is at least 512") for line in rest)
+
+
+def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
+    law = fit(synthetic, [(1024 // n, n) for n in LEVELS], setting="fixed-b")
+    text = "\n".join(words.law_summary(law.document))
+    assert "batch_rollouts = 1024" in text
+    assert "at M = 1," in text
+    assert " C = " not in text
+
+
+def test_summary_without_a_law(synthetic: Make) -> None:
+    law = fit(synthetic, reward=lambda b, n, c: 0.6 - 0.01 * np.log2(n) - 0.3 * np.exp(-c / 1e5))
+    lines = words.law_summary(law.document)
+    assert all(isinstance(line, str) and line for line in lines)
+    assert not any("None" in line or "nan" in line for line in lines)
+
+
+def test_a_constant_is_called_one(synthetic: Make) -> None:
+    law = fit(synthetic, reward=lambda b, n, c: 0.5 + 0.1 * (n == 32) - 0.2 * np.exp(-c / 1e5), noise=0.003)
+    assert any(line.startswith("A constant n = 32 loses at most") for line in words.law_summary(law.document))
+
+
+def test_summary_of_a_prediction(synthetic: Make) -> None:
+    law = fit(synthetic, noise=0.003, attributes={"n_train_problems": 2000})
+    prediction = law.predict(3e6)
+    a = prediction.allocation
+    lines = words.prediction_summary(prediction, law.document)
+    assert lines[0] == (
+        f"For a budget of C = 3e+06 rollouts: n = {a.rollouts_per_problem} rollouts for each of B_p = 32 "
+        f"problems, M = {a.steps:,} steps ({prediction.unspent:,} rollouts left over)."
+    )
+    assert lines[1].startswith("n: ")
+    assert "95 % of draws" in lines[2]
+    for other in prediction.near_optimal:
+        (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
+        assert f"lose {other.expected_regret:.4f}" in line
+        assert f"in {other.probability:.0%} of draws" in line
+    assert any(line.startswith("Epochs: ") for line in lines)
+    assert [line for line in lines if line.startswith("Take care: ")] == [
+        f"Take care: {flag}." for flag in prediction.flags
+    ]
+
+
+def test_summary_of_points() -> None:
+    budgets = np.geomspace(1e5, 1e7, 30)
+    rng = np.random.default_rng(0)
+    n_star = 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1))) + 0.1 * rng.standard_normal(30))
+    document, _ = isolaw.fit_points(budgets, n_star)
+    first, second = words.points_summary(document)
+    assert first.startswith("30 points, SSE ")
+    for name in ("L = ", "k = ", "log10 C0 = ", "b = "):
+        assert name in first
+    assert first.count("(SE ") == 4
+    assert second == "Standard errors: conditional on independent points."
+    falling, _ = isolaw.fit_points(budgets, n_star[::-1])
+    assert "(SE " not in words.points_summary(falling)[0]
+    assert words.points_summary(falling)[0].count("(not identified)") == 4

@@ -1,0 +1,185 @@
+"""Published numbers: points, drawn curves and a real sweep, read from examples/data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import curve_fit
+
+Call = Callable[..., tuple[int, str, str]]
+DATA = Path(__file__).parents[1] / "examples" / "data"
+
+
+def fitted(isolaw: Call, *arguments: object) -> dict[str, Any]:
+    code, stdout, stderr = isolaw("fit", *arguments, "--json")
+    assert code == 0, stderr
+    return json.loads(stdout)
+
+
+# The IsoCompute Playbook's (C, n*), arXiv 2603.12151: least squares, not the printed parameters.
+
+POINTS = {
+    "nstar_joint_easy.csv": (
+        "compute_rollouts_snapped",
+        50,
+        {"L": (6.02, 0.22), "k": (7.02, 0.90), "x0": (6.10, 0.02), "b": (3.00, 0.13)},
+        11.4,
+    ),
+    "nstar_fixedBp_easy.csv": (
+        "compute_rollouts",
+        36,
+        {"L": (6.15, 0.60), "k": (4.51, 0.96), "x0": (5.90, 0.05), "b": (2.80, 0.39)},
+        14.3,
+    ),
+}
+
+
+def logistic(x: np.ndarray, b: float, rise: float, k: float, x0: float) -> np.ndarray:
+    return b + rise / (1 + np.exp(-k * (x - x0)))
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_least_squares_on_the_published_points(isolaw: Call, name: str) -> None:
+    column, size, expected, sse = POINTS[name]
+    document = fitted(isolaw, "--points", DATA / name, "--column", f"compute={column}")
+    assert document["points"] == size
+    for key, (value, error) in expected.items():
+        assert document["params"][key]["value"] == pytest.approx(value, rel=0.01)
+        assert document["params"][key]["status"] == "ok"
+        assert document["standard_errors"][key] == pytest.approx(error, abs=0.005)
+    assert document["sse"] == pytest.approx(sse, abs=0.05)
+    assert document["standard_errors"]["label"] == "conditional on independent points"
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_scipy_agrees_on_the_published_points(isolaw: Call, name: str) -> None:
+    column, _, expected, _ = POINTS[name]
+    table = pd.read_csv(DATA / name)
+    x, y = np.log10(table[column].to_numpy()), np.log2(table["n_star"].to_numpy())
+    order = ("b", "L", "k", "x0")
+    best, covariance = curve_fit(logistic, x, y, [expected[key][0] for key in order])
+    document = fitted(isolaw, "--points", DATA / name, "--column", f"compute={column}")
+    assert [document["params"][key]["value"] for key in order] == pytest.approx(best, rel=1e-4)
+    errors = [document["standard_errors"][key] for key in order]
+    assert errors == pytest.approx(np.sqrt(np.diag(covariance)), rel=1e-2)
+    assert document["sse"] <= float(np.sum((y - logistic(x, *best)) ** 2)) * (1 + 1e-6)
+
+
+# The playbook's fitted curves as drawn, B_p = 32.
+
+CROSSINGS = [(32, 128), (128, 256), (256, 512)]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> pd.DataFrame:
+    table = pd.read_csv(DATA / "frontier_crossovers_easy.csv")
+    return table[table["figure"] == "sec3_q1_fixBprob_frontier"].set_index(["n_from", "n_to"])
+
+
+def test_drawn_curves_cross_where_they_are_drawn_to(isolaw: Call, drawn: pd.DataFrame) -> None:
+    mapping = ["rollouts_per_problem=n", "problems_per_batch=B_p", "compute=compute_rollouts"]
+    document = fitted(
+        isolaw,
+        DATA / "frontier_curves_fixedBp_main_easy.csv",
+        *("--metric", "validation_reward", "--records", "off", "--bootstrap", 20),
+        *itertools.chain.from_iterable(("--column", own) for own in mapping),
+    )
+    found = {(c["from"], c["to"]): c["x"] for c in document["crossovers"]}
+    for pair in CROSSINGS:
+        row = drawn.loc[pair]
+        published = row["crossover_compute_rollouts"]
+        allowed = max(2 * row["halfwidth_rollouts"], 0.03 * published)
+        assert found[pair] == pytest.approx(published, abs=allowed)
+
+
+# A real sweep of n: Tan et al., arXiv 2509.25300, Qwen2.5-7B base, B_p = 512, one seed.
+
+TAN = (
+    DATA / "tan_rollout_n_base.csv",
+    *("--metric", "holdout_acc_raw", "--column", "rollouts_per_problem=rollout_n"),
+    *("--constant", "problems_per_batch=512", "--derive", "compute=prompts_seen*rollout_n"),
+    *("--bootstrap", "100"),
+)
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[int, tuple[float, float]]:
+    """The range of C over which each n was measured, from the file itself."""
+    table = pd.read_csv(DATA / "tan_rollout_n_base.csv")
+    table["compute"] = table["prompts_seen"] * table["rollout_n"]
+    return {int(n): (own.min(), own.max()) for n, own in table.groupby("rollout_n")["compute"]}
+
+
+@pytest.mark.parametrize("records", [(), ("--records", "off")], ids=["records", "all"])
+def test_a_real_sweep(
+    isolaw: Call, measured: dict[int, tuple[float, float]], records: tuple[str, ...]
+) -> None:
+    document = fitted(isolaw, *TAN, *records)
+    assert document["fixed"] == {"problems_per_batch": 512}
+    assert [g["measured"] for g in document["grid"]] == [list(measured[n]) for n in (4, 8, 16, 32)]
+    assert {(c["from"], c["to"]) for c in document["crossovers"]} == set(
+        itertools.combinations((4, 8, 16, 32), 2)
+    )
+    supported = [c for c in document["crossovers"] if c["supported"]]
+    assert supported
+    for c in supported:
+        low, high = measured[c["to"]][0], measured[c["from"]][1]
+        assert low <= c["x"] <= high
+        assert c["interval"] is not None
+        for end in c["interval"]:
+            assert end is None or low <= end <= high
+    beyond = [p for p in document["frontier"] if p["x"] > 8.5e5]
+    assert len(beyond) >= 5
+    assert all(p["censored"] for p in beyond)
+    assert all(p["n_star"]["status"] != "ok" for p in beyond)
+    assert any("one seed per configuration" in w for w in document["warnings"])
+    assert any("n = 32 is the grid's edge" in w for w in document["warnings"])
+    assert document["params"]["saturation"] == {"value": None, "interval": None, "status": "refused"}
+    assert "block of residuals" in document["bootstrap"]["unit"]
+
+
+def test_all_checkpoints_of_the_real_sweep_cross_where_published(isolaw: Call) -> None:
+    """Saturating exponentials on all checkpoints cross near 1.6e5 and 2.6e5; 16 → 32 has no support."""
+    found = {(c["from"], c["to"]): c for c in fitted(isolaw, *TAN, "--records", "off")["crossovers"]}
+    assert found[4, 8]["supported"]
+    assert found[8, 16]["supported"]
+    assert found[4, 8]["x"] == pytest.approx(1.6e5, rel=0.1)
+    assert found[8, 16]["x"] == pytest.approx(2.6e5, rel=0.1)
+    assert not found[16, 32]["supported"]
+    assert found[16, 32]["status"] != "ok"
+    assert found[16, 32]["x"] == pytest.approx(1e6, rel=0.1)
+
+
+def test_record_points_raise_the_ceilings_of_the_real_sweep(isolaw: Call) -> None:
+    """Records are selected upward: about 0.03 on this sweep."""
+    at_end = []
+    for records in ((), ("--records", "off")):
+        document = fitted(isolaw, *TAN, *records)
+        at_end.append(np.array([p["reward"]["value"] for p in document["frontier"]]))
+    assert 0.015 < np.mean(at_end[0] - at_end[1]) < 0.045
+
+
+def test_a_prediction_from_the_real_sweep_is_guarded(isolaw: Call, tmp_path: Path) -> None:
+    law = tmp_path / "qwen.json"
+    assert isolaw("fit", *TAN, "--out", law)[0] == 0
+    for budget, flag in {"6e5": "censored", "1e7": "grid edge"}.items():
+        code, stdout, _ = isolaw("predict", law, "--compute", budget, "--json")
+        assert code == 0
+        data = json.loads(stdout)
+        assert any(own.startswith(flag) for own in data["flags"])
+        assert data["rollouts_per_problem"]["status"] != "ok"
+
+
+def test_the_sources_are_named() -> None:
+    text = (DATA / "README.md").read_text()
+    for path in DATA.glob("*.csv"):
+        assert path.stem.split("_")[0] in text
+    for source in ("2603.12151", "2509.25300", "Apache-2.0"):
+        assert source in text
