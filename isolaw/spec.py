@@ -371,6 +371,7 @@ def _problems(error: ValidationError, prefix: str, model: type[BaseModel]) -> li
 
 def _expectation(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    message = re.sub(r"^a valid integer.*", "a whole number", message)
     return re.sub(r"^a valid (\w+).*", r"a \1", message)
 
 

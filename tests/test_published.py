@@ -169,7 +169,7 @@ def test_record_points_raise_the_ceilings_of_the_real_sweep(isolaw: Call) -> Non
 def test_a_prediction_from_the_real_sweep_is_guarded(isolaw: Call, tmp_path: Path) -> None:
     law = tmp_path / "qwen.json"
     assert isolaw("fit", *TAN, "--out", law)[0] == 0
-    for budget, flag in {"6e5": "censored", "1e7": "grid edge"}.items():
+    for budget, flag in {"6e5": "censored", "1e7": "extrapolation"}.items():
         code, stdout, _ = isolaw("predict", law, "--compute", budget, "--json")
         assert code == 0
         data = json.loads(stdout)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from isolaw.cli.common import constants, note, pairs, print_json
+
+# Options that fit curves; ready-made points have none.
+_RUNS_ONLY = {"metric", "eval_set", "setting", "fixed", "curve", "records", "bootstrap", "seed", "figures"}
 
 
 @click.command()
@@ -59,8 +63,16 @@ from isolaw.cli.common import constants, note, pairs, print_json
     "--figures", type=click.Path(), metavar="DIR", help="Draw both figures into DIR, as PNG and SVG."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the law as JSON.")
-def fit(sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any) -> None:
+@click.pass_context
+def fit(
+    ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any
+) -> None:
     """Fit the allocation law to SOURCE…: a sweep's directory, or a Parquet or CSV table."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    unheeded = sorted(given & (_RUNS_ONLY if points is not None else {"x"}))
+    if unheeded:
+        name = unheeded[0].replace("_", "-")
+        raise click.UsageError(f"--{name} is {'not ' if points is not None else ''}for --points")
     if points is not None:
         if sources:
             raise click.UsageError("--points takes no SOURCE")
@@ -145,6 +157,8 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
         return
     for line in words.points_summary(document):
         click.echo(line)
+    if options["out"]:
+        click.echo(f"Law: {options['out']} (it names n*(C), but no curves: isolaw predict needs runs)")
 
 
 def _records(text: str) -> float | None:

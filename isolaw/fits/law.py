@@ -227,6 +227,8 @@ def save_document(document: dict[str, Any], path: str | Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        raise DataError(f"{path}: a directory, not a law; make one with isolaw fit {path} --out law.json")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

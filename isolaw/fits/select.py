@@ -258,6 +258,12 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
     """The most passes over the training problems that any run made, and their number, if known."""
     if "n_train_problems" not in table.columns or table["n_train_problems"].isna().any():
         return None, None
-    size = int(table["n_train_problems"].iloc[0])
+    found = table["n_train_problems"].iloc[0]
+    try:
+        size = int(found)
+    except (TypeError, ValueError):
+        size = 0
+    if size < 1:
+        raise DataError(f"n_train_problems: found {found!r}; accepted: a positive number of problems")
     visits = max(c.measured[1] / c.rollouts_per_problem for c in configurations)
     return visits / size, size

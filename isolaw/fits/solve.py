@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Basis = Callable[[Floats, Floats], Floats]
 _HALVINGS = 18
+_ROUNDS = 200
+_NOT_WORTH = 1e-9  # a relative gain below this is not followed along a flat valley
 _TINY = 1e-300
 
 
@@ -88,15 +90,25 @@ def varpro(x: Floats, y: Floats, weights: Floats, basis: Basis, axes: Sequence[A
     grid = np.array(list(product(*(np.linspace(a.low, a.high, a.points) for a in axes))))
     sse, *_ = moments.profile(basis(x, grid))
     centre = grid[np.argmin(sse, axis=1)]
-    step = np.array([a.spacing for a in axes])
     low_end, high_end = np.array([a.low for a in axes]), np.array([a.high for a in axes])
     offsets = np.array(list(product((-2.0, -1.0, 0.0, 1.0, 2.0), repeat=len(axes))))
-    rows = np.arange(len(centre))
-    for _ in range(_HALVINGS):
-        step = step / 2
-        candidates = np.clip(centre[:, None, :] + offsets * step, low_end, high_end)
-        sse, *_ = moments.profile(basis(x, candidates))
-        centre = candidates[rows, np.argmin(sse, axis=1)]
+    stay = len(offsets) // 2
+    step = np.repeat(np.array([[a.spacing / 2 for a in axes]]), len(centre), axis=0)
+    halvings = np.zeros(len(centre), dtype=int)
+    active = np.arange(len(centre))
+    for _ in range(_ROUNDS):
+        candidates = np.clip(centre[active, None] + offsets * step[active, None], low_end, high_end)
+        sse, *_ = moments.of_rows(active).profile(basis(x, candidates))
+        no_better = sse[:, stay] <= sse.min(axis=1) + _NOT_WORTH * np.abs(sse[:, stay])
+        best = np.where(no_better, stay, np.argmin(sse, axis=1))
+        centre[active] = candidates[np.arange(active.size), best]
+        # Only a search that found nothing better around it looks closer: a curved valley is followed.
+        closer = active[best == stay]
+        step[closer] /= 2
+        halvings[closer] += 1
+        active = active[halvings[active] < _HALVINGS]
+        if not active.size:
+            break
     sse, low, slope = (part[:, 0] for part in moments.profile(basis(x, centre[:, None, :])))
     span = high_end - low_end
     on_bound = np.any((centre < low_end + 1e-3 * span) | (centre > high_end - 1e-3 * span), axis=1)
@@ -127,6 +139,17 @@ class _Moments:
             wy.sum(axis=1, keepdims=True),
             (wy * centred).sum(axis=1, keepdims=True),
             origin,
+        )
+
+    def of_rows(self, rows: NDArray[np.int64]) -> _Moments:
+        """The same for some of the data sets."""
+        return _Moments(
+            self.w[rows],
+            self.wy[rows],
+            self.sw[rows],
+            self.sy[rows],
+            self.syy[rows],
+            self.origin[rows],
         )
 
     def profile(self, s: Floats) -> tuple[Floats, Floats, Floats]:

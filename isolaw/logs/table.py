@@ -7,6 +7,7 @@ further column that was mapped to a name of the user's own (``lr=learning_rate``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,17 @@ class Mapped:
     columns: Mapping[str, str] = field(default_factory=dict)
     derive: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of ours that are given."""
+        return [*self.columns, *self.derive, *self.constants]
+
+    @property
+    def sources(self) -> set[str]:
+        """The table's columns that are used."""
+        in_arithmetic = {word for text in self.derive.values() for word in re.findall(r"\w+", text)}
+        return {*self.columns.values(), *in_arithmetic}
 
     def __bool__(self) -> bool:
         return bool(self.columns or self.derive or self.constants)
@@ -127,6 +139,7 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
         # Our own table: as Parquet it carries the attributes of its runs, as CSV it cannot.
         return Runs(frame, source=source) if frame.index.name == "line" else Runs.from_parquet(path)
     mapped = mapped or Mapped()
+    _refuse_symbols([name for name in mapped.names if name != metric], source)
     table = mapped.apply(frame, source)
     notes: list[str] = []
     if not {"metric", "value"} <= set(table.columns):
@@ -135,15 +148,16 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
     for name, value in _DEFAULTS.items():
         if name not in table.columns:
             table[name] = value
-    own = [name for name in (*mapped.columns, *mapped.derive, *mapped.constants) if name not in COLUMNS]
-    attributes_of = [name for name in own if name != metric]
+    attributes_of = [name for name in mapped.names if name not in COLUMNS and name != metric]
     identity = [*IDENTITY, *attributes_of]
     empty = table[identity].isna()
     if empty.any(axis=None):
         name = next(c for c in identity if empty[c].any())
         raise DataError(f"{source}: {name} is empty in {table.index.name} {table.index[empty[name]][0]}")
-    table["run_id"] = _run_ids(table, identity)
+    table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
     notes += _fill_step_and_compute(table, source)
+    unused = [c for c in frame.columns if c not in mapped.sources and c not in COLUMNS and c != metric]
+    notes += _check_unused(table, unused, source)
     attributes = {
         str(row["run_id"]): {name: plain(row[name]) for name in attributes_of}
         for row in table.drop_duplicates("run_id").to_dict("records")
@@ -170,12 +184,48 @@ def _require_configuration(table: pd.DataFrame, source: str, frame: pd.DataFrame
     if missing:
         ways = "; ".join(
             f"{name}: --column {name}=<column> or "
-            + (f'--derive "{name}=<arithmetic>"' if name == "compute" else f"--constant {name}=<number>")
+            + ("--column step=<column>" if name == "compute" else f"--constant {name}=<number>")
             for name in missing
         )
         raise DataError(
             f"{source}: unknown {', '.join(missing)}. {ways}. Columns: {', '.join(map(str, frame.columns))}"
         )
+
+
+_SYMBOLS = {"n": "rollouts_per_problem", "B_p": "problems_per_batch", "C": "compute", "M": "step"}
+
+
+def _refuse_symbols(names: list[str], source: str) -> None:
+    """A symbol where its name in code is meant would silently become an attribute."""
+    for name in names:
+        if name in _SYMBOLS:
+            raise DataError(f"{source}: {name!r} is not a column of ours; did you mean {_SYMBOLS[name]!r}?")
+
+
+def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
+    """Look at what was not mapped: it may be what tells runs apart."""
+    key = ["run_id", "step", "eval_set", "metric"]
+    twice = table[table.duplicated(key, keep=False)]
+    if len(twice):
+        group = twice[(twice[key] == twice[key].iloc[0]).all(axis=1)]
+        differing = [c for c in unused if group[c].nunique(dropna=False) > 1]
+        if differing:
+            lines = " and ".join(f"{table.index.name} {i}" for i in group.index[:2])
+            raise DataError(
+                f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run, "
+                f"but differ in {', '.join(differing)}. If that tells runs apart, map it, as in --column "
+                f"{differing[0]}={differing[0]} (or --column seed={differing[0]} if it is the seed)"
+            )
+        return []
+    per_run = table.groupby("run_id")[unused].nunique(dropna=False) if unused else None
+    of_runs = [
+        c for c in unused if per_run is not None and (per_run[c] == 1).all() and table[c].nunique() > 1
+    ]
+    if not of_runs:
+        return []
+    return [
+        f"not mapped, but it differs between runs: {', '.join(of_runs)} (--column {of_runs[0]}={of_runs[0]})"
+    ]
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series:

@@ -121,12 +121,11 @@ def law_figure(law: Law) -> Figure:
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
-        if document["x"]["log10"]:
-            axes.set_xscale("log")
+        axes.set_xscale("log")
         axes.set_xlabel("C, rollouts generated" if document["x"]["log10"] else "M, update steps")
         axes.set_ylabel("n*, rollouts per problem")
         axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
-        axes.legend(frameon=True, framealpha=0.9, edgecolor="none", fontsize=7, loc="lower right")
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7)
     return figure
 
 
@@ -184,7 +183,7 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any]) -> None:
     if logistic is None:
         return
     log10 = law.document["x"]["log10"]
-    fine = np.geomspace(x.min(), x.max(), 300) if log10 else np.linspace(x.min(), x.max(), 300)
+    fine = np.geomspace(x.min(), x.max(), 300)
     draws = 2.0 ** logistic(np.log10(fine) if log10 else fine)
     if len(draws) > 1:
         low, high = np.quantile(draws[1:], [0.025, 0.975], axis=0)

@@ -128,8 +128,8 @@ def _verdict_line(document: Mapping[str, Any]) -> str:
     if constant is None:
         return ""
     return (
-        f"On the fitted curves the law loses {comparison['logistic']['mean_regret']:.4f} in reward on average "
-        f"along the frontier; always n = {constant['n']} would lose {constant['mean_regret']:.4f}."
+        f"On the fitted curves the law loses {comparison['logistic']['mean_regret']:.4f} in reward on "
+        f"average along the frontier; always n = {constant['n']} would lose {constant['mean_regret']:.4f}."
     )
 
 
@@ -152,8 +152,8 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
         )
         b = other.allocation
         lines.append(
-            f"{'*' if b == a else ' '} n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, M = {b.steps:,}: expected to "
-            f"lose {other.expected_regret:.4f}{share}"
+            f"{'*' if b == a else ' '} n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
+            f"M = {b.steps:,}: loses {other.expected_regret:.4f}{share}"
         )
     if prediction.epochs is not None:
         lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")

@@ -383,7 +383,7 @@ def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
     pd.read_csv(path).head(4).to_csv(path, index=False)
     code, stdout, stderr = isolaw("fit", "--points", path, "--out", tmp_path / "law.json")
     assert (code, stdout) == (1, "")
-    assert "4 points are too few, 5 are needed" in stderr
+    assert "4 points at 4 different compute are too few" in stderr
     assert not (tmp_path / "law.json").exists()
 
 

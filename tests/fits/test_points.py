@@ -105,14 +105,13 @@ def test_values_that_have_no_logarithm(bad: float) -> None:
 
 
 def test_too_few_points() -> None:
-    with pytest.raises(Refused, match="4 points are too few, 5 are needed"):
+    with pytest.raises(Refused, match="4 points at 4 different compute are too few"):
         isolaw.fit_points(C[:4], noisy(0)[:4])
 
 
 def test_too_few_different_budgets() -> None:
-    with pytest.raises(Refused, match=r"3 different|different (compute|x)|distinct") as error:
+    with pytest.raises(Refused, match="12 points at 3 different compute are too few"):
         isolaw.fit_points(np.repeat([1e5, 1e6, 1e7], 4), noisy(0)[:12])
-    assert "12 points are too few, 5" not in str(error.value)
 
 
 def test_one_n_needs_no_law() -> None:

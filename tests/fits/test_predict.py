@@ -163,12 +163,16 @@ def test_flags(laws: dict[str, Law]) -> None:
     inside = within[len(within) // 2]
     assert law.predict(inside["x"]).flags == []
     assert law.predict(inside["x"]).rollouts_per_problem.status == "ok"
-    assert "extrapolation: beyond the largest budget that was measured (1e+06)" in flags(law, 1e7)
+    assert "extrapolation: 9.00 times" in flags(law, 9.0e6) or "extrapolation: 9 times" in flags(law, 9.0e6)
+    assert "far: more than 10 times" not in flags(law, 9e6)
+    assert "far: more than 10 times what was measured" in flags(law, 1.1e7)
+    assert law.predict(1.1e7).reward.status == "not_identified"
     assert "extrapolation: below the smallest" in flags(law, 1e4)
     assert "extrapolation" not in flags(law, 5e5)
     assert "grid edge: n = 512 is the largest measured" in flags(law, 1e8)
     assert law.predict(1e8).rollouts_per_problem.status == "lower_bound"
-    assert law.predict(1e8).rollouts_per_problem.interval[1] is None  # type: ignore[index]
+    interval = law.predict(9e6).rollouts_per_problem.interval
+    assert interval is None or interval[1] is None
     assert "grid edge: n = 8 is the smallest measured" in flags(law, 2e4)
     assert law.predict(2e4).rollouts_per_problem.status == "upper_bound"
     assert "no law: n is the best measured curve" in flags(laws["refused"], 5e5)
@@ -180,6 +184,11 @@ def test_the_cap_is_flagged_where_it_binds(laws: dict[str, Law]) -> None:
     assert (free.allocation.rollouts_per_problem, capped.allocation.rollouts_per_problem) == (512, 128)
     assert any(f.startswith("limited: the law asks for n = 512") for f in capped.flags)
     assert not any(f.startswith("limited") for f in law.predict(1e8, max_batch_rollouts=16384).flags)
+    further = law.predict(5e6, max_batch_rollouts=4096).flags
+    assert [f.split(":")[0] for f in further if f.startswith(("limited", "extrapolation"))] == [
+        "limited",
+        "extrapolation",
+    ]
 
 
 def test_censoring_is_flagged(synthetic: Make) -> None:

@@ -14,6 +14,7 @@ from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
+GRID = np.array([8, 16, 32, 64, 128, 256])
 STATUSES: tuple[Status, ...] = ("ok", "lower_bound", "upper_bound", "not_identified", "refused")
 
 
@@ -39,7 +40,7 @@ def test_a_bound_is_open_on_its_side(
     status: Status, interval: tuple[float | None, float | None] | None
 ) -> None:
     draws = [32.0] * 10 + [64.0] * 80 + [128.0] * 10
-    assert from_draws(64.0, draws, status, discrete=True) == Quantity(64.0, interval, status)
+    assert from_draws(64.0, draws, status, GRID) == Quantity(64.0, interval, status)
 
 
 @pytest.mark.parametrize("draws", [None, []])
@@ -48,11 +49,26 @@ def test_without_draws_there_is_no_interval(draws: list[float] | None) -> None:
 
 
 def test_measured_n_are_not_averaged() -> None:
-    draws = [8.0] * 30 + [512.0] * 70
-    assert from_draws(512.0, draws, discrete=True).interval == (8.0, 512.0)
     for share in range(1, 100):
-        mixed = [8.0] * share + [512.0] * (100 - share)
-        assert set(from_draws(8.0, mixed, discrete=True).interval or ()) <= {8.0, 512.0}
+        mixed = [16.0] * share + [128.0] * (100 - share)
+        assert set(from_draws(16.0, mixed, levels=GRID).interval or ()) <= {16.0, 128.0}
+    assert from_draws(16.0, [16.0] * 30 + [128.0] * 70, levels=GRID).interval == (16.0, 128.0)
+
+
+def test_at_the_grids_edges_n_is_a_bound() -> None:
+    assert from_draws(32.0, [8.0] * 10 + [32.0] * 80 + [64.0] * 10, levels=GRID).interval == (None, 64.0)
+    assert from_draws(32.0, [16.0] * 10 + [32.0] * 80 + [256.0] * 10, levels=GRID).interval == (16.0, None)
+    q = from_draws(256.0, [256.0] * 50, "lower_bound", GRID)
+    assert (q.value, q.status) == (256.0, "lower_bound")
+    assert q.interval == (256.0, None)
+    q = from_draws(8.0, [8.0] * 50, "upper_bound", GRID)
+    assert (q.value, q.status) == (8.0, "upper_bound")
+    assert q.interval == (None, 8.0)
+
+
+def test_draws_that_do_not_vary_say_nothing_of_spread() -> None:
+    assert from_draws(0.7, [0.7] * 50) == Quantity(0.7, None, "ok")
+    assert from_draws(64.0, [64.0] * 50, levels=GRID).interval == (64.0, 64.0)  # n itself is discrete
 
 
 def test_draws_that_lack_it() -> None:
@@ -71,6 +87,8 @@ def test_draws_beyond_what_was_measured_open_the_end() -> None:
     assert q.interval[1] is None
     few = np.r_[np.linspace(1, 2, 99), np.inf]
     assert from_draws(1.5, few).interval == pytest.approx((1.0, 2.0), abs=0.05)
+    for end in (np.inf, -np.inf):
+        assert from_draws(1.5, np.full(20, end)) == Quantity(1.5, None, "not_identified")
     both = np.r_[np.full(50, -np.inf), np.full(50, np.inf)]
     assert from_draws(1.5, both) == Quantity(1.5, None, "not_identified")
 
@@ -83,10 +101,9 @@ def test_no_estimate_no_statement(value: float) -> None:
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
-@given(numbers, st.lists(numbers, max_size=30), st.sampled_from(STATUSES), st.booleans())
-def test_always_json_and_in_order(value: float, draws: list[float], status: Status, discrete: bool) -> None:
-    with np.errstate(over="ignore"):
-        q = from_draws(value, draws, status, discrete)
+@given(numbers, st.lists(numbers, max_size=30), st.sampled_from(STATUSES))
+def test_always_json_and_in_order(value: float, draws: list[float], status: Status) -> None:
+    q = from_draws(value, draws, status)
     data = json.loads(json.dumps(q.to_dict(), allow_nan=False))
     assert Quantity.from_dict(data) == q
     assert q.status in STATUSES
