@@ -218,9 +218,11 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
             f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. "
             "If these are several runs, tell them apart with a column, as in --column seed=<column>"
         )
-    steps = table.drop_duplicates(["run_id", "step", "compute"]).sort_values(
-        ["run_id", "step"], kind="stable"
-    )
+    steps = table.drop_duplicates(["run_id", "step", "compute"])
+    twice = steps.index[steps.duplicated(["run_id", "step"])]
+    if len(twice):
+        raise DataError(f"{where}one step has two values of compute: {_rows(table, twice, 'compute')}")
+    steps = steps.sort_values(["run_id", "step"], kind="stable")
     same = steps["run_id"].eq(steps["run_id"].shift())
     bad = steps.index[same & ~(steps["compute"] > steps["compute"].shift())]
     if len(bad):

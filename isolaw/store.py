@@ -135,7 +135,8 @@ class SweepStore:
     def lock(self) -> Iterator[None]:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with _locked(self.directory / "lock", f"{self.directory}"):
+        # Long enough for somebody's look at `in_use` to pass.
+        with _locked(self.directory / "lock", f"{self.directory}", wait_s=0.3):
             for leftover in _leftovers(self.directory):
                 leftover.unlink()
             yield
@@ -235,9 +236,12 @@ class RunStore:
         out = []
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                out.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
-                raise StoreError(f"{self.points}: line {number} is not JSON; the file was damaged") from None
+                record = None
+            if not isinstance(record, dict) or not {"step", "compute", "rows"} <= set(record):
+                raise StoreError(f"{self.points}: line {number} is not a checkpoint; the file was damaged")
+            out.append(record)
         return out
 
     def lock(self) -> contextlib.AbstractContextManager[None]:

@@ -185,15 +185,15 @@ def _choose_n(
     affordable = np.isin(levels, [c.rollouts_per_problem for c in candidates])
     free = levels[nearest_level(log2_n, levels)]
     wanted, n = int(free[0]), int(levels[nearest_level(log2_n[:1], levels, affordable[:, None])[0]])
-    if wanted != n:
-        flags.append(f"limited: the law asks for n = {wanted}, whose batch does not fit")
-        return n, Quantity(float(n))
-    status = _status(document, n, levels, x, flags)
     factor = x / document["x"]["range"][1]
     if factor > 1:
         flags.append(f"extrapolation: {factor:.3g} times the largest budget that was measured")
     elif x < document["x"]["range"][0]:
         flags.append("extrapolation: below the smallest budget at which all n can be compared")
+    if wanted != n:
+        flags.append(f"limited: the law asks for n = {wanted}, whose batch does not fit")
+        return n, Quantity(float(n))
+    status = _status(document, n, levels, x, flags)
     if factor > _FAR and status == "ok":
         status = "not_identified"
     return n, from_draws(float(n), free[1:], status, levels)

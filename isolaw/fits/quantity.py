@@ -90,7 +90,7 @@ def from_draws(
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     stepwise = levels is not None or not np.all(np.isfinite(known))
     low, high = np.quantile(known, tails, method="inverted_cdf" if stepwise else "linear")
-    if levels is None and high - low <= _NO_WIDTH * abs(value):
+    if levels is None and math.isfinite(low) and high - low <= _NO_WIDTH * abs(value):
         return Quantity(value, None, status)  # draws that do not vary say nothing of spread
     if status == "upper_bound" or (levels is not None and low == levels[0]):
         low = -math.inf

@@ -184,7 +184,11 @@ def _require_configuration(table: pd.DataFrame, source: str, frame: pd.DataFrame
     if missing:
         ways = "; ".join(
             f"{name}: --column {name}=<column> or "
-            + ("--column step=<column>" if name == "compute" else f"--constant {name}=<number>")
+            + (
+                '--column step=<column> or --derive "compute=<arithmetic>"'
+                if name == "compute"
+                else f"--constant {name}=<number>"
+            )
             for name in missing
         )
         raise DataError(

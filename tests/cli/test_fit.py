@@ -191,8 +191,11 @@ def test_anything_else_is_not(
     out = tmp_path / "notes.json"
     out.write_bytes(content)
     before = tree(tmp_path)
-    source = ("--points", write_points(tmp_path.parent / "p.csv")) if points else (csv, *MAPPED, *QUICK)
-    code, stdout, stderr = isolaw("fit", *source, "--out", out, "--figures", tmp_path / "figures")
+    drawn = ("--figures", tmp_path / "figures")
+    source = (
+        ("--points", write_points(tmp_path.parent / "p.csv")) if points else (csv, *MAPPED, *QUICK, *drawn)
+    )
+    code, stdout, stderr = isolaw("fit", *source, "--out", out)
     assert (code, stdout) == (2, "")
     assert stderr.strip() == f"isolaw: {out}: exists and is not a law; nothing was written over"
     assert tree(tmp_path) == before

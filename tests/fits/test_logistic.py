@@ -145,3 +145,31 @@ def test_data_sets_do_not_touch_each_other() -> None:
     for i in range(3):
         alone = fit_logistic(X, y[i : i + 1], below[i : i + 1], (~below & EARLY)[i : i + 1])
         np.testing.assert_allclose(together(X)[i], alone(X)[0], atol=1e-3)
+
+
+def test_a_steep_rise_between_irregular_points_is_found() -> None:
+    """The loss has several minima where the rise lies between few points; the truth is near the least."""
+    worse = {}
+    for seed in range(60):
+        rng = np.random.default_rng([3, seed])
+        x = np.sort(rng.uniform(4.5, 7.5, int(rng.integers(10, 60))))
+        law = (rng.uniform(2, 4), rng.uniform(1, 7), 10 ** rng.uniform(0.3, 1.5), rng.uniform(5.0, 7.0))
+        y = truth(x, *law) + rng.choice([0.001, 0.1, 0.5]) * rng.standard_normal(x.size)
+        fit = fit_logistic(x, y[None])
+        own = float(np.sum((fit(x)[0] - y) ** 2))
+        span = float(np.ptp(x))
+        bounds = (
+            [-np.inf, 0, 1 / span, x.min() - span / 2],
+            [np.inf, np.inf, 400 / span, x.max() + span / 2],
+        )
+
+        def residual(p: np.ndarray, x: np.ndarray = x, y: np.ndarray = y) -> np.ndarray:
+            return truth(x, *p) - y
+
+        starts = [
+            np.clip(p, np.array(bounds[0]) + 1e-9, np.array(bounds[1]) - 1e-9) for p in (law, found(fit))
+        ]
+        theirs = min(2 * least_squares(residual, p, bounds=bounds, x_scale="jac").cost for p in starts)
+        if own > theirs * 1.01:
+            worse[seed] = own / theirs - 1
+    assert not worse

@@ -128,7 +128,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
             own for own in lines if own[1:].startswith(f" n = {other.allocation.rollouts_per_problem}, ")
         ]
         assert line.startswith("*") == (other.allocation == a)
-        assert f"lose {other.expected_regret:.4f}" in line
+        assert f"loses {other.expected_regret:.4f}" in line
         assert f"in {other.probability:.0%} of draws" in line
     assert any(line.startswith("Epochs: ") for line in lines)
     assert [line for line in lines if line.startswith("Take care: ")] == [
