@@ -40,6 +40,7 @@ CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] =
     "hill": ([(32, n) for n in LEVELS], {}, {"curve": "hill"}),
     "refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {}),
     "no draws": ([(32, n) for n in LEVELS], {}, {"bootstrap": 0}),
+    "narrow": ([(32, n) for n in LEVELS], {"zero": False, "start": 6e5}, {"bootstrap": 60}),
     "not from zero": ([(32, n) for n in LEVELS], {"zero": False, "compute": lambda b, n: 200 * b * n}, {}),
 }
 
