@@ -220,9 +220,12 @@ def status(out: str | Path) -> dict[str, Any]:
     for run_id in store.run_ids():
         run = store.run(run_id)
         run_spec, lines, failure = run.read_spec(), run.lines(), run.failure
-        generated += lines[-1]["compute"] if lines else 0
-        total += run_spec.steps * run_spec.batch_rollouts
-        if run.done_compute() // run_spec.batch_rollouts >= run_spec.steps:
+        # A recorded run may end before the horizon; finished, it has all there is.
+        finished = run.done_compute() // run_spec.batch_rollouts >= run_spec.steps
+        reached = lines[-1]["compute"] if lines else 0
+        generated += reached
+        total += reached if finished else run_spec.steps * run_spec.batch_rollouts
+        if finished:
             counts["done"] += 1
         elif failure is not None:
             counts["failed"] += 1

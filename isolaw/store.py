@@ -40,6 +40,7 @@ from isolaw.spec import RunSpec, SweepSpec, canonical_json, parse_section
 
 PUBLISH_EVERY_S = 1.0
 FORMAT = "isolaw.sweep/1"
+_LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -239,7 +240,7 @@ class RunStore:
                 record = json.loads(line)
             except ValueError:
                 record = None
-            if not isinstance(record, dict) or not {"step", "compute", "rows"} <= set(record):
+            if not isinstance(record, dict) or not _LINE <= set(record):
                 raise StoreError(f"{self.points}: line {number} is not a checkpoint; the file was damaged")
             out.append(record)
         return out
