@@ -235,7 +235,7 @@ def status(out: str | Path) -> dict[str, Any]:
                     "problems_per_batch": run_spec.problems_per_batch,
                     "rollouts_per_problem": run_spec.rollouts_per_problem,
                     "seed": run_spec.seed,
-                    "cause": failure["cause"],
+                    "cause": failure.get("cause", "unknown"),
                 }
             )
         else:
@@ -294,8 +294,10 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
         if changed:
             raise SpecError(changed, source=str(store.directory))
         horizons = sorted({*kept.horizons, spec.sweep.compute})
-        if spec.sweep.compute < max(kept.horizons):
-            notes.append(f"the directory already goes to C = {max(kept.horizons)}; nothing is shortened")
+        if spec.sweep.compute < max(kept.horizons, default=0):
+            notes.append(
+                f"the directory already goes to C = {max(kept.horizons, default=0)}; nothing is shortened"
+            )
         evaluation = kept.model_copy(update={"horizons": tuple(horizons)})
     else:
         batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]

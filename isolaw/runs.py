@@ -40,6 +40,7 @@ KEY = ["run_id", "step", "eval_set", "metric"]
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _SHOWN = 5
+_HUGE = 1e100
 _LARGEST = 2**53  # beyond this a float64 is no longer exact
 
 
@@ -142,7 +143,11 @@ class Runs:
         {'a': {'lr': 0.02}}
         """
         table = read_parquet(path)
-        attributes = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
+        try:
+            attributes = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
+            attributes = {str(run_id): dict(own) for run_id, own in attributes.items()}
+        except (ValueError, AttributeError, TypeError):
+            raise DataError(f"{path}: the attributes of its runs, in the metadata, are damaged") from None
         return cls(table.to_pandas(), attributes, source=str(path))
 
 
@@ -183,6 +188,9 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
     bad = table.index[~np.isfinite(table["value"])]
     if len(bad):
         raise DataError(f"{where}{len(bad)} values are not finite: {_rows(table, bad, 'value')}")
+    bad = table.index[table["value"].abs() > _HUGE]
+    if len(bad):
+        raise DataError(f"{where}value is beyond {_HUGE:g}: {_rows(table, bad, 'value')}")
     _check_keys(table, where)
     return table.sort_values(KEY, kind="stable").reset_index(drop=True)
 
@@ -190,6 +198,10 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
 def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if dtype == "str":
         return column.astype("str")
+    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
+        raise DataError(f"{where}{name} holds {column.dtype} values; accepted: numbers")
+    if pd.api.types.is_timedelta64_dtype(column):
+        raise DataError(f"{where}{name} holds durations; accepted: numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
     bad = column.index[numbers.isna() & (column.notna() | (not missing_allowed))]
@@ -212,6 +224,12 @@ def _slack(name: str) -> float:
 
 
 def _check_keys(table: pd.DataFrame, where: str) -> None:
+    fixed = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
+    varying = table.groupby("run_id")[fixed].nunique()
+    for name in fixed:
+        runs = varying.index[varying[name] > 1]
+        if len(runs):
+            raise DataError(f"{where}run {runs[0]!r} has several values of {name}; a run has one")
     repeated = table.index[table.duplicated(KEY, keep="first")]
     if len(repeated):
         raise DataError(

@@ -29,6 +29,8 @@ from pydantic import (
 from isolaw.errors import InputError, Problem, SpecError, nearest
 
 IDENTITY_VERSION = 1
+_MOST_SEEDS = 10_000
+_MOST_LOOKS = 10_000
 DEFAULT_ROLLOUTS_PER_PROBLEM = [8, 16, 32, 64, 128, 256, 512]
 
 
@@ -49,11 +51,16 @@ def _once(values: tuple[str, ...]) -> tuple[str, ...]:
 def _seed_list(value: Any) -> Any:
     """``seeds = 3`` means the seeds 0, 1, 2."""
     value = _whole(value)
-    return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= _MOST_SEEDS:
+            raise ValueError(f"a number of seeds from 1 to {_MOST_SEEDS:,}, or a list of seeds")
+        return list(range(value))
+    return value
 
 
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, strict=True)]
-Index = Annotated[int, BeforeValidator(_whole), Field(ge=0, strict=True)]
+_LARGEST = 2**53  # beyond this a float64 is no longer exact
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_LARGEST, strict=True)]
+Index = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_LARGEST, strict=True)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -81,8 +88,8 @@ class ProblemsSpec(_Section):
     """The problem set that is trained on and the size of its parts."""
 
     set: str = "easy"
-    n_train: Count = 2000
-    n_validation: Count = 1000
+    n_train: Annotated[Count, Field(le=10_000_000)] = 2000
+    n_validation: Annotated[Count, Field(le=10_000_000)] = 1000
 
 
 class EvaluationSpec(_Section):
@@ -96,13 +103,13 @@ class EvaluationSpec(_Section):
     the sweep starts.
     """
 
-    points: Annotated[int, BeforeValidator(_whole), Field(ge=2, strict=True)] = 60
+    points: Annotated[int, BeforeValidator(_whole), Field(ge=2, le=_MOST_LOOKS, strict=True)] = 60
     metrics: Annotated[tuple[str, ...], AfterValidator(_once), Field(min_length=1)] = (
         "avg@4",
         "best@4",
         "worst@4",
     )
-    samples: Count = 4
+    samples: Annotated[Count, Field(le=1_000_000)] = 4
     sets: Annotated[
         tuple[Literal["validation", "train"], ...],
         BeforeValidator(_listed),
@@ -215,7 +222,7 @@ class SweepSpec(_Section):
         text = read_text(path) if path is not None else ""
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # of TOML, or of a number in it
             raise SpecError([Problem("not valid TOML", str(error))], source=str(path)) from None
         if base is not None:
             data = base.model_dump(mode="json")
@@ -290,7 +297,7 @@ class RunSpec(_Section):
         budgets = np.geomspace(start, end, e.points)
         ratio = (end / start) ** (1 / (e.points - 1))
         if self.compute > end and ratio > 1:
-            beyond = int(np.log(self.compute / end) / np.log(ratio))
+            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), _MOST_LOOKS)
             budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
         # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
         budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
@@ -407,7 +414,7 @@ def _apply(data: dict[str, Any], setting: str) -> None:
         raise InputError(f"--set {setting!r}: accepted: section.key=value, as in sweep.compute=1e7")
     try:
         value: Any = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = raw.strip()
     for section in sections:
         data = data.setdefault(section, {})

@@ -220,9 +220,20 @@ class RunStore:
         return _read_json(path) if path.is_file() else None
 
     def done_compute(self) -> int:
-        """Return the horizon up to which the run is finished, 0 if it is not."""
+        """Return the horizon up to which the run is finished, 0 if it is not.
+
+        A marker that is damaged, or says more than the lines that are there, is not believed.
+        """
         path = self.folder / "DONE"
-        return int(_read_json(path)["compute"]) if path.is_file() else 0
+        if not path.is_file():
+            return 0
+        try:
+            marker = _read_json(path)
+            compute, step, checkpoints = (int(marker[key]) for key in ("compute", "step", "checkpoints"))
+            lines = self.lines()
+        except (StoreError, KeyError, TypeError, ValueError):
+            return 0
+        return compute if len(lines) == checkpoints and lines and lines[-1]["step"] == step else 0
 
     def state(self) -> Path | None:
         """Return the last published state's folder, or None."""
@@ -240,7 +251,7 @@ class RunStore:
                 record = json.loads(line)
             except ValueError:
                 record = None
-            if not isinstance(record, dict) or not _LINE <= set(record):
+            if not isinstance(record, dict) or not set(record) >= _LINE:
                 raise StoreError(f"{self.points}: line {number} is not a checkpoint; the file was damaged")
             out.append(record)
         return out
@@ -296,8 +307,15 @@ class RunStore:
             shutil.rmtree(before)
 
     def finish(self, compute: int) -> None:
-        """Mark the run as finished up to ``compute``."""
-        write_atomically(self.folder / "DONE", json.dumps({"compute": compute}) + "\n")
+        """Mark the run as finished up to ``compute``, and with which lines."""
+        lines = self.lines()
+        marker = {"compute": compute, "step": lines[-1]["step"], "checkpoints": len(lines)}
+        write_atomically(self.folder / "DONE", json.dumps(marker) + "\n")
+
+    def restart(self) -> None:
+        """Forget all that was recorded: its state cannot be continued from."""
+        shutil.rmtree(self.states, ignore_errors=True)
+        self.points.unlink(missing_ok=True)
 
     def fail(self, cause: str, details: str) -> None:
         """Record why the run stopped."""
@@ -320,7 +338,7 @@ def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[di
 
 def _attributes(spec: RunSpec) -> dict[str, Any]:
     recipe = spec.recipe.model_dump(exclude={"algorithm"})
-    own: dict[str, Any] = {"backend": spec.backend, **recipe}
+    own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if spec.backend != "replay":
         own["n_train_problems"] = spec.problems.n_train
     return own

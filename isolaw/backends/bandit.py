@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from isolaw import metrics
-from isolaw.backends.base import Checkpoint, Row, RunContext
-from isolaw.errors import Problem, SpecError, nearest
+from isolaw.backends.base import Checkpoint, DamagedState, Row, RunContext
+from isolaw.errors import Problem, RunError, SpecError, nearest
 from isolaw.simulators import interference
 from isolaw.simulators.problems import INITIAL_SUCCESS, order_stream, population
 from isolaw.spec import RunSpec, parse_section
@@ -82,7 +83,10 @@ class Bandit:
         state = interference.State.initial(p.n_train, parameters.r)
         done = -1
         if ctx.state is not None:
-            done = _restore(ctx.state, state, rollouts, order)
+            try:
+                done = _restore(ctx.state, state, rollouts, order)
+            except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+                raise DamagedState(f"{ctx.state}: {error}") from error
         assert spec.recipe.lr is not None
         assert spec.recipe.kl is not None
         step_size = spec.recipe.lr * _lr_factor(spec.recipe.lr_scaling, spec.batch_rollouts)
@@ -257,6 +261,8 @@ def _evaluate(
         if eval_set not in spec.evaluation.sets:
             continue
         p = interference.success(state, problems, parameters, train=eval_set == "train")
+        if not np.all(np.isfinite(p)):
+            raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
         # Keyed on the step: what is measured does not depend on how often one looks.
         correct = _stream(spec, _EVALUATION, index, step).binomial(samples, p)
         rows += [

@@ -69,6 +69,10 @@ class RunContext:
     state: Path | None = None
 
 
+class DamagedState(Exception):
+    """A published state cannot be read; the run has to start again."""
+
+
 class Backend(Protocol):
     """How one run is made."""
 

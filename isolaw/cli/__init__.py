@@ -62,4 +62,7 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory
+        click.echo(f"isolaw: {type(error).__name__}: {error}", err=True)
+        return 1
     return code if isinstance(code, int) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,9 +29,10 @@ def constants(values: Iterable[str], option: str) -> dict[str, Any]:
 def _number(text: str) -> Any:
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
             continue
+        return number if math.isfinite(number) else text
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -50,7 +51,7 @@ _RUNS_ONLY = {"metric", "eval_set", "setting", "fixed", "curve", "records", "boo
     help="Bin width of record points; off fits all checkpoints.",
 )
 @click.option(
-    "--bootstrap", type=click.IntRange(min=0), default=400, show_default=True, help="Draws; 0 for none."
+    "--bootstrap", type=click.IntRange(0, 10_000), default=400, show_default=True, help="Draws; 0 for none."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
 @click.option("--column", multiple=True, metavar="NAME=COLUMN", help="Our name for a column of the table.")
@@ -91,6 +92,8 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
 
     records = _records(options["records"])
     _check_out(options["out"])
+    if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
+        raise click.UsageError(f"--figures {options['figures']}: not a directory's name")
     parts = [
         isolaw.read(
             source,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from isolaw import backends
-from isolaw.backends.base import RunContext
+from isolaw.backends.base import DamagedState, RunContext
 from isolaw.errors import IsolawError
 from isolaw.store import SweepStore
 
@@ -39,11 +39,16 @@ def execute(directory: Path, run_id: str) -> Iterator[Event]:
         with run.lock():
             spec = run.read_spec()
             backend = backends.get(spec.backend)
-            state, wall_s = run.resume()
             compute = 0
-            for checkpoint in run.record(backend.run(spec, RunContext(state)), wall_s):
-                compute = checkpoint.compute
-                yield Event(run_id, "checkpoint", compute)
+            for _ in range(2):
+                state, wall_s = run.resume()
+                try:
+                    for checkpoint in run.record(backend.run(spec, RunContext(state)), wall_s):
+                        compute = checkpoint.compute
+                        yield Event(run_id, "checkpoint", compute)
+                    break
+                except DamagedState:
+                    run.restart()
             run.finish(spec.compute)
             yield Event(run_id, "done", compute)
     except Exception as error:

@@ -27,7 +27,7 @@ class _Worker:
     def __init__(self, directory: Path, events: queue.Queue[tuple[_Worker, Event | None]]) -> None:
         self.run_id: str | None = None
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "isolaw.executors.worker", str(directory)],
+            [sys.executable, "-P", "-m", "isolaw.executors.worker", str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -33,8 +33,11 @@ def main(directory: str) -> None:
     threading.Thread(target=listen, daemon=True).start()
     while True:
         for event in execute(Path(directory), waiting.get()):
-            events.write(json.dumps(asdict(event)) + "\n")
-            events.flush()
+            try:
+                events.write(json.dumps(asdict(event)) + "\n")
+                events.flush()
+            except BrokenPipeError:  # the engine is gone
+                os._exit(0)
 
 
 if __name__ == "__main__":

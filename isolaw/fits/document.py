@@ -76,6 +76,8 @@ def _not_level(frontier: Frontier, x: NDArray[np.float64], law: Logistic, verdic
     largest = math.log2(frontier.levels[-1])
     if verdict != "logistic":
         return "along the frontier a constant n does as well as the law, or no law holds"
+    if frontier.compute[-1] < 2 * frontier.compute[0]:
+        return "the runs span less than a factor of two in compute"
     if frontier.censored[0, -1]:
         return "at the largest compute n* is only a bound"
     if not _rests(frontier, x):
@@ -246,6 +248,11 @@ def warnings_of(
         out.append(f"still rising at the end, so the ceiling A is not determined: {'; '.join(rising)}")
     if flat:
         out.append(f"flat or falling, which a learning curve cannot show: {'; '.join(flat)}")
+    span = max(c.reward.max() for c in configurations) - min(c.reward.min() for c in configurations)
+    if span < 10 * frontiers.TOLERANCE:
+        out.append(
+            f"all rewards lie within {span:.2g}: the tolerance of {frontiers.TOLERANCE} is wide for that"
+        )
     highest = max(float(np.abs(c.reward).max()) for c in configurations)
     if highest > 1:
         out.append(

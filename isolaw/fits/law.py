@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,10 @@ class Law:
         """
         from isolaw.fits.predict import predict
 
-        return predict(self, compute, max_batch_rollouts, n_train_problems)
+        try:
+            return predict(self, compute, max_batch_rollouts, n_train_problems)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise DataError(f"the law is damaged, or the budget is no number ({error!r})") from error
 
     def plot(self) -> Figure:
         """Return the figure of n*(C): law, band, censored parts, the grid's edge."""
@@ -159,14 +163,17 @@ class Law:
         name = f"{path.stem}-{digest}.draws.parquet"
         before = _read(path).get("bootstrap", {}).get("file") if path.exists() else None
         self.document["bootstrap"]["file"] = name
+        temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.draws.to_parquet(path.with_name(name))
+            self.draws.to_parquet(temporary)
+            temporary.replace(path.with_name(name))
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from None
         save_document(self.document, path)
-        if before is not None and before != name:
-            path.with_name(before).unlink(missing_ok=True)  # the draws of the law that was replaced
+        own = re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{16}}\.draws\.parquet", str(before))
+        if own and before != name:
+            path.with_name(str(before)).unlink(missing_ok=True)  # the draws of the law that was replaced
         return path
 
     @classmethod
@@ -196,8 +203,11 @@ class Law:
         if draws is None or not draws.is_file():
             return cls(document, estimates)
         table = read_parquet(draws).to_pandas()
-        if not set(estimates.columns) <= set(table.columns):
+        if not set(estimates.columns) <= set(table.columns) or table.empty:
             raise DataError(f"{draws}: these are the draws of another law than {path}")
+        values = table[list(estimates.columns)].to_numpy(np.float64, na_value=np.nan)
+        if not np.isfinite(values).all() or not np.allclose(values[0], estimates.iloc[0], rtol=1e-6):
+            raise DataError(f"{draws}: damaged, or the draws of another law than {path}")
         return cls(document, table)
 
 

@@ -89,7 +89,7 @@ def fit_logistic(
     span = float(np.ptp(x))
     axes = [
         Axis(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 24),
-        Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
+        Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 121),
     ]
     below = np.zeros(log2_n.shape, dtype=bool) if below is None else below
     above = np.zeros(log2_n.shape, dtype=bool) if above is None else above

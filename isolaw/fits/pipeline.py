@@ -27,6 +27,7 @@ from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, 
 from isolaw.runs import Runs
 
 DRAWS = 400
+MOST_DRAWS = 10_000
 _MOST_FAILED = 0.05  # above this share the draws that are left are not a fair sample
 
 
@@ -82,8 +83,8 @@ def fit(
     records = None if records == "off" else records
     if records is not None and not (math.isfinite(records) and records > 0):
         raise InputError(f"records {records!r}: accepted: a positive width of reward, or off")
-    if bootstrap < 0:
-        raise InputError(f"bootstrap {bootstrap}: accepted: a number of draws, 0 for none")
+    if not 0 <= bootstrap <= MOST_DRAWS:
+        raise InputError(f"bootstrap {bootstrap}: accepted: draws up to {MOST_DRAWS}, 0 for none")
     selection = select(runs, metric, eval_set, setting, fixed)
     configurations, curves, failed = _fit_all(selection, curve, records, bootstrap, seed)
     low, high = frontiers.supported_range(configurations)
@@ -138,24 +139,25 @@ def _fit_all(
     selection: Selection, family: str, records: float | None, draws: int, seed: int
 ) -> tuple[list[Configuration], list[Curves], dict[str, int]]:
     """Fit every curve on the data and on each draw; drop the draws that any curve fails."""
-    kept, samples = [], []
+    kept, samples, flat = [], [], []
     run_weights = weights_of_runs(selection.configurations, draws, seed)
     for configuration, run_weight in zip(selection.configurations, run_weights, strict=True):
         rng = stream(configuration, seed)
         reward, weights = resample(configuration, family, records, run_weight, rng)
         if not enough_points(weights[:1])[0]:
-            selection.warnings.append(
-                f"left out: {configuration.label} has {int((weights[0] > 0).sum())} record points, a curve "
-                "needs 5; its reward hardly rises (--records off fits all checkpoints)"
-            )
-            continue
+            # Its reward hardly rises, which is no reason to leave out what may be the best n.
+            flat.append(configuration.label)
+            reward, weights = resample(configuration, family, None, run_weight, stream(configuration, seed))
         kept.append(configuration)
         samples.append((reward, weights))
-    if len({c.rollouts_per_problem for c in kept}) < LEAST_CURVES:
-        raise Refused(
-            f"only {len(kept)} curves have enough points for a law, {LEAST_CURVES} are needed: "
-            + "; ".join(selection.warnings)
-        )
+    if flat:
+        listed = "; ".join(flat)
+        if len(kept) - len(flat) < LEAST_CURVES:
+            raise Refused(
+                f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs "
+                f"(these do not: {listed}); longer runs may, and --records off fits all of them"
+            )
+        selection.warnings.append(f"hardly rises, so all its checkpoints are fitted: {listed}")
     usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in samples], axis=0)
     usable[0] = True
     failed = {"a curve with fewer than 3 points": int((~usable).sum())} if not usable.all() else {}

@@ -7,6 +7,7 @@ further column that was mapped to a name of the user's own (``lr=learning_rate``
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,29 +92,38 @@ def load(path: str | Path) -> pd.DataFrame:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            head = file.read(65_536)
+        content = path.read_bytes()  # once: it may be a pipe
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    if not head.strip():
+    if not content.strip():
         raise DataError(f"{path}: the file is empty")
-    if head.startswith(PARQUET_MAGIC):
+    if content.startswith(PARQUET_MAGIC):
         frame = read_parquet(path).to_pandas()
-        return frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
-    if b"\0" in head:
+        frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
+    else:
+        frame = _read_csv(path, content)
+    if frame.empty:
+        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
+    return frame
+
+
+def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
+    if b"\0" in content[:65_536]:
         raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
+    options: dict[str, Any] = {"encoding": "utf-8-sig", "skip_blank_lines": False, "low_memory": False}
     try:
-        frame = pd.read_csv(path, encoding="utf-8-sig", skip_blank_lines=False)
+        frame = pd.read_csv(io.BytesIO(content), **options)
+        header = pd.read_csv(io.BytesIO(content), header=None, nrows=1, dtype=str, **options).iloc[0]
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
         raise DataError(f"{path}: not a CSV table ({str(error).strip()})") from None
+    twice = header[header.duplicated()].dropna()
+    if len(twice):
+        raise DataError(f"{path}: two columns are called {twice.iloc[0]!r}")
     if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the surplus as row labels
         raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
-    frame = frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
-    if frame.empty:
-        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
-    return frame
+    return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
 
 
 def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | None = None) -> Runs:
@@ -142,6 +152,8 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
     _refuse_symbols([name for name in mapped.names if name != metric], source)
     table = mapped.apply(frame, source)
     notes: list[str] = []
+    if "value" in mapped.names and "metric" not in table.columns:
+        table["metric"] = metric or "avg@4"  # the rewards were named; the metric is their name
     if not {"metric", "value"} <= set(table.columns):
         table = _widened(table, metric or "avg@4", source)
     _require_configuration(table, source, frame)

@@ -168,6 +168,11 @@ def success(state: State, problems: ProblemSet, parameters: Parameters, train: b
     True
     """
     c = parameters.c / np.arange(1, state.w.size + 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverged state gives values that are not finite
+        return _success(state, problems, parameters, c, train)
+
+
+def _success(state: State, problems: ProblemSet, parameters: Parameters, c: Floats, train: bool) -> Floats:
     drift = 0.5 * float(c @ state.w**2) + 0.5 * parameters.c_perp * state.scalars[_DRIFT]
     if train:
         z = problems.b + problems.phi @ state.w + state.u - drift

@@ -321,7 +321,7 @@ def test_figures_that_cannot_be_written(isolaw: Call, csv: Path, tmp_path: Path)
     (tmp_path / "taken").write_text("mine")
     code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK, "--figures", tmp_path / "taken")
     assert code == 2
-    assert "figures cannot be written" in stderr
+    assert str(tmp_path / "taken") in stderr
     assert (tmp_path / "taken").read_text() == "mine"
 
 
