@@ -61,7 +61,7 @@ def _seed_list(value: Any) -> Any:
 _LARGEST = 2**53  # beyond this a float64 is no longer exact
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=_LARGEST, strict=True)]
 Index = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=_LARGEST, strict=True)]
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 
 class _Section(BaseModel):
@@ -77,7 +77,7 @@ class Recipe(_Section):
     """
 
     algorithm: str = "grpo"
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
     lr_scaling: Literal["sqrt", "linear", "constant"] = "sqrt"
     kl: Rate | None = None
     entropy: Rate = 0.0
@@ -119,6 +119,12 @@ class EvaluationSpec(_Section):
     start: Count | None = None
     end: Count | None = None
     horizons: tuple[Count, ...] = ()
+
+    @model_validator(mode="after")
+    def _start_before_end(self) -> EvaluationSpec:
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise ValueError(f"start = {self.start} is after end = {self.end}")
+        return self
 
 
 class SweepSection(_Section):
@@ -380,6 +386,12 @@ def _expectation(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
     message = re.sub(r"^a valid integer.*", "a whole number", message)
     return re.sub(r"^a valid (\w+).*", r"a \1", message)
+
+
+def located(error: SpecError, path: str | Path) -> SpecError:
+    """Return ``error`` with the file's name and, where its keys can be found there, their lines."""
+    text = read_text(path)
+    return SpecError([_with_line(problem, text) for problem in error.problems], source=str(path))
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:

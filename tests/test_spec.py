@@ -180,6 +180,12 @@ def test_swapped_axes_are_two_runs() -> None:
 
 # The schedule
 
+
+def test_looks_begin_before_they_end() -> None:
+    with pytest.raises(SpecError, match=r"start = 20 is after end = 10"):
+        SweepSpec.parse({"evaluation": {"start": 20, "end": 10}})
+
+
 BIG = 10**13
 
 
@@ -193,7 +199,9 @@ def runs(draw: st.DrawFn) -> RunSpec:
         rollouts_per_problem=n,
         compute=draw(st.integers(b * n, max(b * n, 10**9)) | st.integers(b * n, BIG)),
         evaluation=EvaluationSpec(
-            points=draw(st.integers(2, 80)), start=start, end=draw(st.none() | st.integers(1, 10**8))
+            points=draw(st.integers(2, 80)),
+            start=start,
+            end=draw(st.none() | st.integers(start or 1, 10**8)),
         ),
     )
 

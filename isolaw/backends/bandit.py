@@ -85,7 +85,7 @@ class Bandit:
         if ctx.state is not None:
             try:
                 done = _restore(ctx.state, state, rollouts, order)
-            except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
                 raise DamagedState(f"{ctx.state}: {error}") from error
         assert spec.recipe.lr is not None
         assert spec.recipe.kl is not None

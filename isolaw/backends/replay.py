@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from isolaw.backends.base import Checkpoint, Row, RunContext
 from isolaw.errors import DataError, Problem, SpecError
 from isolaw.logs.table import Mapped, read_table
 from isolaw.runs import Runs
-from isolaw.spec import RunSpec, canonical_json, parse_section
+from isolaw.spec import ProblemsSpec, RunSpec, canonical_json, parse_section
 
 
 class Options(BaseModel):
@@ -32,7 +32,7 @@ class Options(BaseModel):
     metric: str | None = None
     columns: dict[str, str] = {}
     derive: dict[str, str] = {}
-    constants: dict[str, Any] = {}
+    constants: dict[str, str | int | FiniteFloat] = {}
 
 
 class Replay:
@@ -43,23 +43,19 @@ class Replay:
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Read the table once; identity takes its hash and its mapping, never its path."""
-        options = parse_section(Options, spec.options or spec.sources, prefix="replay")
-        path = Path(options.source).resolve()
-        try:
-            digest = _digest(path)
-        except OSError as error:
-            reason = f"{path}: {error.strerror or error}"
-            raise SpecError([Problem("replay.source", reason, found=options.source)]) from None
-        mapping = options.model_dump(exclude={"source"}, exclude_defaults=True)
-        runs = _table(str(path), digest, canonical_json(mapping))
+        path, digest, mapping, runs = _open(spec.options or spec.sources)
         sets = sorted(set(runs.points["problem_set"]))
         if len(sets) > 1 and spec.problems.set not in sets:
             raise SpecError([Problem("problems.set", found=spec.problems.set, accepted=", ".join(sets))])
         name = spec.problems.set if len(sets) > 1 else sets[0]
+        found = _matching(spec.model_copy(update={"problems": ProblemsSpec(set=name)}), runs)
+        recorded = runs.attributes.get(found[0], {}) if found else {}
+        algorithm = str(runs.table().loc[found[0], "algorithm"]) if found else "grpo"
         return spec.model_copy(
             update={
                 "backend_version": self.version,
-                "options": mapping,
+                "recipe": spec.recipe.model_copy(update={"algorithm": algorithm}),
+                "options": {**mapping, **({"recorded": recorded} if recorded else {})},
                 "content": {"table": digest},
                 "sources": {"source": str(path), **mapping},
                 "problems": spec.problems.model_copy(update={"set": name}),
@@ -70,11 +66,16 @@ class Replay:
         """Return a problem when the table holds no such run, or more than one."""
         runs = _runs(spec)
         found = _matching(spec, runs)
+        asked = spec.recipe.model_dump(exclude_defaults=True, exclude={"algorithm"})
+        out = [
+            Problem(f"recipe.{key}", "a recorded run has the recipe that it had", found=value)
+            for key, value in asked.items()
+        ]
         if len(found) == 1:
-            return []
+            return out
         where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
         if len(found) > 1:
-            return [Problem("replay.source", f"{len(found)} recorded runs have {where}", found=found)]
+            return [*out, Problem("replay.source", f"{len(found)} recorded runs have {where}", found=found)]
         table = runs.table()
         there = sorted(
             {
@@ -83,7 +84,7 @@ class Replay:
             }
         )
         shown = ", ".join(map(str, there[:12])) + (" …" if len(there) > 12 else "")
-        return [Problem("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
+        return [*out, Problem("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""
@@ -118,10 +119,7 @@ class Replay:
 
     def axes(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what the whole table offers: the default grid, seeds and horizon of a sweep."""
-        probe = RunSpec(
-            backend=self.name, problems_per_batch=1, rollouts_per_problem=1, compute=1, options=options
-        )
-        runs = _runs(self.resolve(probe))
+        *_, runs = _open(options)
         table = runs.table()
         return {
             "problems_per_batch": sorted({int(v) for v in table["problems_per_batch"]}),
@@ -132,6 +130,19 @@ class Replay:
 
 
 BACKEND = Replay()
+
+
+def _open(section: dict[str, Any]) -> tuple[Path, str, dict[str, Any], Runs]:
+    """The table of a ``[replay]`` section: its path, its hash, the mapping, and its runs."""
+    options = parse_section(Options, section, prefix="replay")
+    path = Path(options.source).resolve()
+    try:
+        digest = _digest(path)
+    except (OSError, ValueError) as error:
+        reason = f"{path}: {getattr(error, 'strerror', None) or error}"
+        raise SpecError([Problem("replay.source", reason, found=options.source)]) from None
+    mapping = options.model_dump(exclude={"source"}, exclude_defaults=True)
+    return path, digest, mapping, _table(str(path), digest, canonical_json(mapping))
 
 
 def _digest(path: Path) -> str:

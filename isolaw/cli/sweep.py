@@ -42,10 +42,15 @@ def sweep(
     finished runs.
     """
     from isolaw import engine
+    from isolaw.errors import SpecError
     from isolaw.report import words
+    from isolaw.spec import located
 
     spec, written = _spec(file, backend, out, settings, jobs)
-    plan = engine.plan(spec, out, whole_directory=file is None and not settings)
+    try:
+        plan = engine.plan(spec, out, whole_directory=file is None and not settings)
+    except SpecError as error:
+        raise (located(error, file) if file else error) from None
     for line in words.plan_summary(plan.to_dict(), plan.spec.sweep.backend):
         note(line)
     if dry_run:
