@@ -93,6 +93,18 @@ class SpecError(InputError):
             super().__init__(f"{head}{len(self.problems)} problems\n{lines}")
 
 
+def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:
+    """Return the message for a name that is not there: the nearest one, and all there are.
+
+    >>> unknown("metric", "avg@5", ["avg@4", "best@4"], "there are")
+    "no metric 'avg@5'; did you mean 'avg@4'? there are: avg@4, best@4"
+    """
+    names = [str(v) for v in valid]
+    close = nearest(name, names)
+    hint = f"did you mean {close!r}? " if close else ""
+    return f"no {what} {name!r}; {hint}{there}: {', '.join(names)}"
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return the valid name closest to ``name``, or ``""`` when none is close.
 

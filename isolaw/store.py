@@ -35,8 +35,9 @@ import pandas as pd
 
 from isolaw.backends.base import Checkpoint
 from isolaw.errors import StoreError
+from isolaw.parsing import parse_section
 from isolaw.runs import Runs
-from isolaw.spec import RunSpec, SweepSpec, canonical_json, parse_section
+from isolaw.spec import RunSpec, SweepSpec, canonical_json
 
 PUBLISH_EVERY_S = 1.0
 FORMAT = "isolaw.sweep/1"

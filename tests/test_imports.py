@@ -18,7 +18,7 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-BASE = {f"isolaw.{name}" for name in ("allocation", "spec", "runs", "metrics", "errors")}
+BASE = {f"isolaw.{name}" for name in ("allocation", "spec", "parsing", "runs", "metrics", "errors")}
 ABOVE = [f"isolaw.{name}" for name in ("backends", "engine", "cli", "executors", "store")]
 CLUSTER = {"torch", "vllm", "deepspeed", "ray", "submitit"}
 DRAWING = {"matplotlib", "click", "rich"}

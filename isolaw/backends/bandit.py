@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict
 from isolaw import metrics
 from isolaw.backends.base import Checkpoint, DamagedState, Row, RunContext
 from isolaw.errors import Problem, RunError, SpecError, nearest
+from isolaw.parsing import parse_section
 from isolaw.simulators import interference
 from isolaw.simulators.problems import INITIAL_SUCCESS, order_stream, population
-from isolaw.spec import RunSpec, parse_section
+from isolaw.spec import RunSpec
 
 # The paper's rule lr · sqrt(B / 1024) written with η = lr at B = 1: a common factor at this batch.
 _REFERENCE_BATCH = 1024

@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 from isolaw.backends.base import Checkpoint, Row, RunContext
 from isolaw.errors import DataError, Problem, SpecError
 from isolaw.logs.table import Mapped, read_table
+from isolaw.parsing import parse_section
 from isolaw.runs import Runs
-from isolaw.spec import ProblemsSpec, RunSpec, canonical_json, parse_section
+from isolaw.spec import ProblemsSpec, RunSpec, canonical_json
 
 
 class Options(BaseModel):

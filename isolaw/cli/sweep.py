@@ -43,8 +43,8 @@ def sweep(
     """
     from isolaw import engine
     from isolaw.errors import SpecError
+    from isolaw.parsing import located
     from isolaw.report import words
-    from isolaw.spec import located
 
     spec, written = _spec(file, backend, out, settings, jobs)
     try:
@@ -79,7 +79,8 @@ def _spec(
     file: str | None, backend: str | None, out: str, settings: tuple[str, ...], jobs: int | None
 ) -> tuple[SweepSpec, str | None]:
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
-    from isolaw.spec import SweepSpec, read_text
+    from isolaw.parsing import read_text
+    from isolaw.spec import SweepSpec
     from isolaw.store import SweepStore
 
     extra = [*settings]

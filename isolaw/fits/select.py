@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, Refused, nearest
+from isolaw.errors import DataError, InputError, Refused, unknown
 from isolaw.runs import Runs, plain
 
 Floats = NDArray[np.float64]
@@ -144,25 +144,17 @@ def _measured(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
     points = runs.points
     sets = sorted(points["eval_set"].unique())
     if eval_set not in sets:
-        close = nearest(eval_set, sets)
-        hint = f"did you mean {close!r}? " if close else ""
-        raise DataError(f"{runs.source}: no evaluation set {eval_set!r}; {hint}there are: {', '.join(sets)}")
+        raise DataError(f"{runs.source}: {unknown('evaluation set', eval_set, sets, 'there are')}")
     names = runs.metrics(eval_set)
     if metric not in names:
-        close = nearest(metric, names)
-        hint = f"did you mean {close!r}? " if close else ""
-        raise DataError(
-            f"{runs.source}: no metric {metric!r} on {eval_set!r}; {hint}there are: {', '.join(names)}"
-        )
+        raise DataError(f"{runs.source}: {eval_set!r} has {unknown('metric', metric, names, 'there are')}")
     return points[(points["eval_set"] == eval_set) & (points["metric"] == metric)]
 
 
 def _held(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     for name, value in held.items():
         if name not in table.columns:
-            close = nearest(name, table.columns)
-            hint = f"did you mean {close!r}? " if close else ""
-            raise DataError(f"--fixed {name}: no such column; {hint}there are: {', '.join(table.columns)}")
+            raise DataError(f"--fixed: {unknown('column', name, table.columns, 'there are')}")
         kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if kept.empty:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.errors import DataError, nearest
+from isolaw.errors import DataError, unknown
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -61,9 +61,7 @@ def _value(node: ast.expr, columns: Mapping[str, Any], expression: str) -> Any:
         return np.float64(str(node.value))  # through text: a huge integer becomes inf, not an error
     if isinstance(node, ast.Name):
         if node.id not in columns:
-            close = nearest(node.id, columns)
-            hint = f"did you mean {close!r}?" if close else f"columns: {', '.join(map(str, columns))}"
-            raise DataError(f"--derive {expression!r}: no column {node.id!r}; {hint}")
+            raise DataError(f"--derive {expression!r}: {unknown('column', node.id, columns)}")
         numbers = pd.to_numeric(columns[node.id], errors="coerce")
         if np.all(pd.isna(numbers)):
             raise DataError(f"--derive {expression!r}: column {node.id!r} is not numeric")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.errors import DataError, nearest
+from isolaw.errors import DataError, unknown
 from isolaw.logs.arithmetic import derive
 from isolaw.runs import COLUMNS, Runs, plain, read_parquet
 
@@ -68,12 +68,8 @@ class Mapped:
         out = frame.copy()
         for name, column in self.columns.items():
             if column not in frame.columns:
-                close = nearest(column, map(str, frame.columns))
-                hint = f"did you mean {close!r}? " if close else ""
-                raise DataError(
-                    f"{source}: --column {name}={column}: no column {column!r}; {hint}"
-                    f"columns: {', '.join(map(str, frame.columns))}"
-                )
+                said = unknown("column", column, frame.columns)
+                raise DataError(f"{source}: --column {name}={column}: {said}")
             out[name] = frame[column]
         for name, expression in self.derive.items():
             out[name] = derive(expression, dict(out.items()))
@@ -180,11 +176,8 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
 
 def _widened(table: pd.DataFrame, metric: str, source: str) -> pd.DataFrame:
     if metric not in table.columns:
-        close = nearest(metric, map(str, table.columns))
-        hint = f"did you mean {close!r}? " if close else ""
         raise DataError(
-            f"{source}: no column {metric!r} for the metric; {hint}name one with --metric; "
-            f"columns: {', '.join(map(str, table.columns))}"
+            f"{source}: name the metric with --metric: {unknown('column', metric, table.columns)}"
         )
     return table.assign(metric=metric, value=table[metric])
 

@@ -286,7 +286,7 @@ WRONG: dict[str, tuple[list[object], list[str]]] = {
     "metric": (["{csv}", *MAPPED[2:], "--metric", "acuracy"], ["no column 'acuracy'", "'accuracy'"]),
     "evaluation set": (["{csv}", *MAPPED, "--eval-set", "test"], ["no evaluation set 'test'", "validation"]),
     "fixed": (["{csv}", *MAPPED, "--fixed", "problems_per_batch=64"], ["no run has that", "there are: 32"]),
-    "fixed name": (["{csv}", *MAPPED, "--fixed", "lr=1"], ["--fixed lr: no such column"]),
+    "fixed name": (["{csv}", *MAPPED, "--fixed", "lr=1"], ["--fixed: no column 'lr'"]),
     "no D": (["{csv}", *MAPPED, "--constant", "n_train_problems=0"], ["n_train_problems"]),
     "code in a derivation": (["{csv}", *MAPPED, "--derive", "x=__import__('os')"], ["not arithmetic"]),
     "no configuration": (["{csv}", "--metric", "accuracy"], ["unknown problems_per_batch", "--constant"]),
