@@ -100,4 +100,5 @@ def grid_problems(
             for value in axes[name]
             if value * least > max_batch_rollouts
         ]
-    return out[:1] if len(axes["problems_per_batch"]) == len(axes["rollouts_per_problem"]) == 1 else out
+    # One pair alone is one mistake, and n is what one would change.
+    return out[-1:] if len(axes["problems_per_batch"]) == len(axes["rollouts_per_problem"]) == 1 else out
