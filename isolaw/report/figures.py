@@ -184,7 +184,8 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any]) -> None:
         return
     log10 = law.document["x"]["log10"]
     fine = np.geomspace(x.min(), x.max(), 300)
-    draws = 2.0 ** logistic(np.log10(fine) if log10 else fine)
+    # A wild draw goes off the page, not off the scale.
+    draws = np.exp2(np.clip(logistic(np.log10(fine) if log10 else fine), -20, 60))
     if len(draws) > 1:
         low, high = np.quantile(draws[1:], [0.025, 0.975], axis=0)
         axes.fill_between(
