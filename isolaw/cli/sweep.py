@@ -64,7 +64,8 @@ def sweep(
     if as_json:
         print_json(result)
     else:
-        _report(result, len(plan.todo), time.monotonic() - started)
+        metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
+        _report(result, len(plan.todo), time.monotonic() - started, f" --metric {metric}" if metric else "")
     for failure in state["failures"]:
         note(
             f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
@@ -126,7 +127,7 @@ def _execute(plan: Plan, out: str, written: str | None) -> None:
             progress.update(task, description=f"{ended}/{len(plan.todo)} runs")
 
 
-def _report(result: dict[str, Any], made: int, seconds: float) -> None:
+def _report(result: dict[str, Any], made: int, seconds: float, options: str) -> None:
     out = result["directory"]
     if not made:
         click.echo(f"Nothing is left to do: {result['done']} runs are done in {out}.")
@@ -138,4 +139,4 @@ def _report(result: dict[str, Any], made: int, seconds: float) -> None:
             f"{number(result['rollouts'])} rollouts: {result['points']}"
         )
     if result["done"]:
-        click.echo(f"Next: isolaw fit {out} --out {out}/law.json --figures {out}/figures")
+        click.echo(f"Next: isolaw fit {out}{options} --out {out}/law.json --figures {out}/figures")
