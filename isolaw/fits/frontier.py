@@ -62,7 +62,7 @@ class Frontier:
 def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
     """Return the compute range over which a frontier is drawn.
 
-    It ends with the last checkpoint of any run. Where step 0 was measured every curve is anchored at
+    It ends with the last checkpoint of any run. Where step 0 was measured every curve begins at
     C = 0, so the range begins when every configuration has made a step; else with the first checkpoint.
     """
     from_zero = [c for c in configurations if c.measured[0] == 0]
