@@ -1,10 +1,11 @@
 """Learning curves: reward against compute, monotone and saturating.
 
-    exp    R(C) = A − (A − R0) · exp(−C / τ)                saturating exponential (the default)
+    exp    R(C) = A − (A − R0) · exp(−C / τ)                saturating exponential
     hill   R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)       ScaleRL, arXiv 2510.13786
+    power  R(C) = 1 − e^E · C^(−K)                          Tan et al., arXiv 2509.25300: log(1 − R) = E − K log C
 
-Both are R0 · (1 − s) + A · s with s rising from 0 at C = 0 to 1, so R0 and A are linear given the
-shape (`isolaw.fits.solve`).
+The first two are R0 · (1 − s) + A · s with s rising from 0 at C = 0 to 1, so R0 and A are linear given
+the shape (`isolaw.fits.solve`); the third has its ceiling at 1 and says nothing of C = 0.
 """
 
 from __future__ import annotations
@@ -12,52 +13,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
-from isolaw.fits.solve import Axis, Floats, Solution, varpro
+from isolaw.fits.solve import Axis, Floats, Status, basis, varpro
+
+if TYPE_CHECKING:
+    from lmfit.model import ModelResult
 
 _LEAST_POINTS = 5
 _RISE_SEEN = 0.5
-
-
-def _exp_basis(compute: Floats, shape: Floats) -> Floats:
-    return np.asarray(-np.expm1(-compute / np.exp(shape)))
-
-
-def _hill_basis(compute: Floats, shape: Floats) -> Floats:
-    with np.errstate(divide="ignore"):  # log 0 = −inf: s = 0 at C = 0
-        x = np.log(compute) - shape[..., :1]
-    return np.asarray(expit(x * np.exp(shape[..., 1:])))
 
 
 def _time_axis(compute: Floats) -> Axis:
     """ln τ (or ln C_mid) from well before the first positive checkpoint to far beyond the last."""
     positive = compute[compute > 0]
     low, high = math.log(positive.min() / 4), math.log(positive.max() * 30)
-    return Axis(low, high, max(8, math.ceil((high - low) / 0.15)))
+    return Axis(low, high, max(8, math.ceil((high - low) / 0.5)))
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family of learning curves: its basis, and the search ranges of its shape."""
+    """A family of learning curves: its parameters, the search ranges of its shape, and a fixed level."""
 
-    name: str
-    shape_names: tuple[str, ...]
-    basis: Callable[[Floats, Floats], Floats]
+    parameters: tuple[str, ...]
     axes: Callable[[Floats], list[Axis]]
+    low: float | None = None
 
 
 FAMILIES = {
-    "exp": Family("exp", ("tau",), _exp_basis, lambda c: [_time_axis(c)]),
+    "exp": Family(("R0", "A", "tau"), lambda c: [_time_axis(c)]),
     "hill": Family(
-        "hill",
-        ("C_mid", "B"),
-        _hill_basis,
-        lambda c: [_time_axis(c), Axis(math.log(0.25), math.log(8.0), 14)],
+        ("R0", "A", "C_mid", "B"), lambda c: [_time_axis(c), Axis(math.log(0.1), math.log(8.0), 9)]
     ),
+    "power": Family(("E", "K"), lambda c: [Axis(1e-4, 3.0, 24)], low=1.0),
 }
 
 
@@ -69,52 +60,69 @@ class Curves:
     ----------
     family
         key of `FAMILIES`.
-    R0, A
-        start and ceiling, shape (D,).
+    low, slope
+        R(C) = low + slope · s(C; shape), each (D,): R0 and A − R0; 1 and e^E for ``power``.
     shape
-        logarithms of τ, or of (C_mid, B); shape (D, dimensions).
+        ln τ; ln C_mid and ln B; or K; (D, dimensions).
+    status
+        a `isolaw.fits.solve.Status` each, (D,).
     open_ended
-        the ceiling is not determined: the search stopped at the end of its range, or less than half of
+        the ceiling is not determined: the fit did not converge inside its search, or less than half of
         the rise from R0 to A was measured; (D,).
     rms
         root mean squared residual, (D,).
     """
 
     family: str
-    R0: Floats
-    A: Floats
+    low: Floats
+    slope: Floats
     shape: Floats
+    status: NDArray[np.int64]
     open_ended: NDArray[np.bool_]
     rms: Floats
 
     def __call__(self, compute: ArrayLike) -> Floats:
-        """Return the reward at ``compute`` (X,), as (D, X)."""
+        """Return reward at ``compute`` (X,), as (D, X)."""
         c = np.atleast_1d(np.asarray(compute, dtype=np.float64))
-        s = FAMILIES[self.family].basis(c, self.shape[:, None, :])[:, 0, :]
-        return self.R0[:, None] + (self.A - self.R0)[:, None] * s
+        return self.low[:, None] + self.slope[:, None] * basis(self.family, c, self.shape)
+
+    @property
+    def A(self) -> Floats:
+        """The ceiling, (D,)."""
+        return self.low if self.family == "power" else self.low + self.slope
 
     def parameters(self) -> dict[str, Floats]:
         """Return each parameter's values, (D,), by name."""
-        shape = {name: np.exp(self.shape[:, i]) for i, name in enumerate(FAMILIES[self.family].shape_names)}
-        return {"R0": self.R0, "A": self.A, **shape}
+        if self.family == "power":
+            with np.errstate(divide="ignore"):
+                return {"E": np.log(self.slope), "K": self.shape[:, 0]}
+        shape = {n: np.exp(self.shape[:, i]) for i, n in enumerate(FAMILIES[self.family].parameters[2:])}
+        return {"R0": self.low, "A": self.low + self.slope, **shape}
 
     @classmethod
     def from_parameters(cls, family: str, parameters: dict[str, Floats]) -> Curves:
         """Invert `parameters`."""
-        names = FAMILIES[family].shape_names
-        shape = np.stack([np.log(parameters[name]) for name in names], axis=1)
+        if family == "power":
+            low, slope = np.ones_like(parameters["E"]), np.exp(parameters["E"])
+            shape = parameters["K"][:, None]
+        else:
+            low, slope = parameters["R0"], parameters["A"] - parameters["R0"]
+            shape = np.stack([np.log(parameters[n]) for n in FAMILIES[family].parameters[2:]], axis=1)
         size = len(shape)
         return cls(
             family,
-            parameters["R0"],
-            parameters["A"],
-            shape,
+            low,
+            slope,
+            np.ascontiguousarray(shape),
+            np.zeros(size, dtype=np.int64),
             np.zeros(size, dtype=bool),
             np.full(size, np.nan),
         )
 
 
-def fit_curves(compute: Floats, reward: Floats, weights: Floats, family: str = "exp") -> Curves:
+def fit_curves(
+    compute: Floats, reward: Floats, weights: Floats, family: str = "exp", robust: bool = False
+) -> Curves:
     """Fit one configuration's curve to D weighted versions of its checkpoints.
 
     Parameters
@@ -124,9 +132,11 @@ def fit_curves(compute: Floats, reward: Floats, weights: Floats, family: str = "
     reward
         (D, P), or (1, P) if only the weights differ.
     weights
-        (D, P); zero leaves a checkpoint out.
+        (D, P), or (1, P); zero leaves a checkpoint out.
     family
-        ``exp`` or ``hill``.
+        ``exp``, ``hill`` or ``power`` (which leaves out C = 0).
+    robust
+        Huber's loss in place of squares.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> R = (0.8 - 0.5 * np.exp(-C / 2e5))[None]
@@ -135,13 +145,62 @@ def fit_curves(compute: Floats, reward: Floats, weights: Floats, family: str = "
     {'R0': 0.3, 'A': 0.8, 'tau': 200000.0}
     """
     chosen = FAMILIES[family]
-    s: Solution = varpro(compute, reward, weights, chosen.basis, chosen.axes(compute))
+    if family == "power":
+        positive = compute > 0
+        compute, weights = compute[positive], weights[:, positive]
+        reward = reward[:, positive]
+    s = varpro(compute, reward, weights, family, chosen.axes(compute), chosen.low, robust)
     total = np.maximum(weights.sum(axis=1), 1e-300)
-    seen = chosen.basis(compute.max(keepdims=True), s.shape[:, None, :])[:, 0, 0]
-    open_ended = s.on_bound | (seen < _RISE_SEEN)
-    return Curves(family, s.low, s.high, s.shape, open_ended, np.sqrt(s.sse / total))
+    open_ended = s.on_bound
+    if family != "power":
+        open_ended = open_ended | (basis(family, compute.max(keepdims=True), s.shape)[:, 0] < _RISE_SEEN)
+    return Curves(family, s.low, s.slope, s.shape, s.status, open_ended, np.sqrt(s.sse / total))
 
 
 def enough_points(weights: Floats) -> NDArray[np.bool_]:
     """Return for each data set whether it has the five points that a curve needs."""
     return (weights > 0).sum(axis=-1) >= _LEAST_POINTS
+
+
+def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> ModelResult:
+    """Return one fit as an lmfit `ModelResult`, to be inspected, plotted, or profiled.
+
+    The fit is `fit_curves`'s; lmfit starts there, adds the covariance, and its ``conf_interval()`` gives
+    profile-likelihood intervals. They take checkpoints for independent, which those of one run are not.
+
+    Raises
+    ------
+    Refused
+        the curve is not determined, so it has neither covariance nor profile.
+
+    >>> rng = np.random.default_rng(0)
+    >>> C = np.geomspace(1e3, 1e6, 40)
+    >>> result = model_result(C, 0.8 - 0.5 * np.exp(-C / 2e5) + rng.normal(0, 0.01, 40))
+    >>> low, high = (result.conf_interval(p_names=["A"], sigmas=[2])["A"][i][1] for i in (0, 2))
+    >>> bool(low < 0.8 < high)
+    True
+    """
+    from lmfit import Model
+
+    from isolaw.errors import Refused
+
+    c, y = np.asarray(compute, dtype=np.float64), np.asarray(reward, dtype=np.float64)
+    curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
+    if curve.status[0] != Status.CONVERGED:
+        raise Refused(
+            f"the {family} curve is not determined ({Status(int(curve.status[0])).name.lower()}): it has no "
+            "covariance and no profile"
+        )
+    if family == "power":
+        c, y = c[c > 0], y[c > 0]
+    names = FAMILIES[family].parameters
+
+    def reward_at(compute: Floats, **values: float) -> Floats:
+        at = {name: np.array([values[name]]) for name in names}
+        return Curves.from_parameters(family, at)(compute)[0]
+
+    model = Model(reward_at, independent_vars=["compute"], param_names=list(names), name=family)
+    parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})
+    for name in {"tau", "C_mid", "B", "K"} & set(names):
+        parameters[name].min = 1e-12
+    return model.fit(y, parameters, compute=c)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.bootstrap import seeds_are_shared
-from isolaw.fits.curves import FAMILIES, Curves
+from isolaw.fits.curves import Curves
 from isolaw.fits.frontier import Crossover, Frontier
 from isolaw.fits.logistic import Logistic
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
@@ -260,7 +260,7 @@ def warnings_of(
             'percent are divided with --derive, as "score=accuracy/100"'
         )
     misfit = document["comparison"]["curves"]
-    better = min(FAMILIES, key=lambda name: misfit[name])
+    better = min(("exp", "hill"), key=lambda name: misfit[name])
     if misfit[better] < _CLEARLY * misfit[document["curve"]]:
         out.append(
             f"--curve {better} fits the checkpoints better (rms {misfit[better]:.4f}; "

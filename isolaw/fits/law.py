@@ -104,7 +104,7 @@ class Law:
     def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
         """Return the learning curve of one configuration, estimate first, then its draws."""
         family = self.document["curve"]
-        names = ("R0", "A", *FAMILIES[family].shape_names)
+        names = FAMILIES[family].parameters
         prefix = f"{problems_per_batch}x{rollouts_per_problem}."
         return Curves.from_parameters(family, {n: self.draws[prefix + n].to_numpy(np.float64) for n in names})
 
@@ -258,6 +258,6 @@ def _estimates(document: dict[str, Any]) -> pd.DataFrame:
     }
     for curve in document["curves"]:
         prefix = f"{curve['problems_per_batch']}x{curve['rollouts_per_problem']}."
-        for name in ("R0", "A", *FAMILIES[document["curve"]].shape_names):
+        for name in FAMILIES[document["curve"]].parameters:
             row[prefix + name] = curve[name]["value"]
     return pd.DataFrame([row])

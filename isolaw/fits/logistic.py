@@ -62,10 +62,6 @@ class Logistic:
         return self.b + self.L
 
 
-def _basis(x: Floats, shape: Floats) -> Floats:
-    return np.asarray(expit(np.exp(shape[..., :1]) * (x - shape[..., 1:])))
-
-
 def fit_logistic(
     x: Floats, log2_n: Floats, below: NDArray[np.bool_] | None = None, above: NDArray[np.bool_] | None = None
 ) -> Logistic:
@@ -88,8 +84,8 @@ def fit_logistic(
     """
     span = float(np.ptp(x))
     axes = [
-        Axis(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 24),
-        Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 121),
+        Axis(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 9),
+        Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
     ]
     below = np.zeros(log2_n.shape, dtype=bool) if below is None else below
     above = np.zeros(log2_n.shape, dtype=bool) if above is None else above
@@ -116,8 +112,8 @@ def fit_logistic(
 
 
 def _fit(x: Floats, log2_n: Floats, used: NDArray[np.bool_], axes: list[Axis]) -> Logistic:
-    s = varpro(x, log2_n, used.astype(np.float64), _basis, axes)
-    return Logistic(s.low, s.high - s.low, np.exp(s.shape[:, 0]), s.shape[:, 1], s.on_bound)
+    s = varpro(x, log2_n, used.astype(np.float64), "logistic", axes)
+    return Logistic(s.low, s.slope, np.exp(s.shape[:, 0]), s.shape[:, 1], s.on_bound)
 
 
 def _one_sided(fitted: Floats, log2_n: Floats, below: NDArray[np.bool_], above: NDArray[np.bool_]) -> Floats:

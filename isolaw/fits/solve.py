@@ -1,45 +1,66 @@
 """Least squares by variable projection, for many data sets at once.
 
-Every family here is a line in two levels once its shape is known:
+Every family here is a line once its shape θ is known:
 
-    y ≈ low · (1 − s) + high · s,   s = basis(x; shape) in [0, 1] and increasing in x
+    y ≈ low + slope · s(x; θ),   slope ≥ 0, s increasing in x
 
-so low and high have a closed form for each shape (Golub & Pereyra 1973), and only one or two shape
-parameters are searched: on a grid, the same for all data sets, then by a shrinking local grid for each,
-and last by damped Gauss–Newton steps, which follow a narrow valley. Deterministic, and without a
-starting value to choose. high ≥ low is kept: the fits are
-monotone.
+so low and slope have a closed form for each θ (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973), and
+only one or two numbers are searched: on a grid, then by Levenberg–Marquardt with Kaufman's Jacobian
+(BIT 15, 1975) from each of its best local minima. No starting value is needed and nothing is random.
+
+    exp        s = 1 − exp(−x / τ)                     θ = ln τ
+    hill       s = 1 / (1 + (x_mid / x)^B)             θ = ln x_mid, ln B
+    logistic   s = 1 / (1 + exp(−k (x − x0)))          θ = ln k, x0
+    power      s = −x^(−K)                             θ = K
+
+Positive parameters are searched by their logarithms; the ends of the search are bounds, and a fit that
+stops on one says so. The kernel is compiled once and kept on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import IntEnum
 from itertools import product
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Basis = Callable[[Floats, Floats], Floats]
-_HALVINGS = 12
-_POLISH = 15
-_TINY = 1e-300
-_MOST_VALUES = 2e7  # of a basis, at a time: 160 MB
+
+CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
+_STARTS = 3
+_STEPS = 100
+_ROUNDS = 30  # of reweighting, under the robust loss
+_HUBER = 1.345  # 95 % efficient where errors are normal
+_MAD = 1.4826
+_CHUNK = 64
+
+
+class Status(IntEnum):
+    """How a fit ended."""
+
+    CONVERGED = 0
+    ON_BOUND = 1
+    """the shape stopped at an end of its search"""
+    NOT_IDENTIFIED = 2
+    """y does not rise with x, so no shape explains it better than another"""
+    FAILED = 3
+    """no progress, and not at a minimum either"""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The search range of one shape parameter (in the parameter's own, unbounded, scale)."""
+    """The search range of one shape parameter (in the scale of the module's table)."""
 
     low: float
     high: float
     points: int
-
-    @property
-    def spacing(self) -> float:
-        """Distance of neighbouring grid points."""
-        return (self.high - self.low) / (self.points - 1)
 
 
 @dataclass(frozen=True)
@@ -48,24 +69,37 @@ class Solution:
 
     Attributes
     ----------
-    low, high
-        the two levels, shape (D,).
+    low, slope
+        the line's coefficients, (D,).
     shape
-        shape parameters, (D, dimensions).
+        θ, (D, dimensions).
     sse
-        weighted sum of squared residuals, (D,).
-    on_bound
-        the shape is not determined: its search stopped at the end of an axis, or the fit is flat; (D,).
+        weighted sum of squared residuals, (D,); under the robust loss, with its last weights.
+    status
+        a `Status` each, (D,).
     """
 
     low: Floats
-    high: Floats
+    slope: Floats
     shape: Floats
     sse: Floats
-    on_bound: NDArray[np.bool_]
+    status: NDArray[np.int64]
+
+    @property
+    def on_bound(self) -> NDArray[np.bool_]:
+        """Where the shape is not determined, for whatever reason; (D,)."""
+        return np.asarray(self.status != Status.CONVERGED)
 
 
-def varpro(x: Floats, y: Floats, weights: Floats, basis: Basis, axes: Sequence[Axis]) -> Solution:
+def varpro(
+    x: Floats,
+    y: Floats,
+    weights: Floats,
+    family: str,
+    axes: Sequence[Axis],
+    low: float | None = None,
+    robust: bool = False,
+) -> Solution:
     """Fit every data set by weighted least squares.
 
     Parameters
@@ -73,133 +107,332 @@ def varpro(x: Floats, y: Floats, weights: Floats, basis: Basis, axes: Sequence[A
     x
         abscissae, common to all data sets, shape (P,).
     y
-        ordinates, (D, P) or (1, P) if all data sets have the same.
+        ordinates, (D, P), or (1, P) if all data sets have the same.
     weights
-        non-negative, (D, P); zero leaves a point out.
-    basis
-        ``basis(x, shape)`` with shape (..., dimensions) gives s, (..., P).
+        non-negative, (D, P) or (1, P); zero leaves a point out.
+    family
+        a key of `CODES`.
     axes
         one per shape parameter.
+    low
+        hold ``low`` at this value; None fits it.
+    robust
+        Huber's loss at a scale from the median absolute residual, by reweighting, in place of squares.
 
     >>> x = np.linspace(0, 5, 30)
     >>> y = (0.7 - 0.4 * np.exp(-x / 1.3))[None]
-    >>> s = varpro(x, y, np.ones_like(y), lambda x, t: -np.expm1(-x / np.exp(t)), [Axis(-3, 3, 50)])
-    >>> np.round([s.low[0], s.high[0], np.exp(s.shape[0, 0])], 6)
+    >>> s = varpro(x, y, np.ones_like(y), "exp", [Axis(-3, 3, 20)])
+    >>> np.round([s.low[0], s.low[0] + s.slope[0], np.exp(s.shape[0, 0])], 6)
     array([0.3, 0.7, 1.3])
     """
-    most = max(1, int(_MOST_VALUES / (x.size * 5 ** len(axes))))
-    if len(weights) > most:
-        parts = [
-            varpro(x, y[i : i + most] if len(y) > 1 else y, weights[i : i + most], basis, axes)
-            for i in range(0, len(weights), most)
-        ]
-        return Solution(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Solution)))
-    moments = _Moments.of(y, weights)
+    code = CODES[family]
+    x = np.ascontiguousarray(x, dtype=np.float64)
+    y, weights = (np.ascontiguousarray(part, dtype=np.float64) for part in (y, weights))
     grid = np.array(list(product(*(np.linspace(a.low, a.high, a.points) for a in axes))))
-    sse, *_ = moments.profile(basis(x, grid))
-    centre = grid[np.argmin(sse, axis=1)]
-    ends = np.array([a.low for a in axes]), np.array([a.high for a in axes])
-    step = np.array([a.spacing for a in axes])
-    offsets = np.array(list(product((-2.0, -1.0, 0.0, 1.0, 2.0), repeat=len(axes))))
-    rows = np.arange(len(centre))
-    for _ in range(_HALVINGS):
-        step = step / 2
-        candidates = np.clip(centre[:, None] + offsets * step, *ends)
-        sse, *_ = moments.profile(basis(x, candidates))
-        centre = candidates[rows, np.argmin(sse, axis=1)]
-    centre = _polished(x, y, moments, basis, centre, ends)
-    sse, low, slope = (part[:, 0] for part in moments.profile(basis(x, centre[:, None, :])))
-    margin = 1e-3 * (ends[1] - ends[0])
-    on_bound = np.any((centre < ends[0] + margin) | (centre > ends[1] - margin), axis=1)
-    return Solution(low, low + slope, centre, np.maximum(sse, 0.0), on_bound | (slope <= 0))
+    strides = np.ones(len(axes), dtype=np.int64)
+    strides[:-1] = [a.points for a in axes[1:]]
+    counts = np.array([a.points for a in axes])
+    with np.errstate(divide="ignore"):
+        log_x = np.log(x)
+    size = max(len(y), len(weights))
+    out = np.empty((size, 4 + len(axes)))
+    arguments: tuple[Any, ...] = (
+        code,
+        x,
+        log_x,
+        y,
+        weights,
+        np.nan if low is None else float(low),
+        grid,
+        _on_grid(code, x, log_x, grid),
+        strides,
+        counts,
+        np.array([a.low for a in axes]),
+        np.array([a.high for a in axes]),
+        robust,
+        out,
+    )
+    pieces = [(i, min(i + _CHUNK, size)) for i in range(0, size, _CHUNK)]
+    if len(pieces) == 1:
+        _solve(0, size, *arguments)
+    else:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel lets go of the GIL
+            list(pool.map(lambda piece: _solve(*piece, *arguments), pieces))
+    return Solution(out[:, 0], out[:, 1], out[:, 4:], out[:, 2], out[:, 3].astype(np.int64))
 
 
-def _polished(
-    x: Floats,
-    y: Floats,
-    moments: _Moments,
-    basis: Basis,
-    shape: Floats,
-    ends: tuple[Floats, Floats],
-) -> Floats:
-    """Levenberg–Marquardt steps on the shape alone, the levels profiled out; only gains are kept."""
-    root = np.sqrt(moments.w)
-    shape = shape.copy()
-
-    def residuals(at: Floats) -> Floats:
-        s = basis(x, at[:, None, :])
-        _, low, slope = (part[:, 0] for part in moments.profile(s))
-        return np.asarray(root * (low[:, None] + slope[:, None] * s[:, 0, :] - y))
-
-    tiny = 1e-5 * (ends[1] - ends[0])
-    directions = np.eye(tiny.size)
-    damping = np.full(len(shape), 1e-3)
-    r = residuals(shape)
-    sse = np.sum(r * r, axis=1)
-    for _ in range(_POLISH):
-        jacobian = np.stack(
-            [
-                (residuals(np.clip(shape + tiny * e, *ends)) - residuals(np.clip(shape - tiny * e, *ends)))
-                / (2 * tiny @ e)
-                for e in directions
-            ],
-            axis=-1,
-        )
-        gradient = np.einsum("dpk,dp->dk", jacobian, r)
-        normal = np.einsum("dpk,dpl->dkl", jacobian, jacobian)
-        diagonal = np.einsum("dkk->dk", normal)
-        normal = normal + (damping[:, None] * diagonal + _TINY)[:, :, None] * directions
-        usable = np.abs(np.linalg.det(normal)) > _TINY
-        normal[~usable] = directions
-        step = np.where(usable[:, None], np.linalg.solve(normal, gradient[..., None])[..., 0], 0.0)
-        tried = np.clip(shape - step, *ends)
-        r_tried = residuals(tried)
-        sse_tried = np.sum(r_tried * r_tried, axis=1)
-        better = sse_tried < sse
-        shape[better], r[better], sse[better] = tried[better], r_tried[better], sse_tried[better]
-        damping = np.where(better, damping / 5, damping * 10)
-    return shape
+def basis(family: str, x: Floats, shape: Floats) -> Floats:
+    """Return s(x; θ), (D, P), for shapes (D, dimensions) and x (P,)."""
+    x = np.ascontiguousarray(x, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        log_x = np.log(x)
+    return np.asarray(_on_grid(CODES[family], x, log_x, np.ascontiguousarray(shape)))
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """What of the data the closed form needs; ``y`` is taken about ``origin`` to keep digits."""
+@njit(cache=True, nogil=True, inline="always")
+def _expit(z):  # type: ignore[no-untyped-def]
+    if z >= 0:
+        return 1.0 / (1.0 + np.exp(-z))
+    e = np.exp(z)
+    return e / (1.0 + e)
 
-    w: Floats  # (D, P)
-    wy: Floats  # (D, P)
-    sw: Floats  # (D, 1)
-    sy: Floats
-    syy: Floats
-    origin: Floats  # (D, 1)
 
-    @classmethod
-    def of(cls, y: Floats, w: Floats) -> _Moments:
-        sw = np.maximum(w.sum(axis=1, keepdims=True), _TINY)
-        origin = (w * y).sum(axis=1, keepdims=True) / sw
-        centred = y - origin
-        wy = w * centred
-        return cls(
-            w,
-            wy,
-            sw,
-            wy.sum(axis=1, keepdims=True),
-            (wy * centred).sum(axis=1, keepdims=True),
-            origin,
-        )
+@njit(cache=True, nogil=True)
+def _value(code, x, log_x, shape, s):  # type: ignore[no-untyped-def]
+    """s at one shape."""
+    if code == 0:
+        rate = np.exp(-shape[0])
+        for p in range(x.size):
+            s[p] = -np.expm1(-x[p] * rate)
+    elif code == 1:
+        power = np.exp(shape[1])
+        for p in range(x.size):
+            s[p] = _expit((log_x[p] - shape[0]) * power) if x[p] > 0 else 0.0
+    elif code == 2:
+        k = np.exp(shape[0])
+        for p in range(x.size):
+            s[p] = _expit((x[p] - shape[1]) * k)
+    else:
+        for p in range(x.size):
+            s[p] = -np.exp(-shape[0] * log_x[p]) if x[p] > 0 else -np.inf
 
-    def profile(self, s: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return (sse, low, high − low), each (D, G), for basis values (G, P) or (D, G, P)."""
-        ws, wss, wsy = _dot(s, self.w), _dot(s * s, self.w), _dot(s, self.wy)
-        css = wss - ws * ws / self.sw
-        csy = wsy - ws * self.sy / self.sw
+
+@njit(cache=True, nogil=True)
+def _slopes(code, x, log_x, shape, s, d):  # type: ignore[no-untyped-def]
+    """∂s/∂θ at one shape, where s is known."""
+    if code == 0:
+        rate = np.exp(-shape[0])
+        for p in range(x.size):
+            d[0, p] = -(1.0 - s[p]) * x[p] * rate
+    elif code == 1:
+        power = np.exp(shape[1])
+        for p in range(x.size):
+            bend = s[p] * (1.0 - s[p])
+            d[0, p] = -power * bend
+            d[1, p] = (log_x[p] - shape[0]) * power * bend if x[p] > 0 else 0.0
+    elif code == 2:
+        k = np.exp(shape[0])
+        for p in range(x.size):
+            bend = s[p] * (1.0 - s[p])
+            d[0, p] = (x[p] - shape[1]) * k * bend
+            d[1, p] = -k * bend
+    else:
+        for p in range(x.size):
+            d[0, p] = -log_x[p] * s[p]
+
+
+@njit(cache=True, nogil=True)
+def _on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
+    out = np.empty((grid.shape[0], x.size))
+    for g in range(grid.shape[0]):
+        _value(code, x, log_x, grid[g], out[g])
+    return out
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _line(s, y, w, origin, low):  # type: ignore[no-untyped-def]
+    """low, slope and sum of squares at one s; y and low are taken about ``origin``."""
+    sw = 0.0
+    ws = 0.0
+    wss = 0.0
+    wy = 0.0
+    wsy = 0.0
+    for p in range(s.size):
+        sw += w[p]
+        ws += w[p] * s[p]
+        wss += w[p] * s[p] * s[p]
+        wy += w[p] * (y[p] - origin)
+        wsy += w[p] * s[p] * (y[p] - origin)
+    if np.isnan(low):
+        css = wss - ws * ws / sw
+        csy = wsy - ws * wy / sw
         # Where s hardly varies over the data, rounding decides: such a shape explains nothing.
-        usable = css > 1e-12 * np.maximum(wss, _TINY)
-        slope = np.where(usable, np.maximum(csy, 0.0) / np.where(usable, css, 1.0), 0.0)
-        cyy = self.syy - self.sy * self.sy / self.sw
-        low = self.origin + (self.sy - slope * ws) / self.sw
-        return cyy - slope * (2 * csy - slope * css), low, slope
+        slope = max(csy, 0.0) / css if css > 1e-12 * wss else 0.0
+        base = (wy - slope * ws) / sw
+    else:
+        base = low - origin
+        slope = max(wsy - base * ws, 0.0) / wss if wss > 0 else 0.0
+    sse = 0.0
+    for p in range(s.size):
+        r = base + slope * s[p] - (y[p] - origin)
+        sse += w[p] * r * r
+    return base + origin, slope, sse
 
 
-def _dot(s: Floats, v: Floats) -> Floats:
-    """Σ_p s v for s (G, P) or (D, G, P) and v (D, P)."""
-    return v @ s.T if s.ndim == 2 else np.asarray((s @ v[..., None])[..., 0])
+@njit(cache=True, nogil=True)
+def _solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, strides, counts, lo, hi, robust, out):  # type: ignore[no-untyped-def]
+    size = x.size
+    w = np.empty(size)
+    for d in range(first, last):
+        y = ys[d] if ys.shape[0] > 1 else ys[0]
+        weight = ws[d] if ws.shape[0] > 1 else ws[0]
+        w[:] = weight
+        _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out[d])
+        if robust:
+            r = np.empty(size)
+            for _ in range(_ROUNDS):
+                before = out[d, 4]
+                _value(code, x, log_x, out[d, 4:], r)
+                for p in range(size):
+                    r[p] = out[d, 0] + out[d, 1] * r[p] - y[p]
+                scale = _MAD * np.median(np.abs(r[weight > 0]))
+                if scale <= 0:
+                    break
+                for p in range(size):
+                    w[p] = weight[p] * min(1.0, _HUBER * scale / max(abs(r[p]), 1e-300))
+                _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out[d])
+                if abs(out[d, 4] - before) < 1e-9 * (hi[0] - lo[0]):
+                    break
+
+
+@njit(cache=True, nogil=True)
+def _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out):  # type: ignore[no-untyped-def]
+    """The best of Levenberg–Marquardt from the grid's best local minima, into ``out``."""
+    sw = 0.0
+    wy = 0.0
+    for p in range(x.size):
+        sw += w[p]
+        wy += w[p] * y[p]
+    if sw <= 0:
+        out[:] = 0.0
+        out[3] = 3
+        return
+    origin = wy / sw
+    points = grid.shape[0]
+    sse = np.empty(points)
+    for g in range(points):
+        sse[g] = _line(grid_s[g], y, w, origin, low)[2]
+    found = False
+    used = np.zeros(points, dtype=np.bool_)
+    shape = np.empty(grid.shape[1])
+    for _ in range(_STARTS):
+        best = -1
+        for g in range(points):
+            if used[g] or (best >= 0 and sse[g] >= sse[best]):
+                continue
+            minimum = True
+            for k in range(strides.size):
+                position = (g // strides[k]) % counts[k]
+                if position > 0 and sse[g - strides[k]] < sse[g]:
+                    minimum = False
+                if position < counts[k] - 1 and sse[g + strides[k]] < sse[g]:
+                    minimum = False
+            if minimum:
+                best = g
+        if best < 0:
+            break
+        used[best] = True
+        shape[:] = grid[best]
+        status, base, slope, value = _descend(code, x, log_x, y, w, origin, low, lo, hi, shape)
+        if not found or value < out[2]:
+            out[0], out[1], out[2], out[3] = base, slope, value, status
+            out[4:] = shape
+            found = True
+
+
+@njit(cache=True, nogil=True)
+def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[no-untyped-def]
+    """Levenberg–Marquardt on the shape, the line projected out; ``shape`` is moved to the minimum."""
+    size, dims = x.size, shape.size
+    s = np.empty(size)
+    tried_s = np.empty(size)
+    d = np.empty((dims, size))
+    tried = np.empty(dims)
+    gradient = np.empty(dims)
+    normal = np.empty((dims, dims))
+    step = np.empty(dims)
+    _value(code, x, log_x, shape, s)
+    base, slope, sse = _line(s, y, w, origin, low)
+    damping = 1e-3
+    converged = False
+    for _ in range(_STEPS):
+        if slope <= 0:
+            return 2, base, slope, sse
+        _slopes(code, x, log_x, shape, s, d)
+        _project(d, s, w, np.isnan(low))
+        for k in range(dims):
+            total = 0.0
+            for p in range(size):
+                total += w[p] * d[k, p] * (base + slope * s[p] - y[p])
+            gradient[k] = slope * total
+            for m in range(k + 1):
+                total = 0.0
+                for p in range(size):
+                    total += w[p] * d[k, p] * d[m, p]
+                normal[k, m] = normal[m, k] = slope * slope * total
+        moved = False
+        stuck = True
+        for k in range(dims):
+            outward = (shape[k] <= lo[k] and gradient[k] > 0) or (shape[k] >= hi[k] and gradient[k] < 0)
+            if outward:  # on a bound, and downhill lies beyond it: hold this one
+                gradient[k] = 0.0
+                for m in range(dims):
+                    normal[k, m] = normal[m, k] = 0.0
+                normal[k, k] = 1.0
+            # The gradient's share of what is left of the residuals: the cosine of their angle.
+            if abs(gradient[k]) > 1e-9 * np.sqrt(normal[k, k] * sse) + 1e-300:
+                stuck = False
+        if stuck:
+            converged = True
+            break
+        for _ in range(40):
+            if dims == 1:
+                step[0] = gradient[0] / (normal[0, 0] * (1 + damping) + 1e-300)
+            else:
+                a, b = normal[0, 0] * (1 + damping) + 1e-300, normal[1, 1] * (1 + damping) + 1e-300
+                c = normal[0, 1]
+                det = a * b - c * c
+                step[0] = (b * gradient[0] - c * gradient[1]) / det
+                step[1] = (a * gradient[1] - c * gradient[0]) / det
+            for k in range(dims):
+                tried[k] = min(max(shape[k] - step[k], lo[k]), hi[k])
+            _value(code, x, log_x, tried, tried_s)
+            tried_base, tried_slope, tried_sse = _line(tried_s, y, w, origin, low)
+            if tried_sse < sse:
+                moved = True
+                break
+            damping *= 8.0
+        if not moved:
+            converged = True  # nothing better in any direction that rounding can tell
+            break
+        gain = sse - tried_sse
+        shape[:] = tried
+        s, tried_s = tried_s, s
+        base, slope, sse = tried_base, tried_slope, tried_sse
+        damping = max(damping / 8.0, 1e-12)
+        if gain <= 1e-15 * sse:
+            converged = True
+            break
+    for k in range(dims):
+        margin = 1e-3 * (hi[k] - lo[k])
+        if shape[k] < lo[k] + margin or shape[k] > hi[k] - margin:
+            return 1, base, slope, sse
+    return (0 if slope > 0 else 2) if converged else 3, base, slope, sse
+
+
+@njit(cache=True, nogil=True)
+def _project(d, s, w, free):  # type: ignore[no-untyped-def]
+    """Take out of each row of d what 1 and s (or s alone) explain of it."""
+    size = s.size
+    sw = 0.0
+    ws = 0.0
+    wss = 0.0
+    for p in range(size):
+        sw += w[p]
+        ws += w[p] * s[p]
+        wss += w[p] * s[p] * s[p]
+    for k in range(d.shape[0]):
+        wd = 0.0
+        wsd = 0.0
+        for p in range(size):
+            wd += w[p] * d[k, p]
+            wsd += w[p] * s[p] * d[k, p]
+        if free:
+            css = wss - ws * ws / sw
+            along = (wsd - ws * wd / sw) / css if css > 0 else 0.0
+            mean = (wd - along * ws) / sw
+        else:
+            along = wsd / wss if wss > 0 else 0.0
+            mean = 0.0
+        for p in range(size):
+            d[k, p] -= mean + along * s[p]
