@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -11,7 +11,18 @@ from click.core import ParameterSource
 from isolaw.cli.common import constants, note, pairs, print_json
 
 # Options that fit curves; ready-made points have none.
-_RUNS_ONLY = {"metric", "eval_set", "setting", "fixed", "curve", "records", "bootstrap", "seed", "figures"}
+_RUNS_ONLY = {
+    "metric",
+    "eval_set",
+    "setting",
+    "fixed",
+    "method",
+    "curve",
+    "records",
+    "bootstrap",
+    "seed",
+    "figures",
+}
 
 
 @click.command()
@@ -41,14 +52,25 @@ _RUNS_ONLY = {"metric", "eval_set", "setting", "fixed", "curve", "records", "boo
     help="Use only runs with this, as problems_per_batch=32 or lr=0.02.",
 )
 @click.option(
-    "--curve", type=click.Choice(["exp", "hill"]), default="exp", show_default=True, help="Learning curve."
+    "--method",
+    type=click.Choice(["surface", "paper"]),
+    default="surface",
+    show_default=True,
+    help="n* from a smooth surface over n, or as in arXiv 2603.12151 from the highest curve.",
+)
+@click.option(
+    "--curve",
+    type=click.Choice(["auto", "exp", "hill", "power"]),
+    default="auto",
+    show_default=True,
+    help="Learning curve; auto: by AICc (surface), exp (paper).",
 )
 @click.option(
     "--records",
-    default="0.005",
+    default="auto",
     show_default=True,
     metavar="WIDTH|off",
-    help="Bin width of record points; off fits all checkpoints.",
+    help="Bin width of record points, off for all checkpoints; auto: off (surface), 0.005 (paper).",
 )
 @click.option(
     "--bootstrap", type=click.IntRange(0, 10_000), default=400, show_default=True, help="Draws; 0 for none."
@@ -111,6 +133,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
         eval_set=options["eval_set"],
         setting=options["setting"],
         fixed=constants(options["fixed"], "--fixed"),
+        method=options["method"],
         curve=options["curve"],
         records=records,
         bootstrap=options["bootstrap"],
@@ -164,13 +187,15 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
         click.echo(f"Law: {options['out']} (it names n*(C), but no curves: isolaw predict needs runs)")
 
 
-def _records(text: str) -> float | None:
+def _records(text: str) -> float | Literal["auto", "off"]:
+    if text == "auto":
+        return "auto"
     if text == "off":
-        return None
+        return "off"
     try:
         return float(text)
     except ValueError:
-        raise click.UsageError(f"--records {text!r}: accepted: a width, as 0.005, or off") from None
+        raise click.UsageError(f"--records {text!r}: accepted: a width, as 0.005, auto, or off") from None
 
 
 def _check_out(out: str | None) -> None:

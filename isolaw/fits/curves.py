@@ -2,7 +2,7 @@
 
     exp    R(C) = A − (A − R0) · exp(−C / τ)                saturating exponential
     hill   R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)       ScaleRL, arXiv 2510.13786
-    power  R(C) = 1 − e^E · C^(−K)                          Tan et al., arXiv 2509.25300: log(1 − R) = E − K log C
+    power  R(C) = 1 − e^E · C^(−K)                          Tan et al., arXiv 2509.25300
 
 The first two are R0 · (1 − s) + A · s with s rising from 0 at C = 0 to 1, so R0 and A are linear given
 the shape (`isolaw.fits.solve`); the third has its ceiling at 1 and says nothing of C = 0.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits import frontier as frontiers
-from isolaw.fits.bootstrap import seeds_are_shared
+from isolaw.fits.bootstrap import Unit
 from isolaw.fits.curves import Curves
-from isolaw.fits.frontier import Crossover, Frontier
+from isolaw.fits.frontier import Crossover, Frontier, Path
 from isolaw.fits.logistic import Logistic
-from isolaw.fits.quantity import REFUSED, Quantity, from_draws
+from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, from_draws
 from isolaw.fits.select import Configuration, Selection
 
 # The plateau is stated only if the law has come this close to it (in doublings of n) where measured.
@@ -27,21 +28,21 @@ _A_RISE = 1e-6
 
 
 def parameters(
-    frontier: Frontier,
+    path: Path,
     x: NDArray[np.float64],
     law: Logistic | None,
-    verdict: str,
+    comparison: Mapping[str, Any],
     warnings: list[str],
 ) -> dict[str, Quantity]:
     """Return b, L, k, x0 and the level of saturation; add to ``warnings`` why a level is not stated."""
     if law is None:
         warnings.append("no law was fitted: at no compute is n* more than a bound")
         return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
-    known = np.flatnonzero(~frontier.censored[0])
-    distinct = np.unique(frontier.strict[0][known]).size
+    known = np.flatnonzero(~path.censored[0])
+    varies = float(np.ptp(path.log2_n[0, known])) > 0
     floor_seen = known[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
-    saturation = _saturation(frontier, x, law, verdict, warnings)
-    shape_known = not law.on_bound[0] and distinct > 1 and law.L[0] > 0
+    saturation = _saturation(path, x, law, comparison, warnings)
+    shape_known = not law.on_bound[0] and varies and law.L[0] > 0
     rise_known = shape_known and floor_seen and saturation.status == "ok"
     return {
         "b": from_draws(law.b[0], law.b[1:], "ok" if shape_known and floor_seen else "upper_bound"),
@@ -53,53 +54,66 @@ def parameters(
 
 
 def _saturation(
-    frontier: Frontier, x: NDArray[np.float64], law: Logistic, verdict: str, warnings: list[str]
+    path: Path,
+    x: NDArray[np.float64],
+    law: Logistic,
+    comparison: Mapping[str, Any],
+    warnings: list[str],
 ) -> Quantity:
     """The n at which the law levels off, stated only where the data show it level off.
 
-    If the frontier ends at the grid's largest n, with its neighbour measured, that n is a lower bound.
+    If the frontier ends at the grid's largest n, that n is a lower bound. If n* rises and levelling off is
+    not shown, n* at the largest compute bounds the level from below.
     """
-    strict, top = frontier.strict, frontier.levels.size - 1
-    if strict[0, -1] == top and not frontier.alone[0, -1]:
-        drawn = frontier.levels[strict[1:, -1]]
-        return from_draws(float(frontier.levels[top]), drawn, "lower_bound", frontier.levels)
-    reason = _not_level(frontier, x, law, verdict)
-    if reason:
-        warnings.append(f"no saturation level is stated: {reason}")
+    last = path.n[:, -1]
+    if path.at_top[0, -1]:
+        return from_draws(float(path.levels[-1]), last[1:], "lower_bound", path.levels)
+    reason = _not_level(path, x, law, comparison)
+    if not reason:
+        plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
+        return from_draws(plateau[0], plateau[1:])
+    warnings.append(f"no saturation level is stated: {reason}")
+    if not _rises(comparison) or path.censored[0, -1]:
         return REFUSED
-    plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
-    return from_draws(plateau[0], plateau[1:])
+    return from_draws(float(path.n[0, -1]), last[1:], "lower_bound")
 
 
-def _not_level(frontier: Frontier, x: NDArray[np.float64], law: Logistic, verdict: str) -> str:
+def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Mapping[str, Any]) -> str:
     """Why the data do not show n* level off inside the grid; empty if they do."""
-    largest = math.log2(frontier.levels[-1])
-    if verdict != "logistic":
+    largest = math.log2(path.levels[-1])
+    if not _rises(comparison):
         return "along the frontier a constant n does as well as the law, or no law holds"
-    if frontier.compute[-1] < 2 * frontier.compute[0]:
+    if path.compute[-1] < 2 * path.compute[0]:
         return "the runs span less than a factor of two in compute"
-    if frontier.censored[0, -1]:
+    if path.censored[0, -1]:
         return "at the largest compute n* is only a bound"
-    if not _rests(frontier, x):
+    laws = comparison.get("laws")
+    if laws is None and not _rests(path, x):
         return "n* has not kept its last level for longer than it kept those before"
-    near = law.plateau[0] - law(x)[0][~frontier.censored[0]] < _FLAT_WITHIN
+    if laws is not None and laws["logistic"]["aic"] > min(laws["power"]["aic"], laws["linear"]["aic"]) - 2:
+        return "a law that rises without end fits the rewards as well"
+    near = law.plateau[0] - law(x)[0][~path.censored[0]] < _FLAT_WITHIN
     if int(near.sum()) < _LEAST_ON_PLATEAU:
         return "the law is still rising at the largest compute"
     if law.plateau[0] > largest - _FLAT_WITHIN:
-        return f"the law levels off at the grid's largest n, {frontier.levels[-1]}"
+        return f"the law levels off at the grid's largest n, {path.levels[-1]}"
     beyond = float(np.mean(law.plateau[1:] > largest)) if law.plateau.size > 1 else 0.0
     if beyond > _DRAWS_BEYOND:
-        return f"in {beyond:.0%} of draws n* passes the grid's largest n, {frontier.levels[-1]}"
+        return f"in {beyond:.0%} of draws n* passes the grid's largest n, {path.levels[-1]}"
     return ""
 
 
-def _rests(frontier: Frontier, x: NDArray[np.float64]) -> bool:
+def _rises(comparison: Mapping[str, Any]) -> bool:
+    return comparison["verdict"] in ("logistic", "power", "linear")
+
+
+def _rests(path: Path, x: NDArray[np.float64]) -> bool:
     """Whether the last level of n* lasts at least twice as long as a rise to the next one would take.
 
     A stair of a staircase is flat, too. What a doubling of n takes in x is seen on the stairs before.
     """
-    log_n = np.log2(frontier.levels)
-    strict = frontier.strict[0]
+    log_n = np.log2(path.levels)
+    strict = np.searchsorted(log_n, path.log2_n[0] - 1e-9)
     changes = np.flatnonzero(np.diff(strict)) + 1
     if not changes.size:
         return True
@@ -121,34 +135,63 @@ def grid_entry(c: Configuration) -> dict[str, Any]:
     }
 
 
-def frontier_entries(frontier: Frontier, scale: float, draws: int) -> list[dict[str, Any]]:
+def frontier_entries(frontier: Frontier, path: Path, scale: float, draws: int) -> list[dict[str, Any]]:
     """Return the frontier's points; ``scale`` turns compute into x."""
     levels = frontier.levels
+    band = simultaneous(path) if draws else None
     out = []
     for i, compute in enumerate(frontier.compute):
-        below, above = bool(frontier.below[0, i]), bool(frontier.above[0, i])
+        below, above = bool(path.below[0, i]), bool(path.above[0, i])
         status: Any = "ok"
         if below or above:
             status = "not_identified" if below and above else "lower_bound" if below else "upper_bound"
-        strict = int(levels[frontier.strict[0, i]])
         reasons = []
-        if strict in (levels[0], levels[-1]):
+        if np.isclose(path.log2_n[0, i], np.log2([levels[0], levels[-1]])).any():
             reasons.append("grid edge")
-        if frontier.alone[0, i]:
+        if (below and not path.at_top[0, i]) or (above and path.log2_n[0, i] > np.log2(levels[0]) + 1e-9):
             reasons.append("a neighbouring n was not measured here")
-        sampled = levels[frontier.strict[1:, i]] if draws else None
+        n_star = from_draws(float(np.exp2(path.log2_n[0, i])), path.n[1:, i] if draws else None, status)
         out.append(
             {
                 "x": float(compute * scale),
-                "n_star": from_draws(float(strict), sampled, status, levels).to_dict(),
-                "n_star_strict": strict,
+                "n_star": n_star.to_dict(),
+                "band": None if band is None else [_end(v) for v in band[:, i]],
+                "n_star_strict": int(levels[frontier.strict[0, i]]),
                 "n_star_tolerance": int(levels[frontier.tolerance[0, i]]),
-                "reward": from_draws(float(frontier.best[0, i]), frontier.best[1:, i]).to_dict(),
+                "reward": from_draws(float(path.reward[0, i]), path.reward[1:, i]).to_dict(),
                 "censored": below or above,
                 "censored_by": reasons,
             }
         )
     return out
+
+
+def simultaneous(path: Path) -> NDArray[np.float64]:
+    """Return the band that holds 95 % of drawn n*(C) at every C at once, (2, X); ±inf where it is open.
+
+    It is the narrowest family of equal-tailed pointwise quantiles with that share; what is not known in a
+    draw breaks no band.
+    """
+    draws = np.sort(path.n[1:], axis=0)  # NaN last
+    counts = np.sum(~np.isnan(draws), axis=0)
+    n = path.n[1:]
+    low, high = 0.0, 1 - LEVEL
+    band = np.array([])
+    for _ in range(12):
+        tail = (low + high) / 4  # half of the middle of [low, high]
+        index = np.maximum(np.floor(tail * counts).astype(int), 0)
+        columns = np.arange(draws.shape[1])
+        lower = draws[index, columns]
+        upper = draws[np.maximum(counts - 1 - index, 0), columns]
+        broken = np.mean(np.any((n < lower) | (n > upper), axis=1))
+        if broken <= 1 - LEVEL or not band.size:
+            band = np.where(counts == 0, [[-np.inf], [np.inf]], [lower, upper])
+        low, high = ((low + high) / 2, high) if broken <= 1 - LEVEL else (low, (low + high) / 2)
+    return band
+
+
+def _end(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def crossover_entries(
@@ -192,45 +235,55 @@ def curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:
             name: from_draws(float(v[0]), v[1:], "ok" if name == "R0" else status).to_dict()
             for name, v in values.items()
         },
+        "ceiling": "open" if curve.open_ended[0] else "seen",
         "rms": float(curve.rms[0]),
         "measured": list(c.measured),
     }
 
 
-def unit(configurations: list[Configuration]) -> str:
+def unit(resampled: Unit, configurations: list[Configuration]) -> str:
     """What the draws resample, in words."""
-    if seeds_are_shared(configurations):
-        return "run (a seed's runs together, over all configurations)"
-    if min(c.runs for c in configurations) > 1:
-        return "run (within its configuration)"
-    return "block of residuals, where there is one run"
+    if resampled == "block":
+        return "block of residuals, where there is one run"
+    if resampled == "lack of fit":
+        return "run (its distance from a smooth surface over n, where there is one run)"
+    return (
+        f"run ({sum(c.runs for c in configurations)} runs; what a seed shares, and what a run has of its own)"
+    )
 
 
 def warnings_of(
     selection: Selection,
-    configurations: list[Configuration],
+    resampled: Unit,
+    path: Path,
     frontier: Frontier,
     document: dict[str, Any],
     scale: float,
 ) -> list[str]:
     """Return what a reader must know before believing the numbers, the gravest first."""
     out = []
+    configurations = selection.configurations
     single = [c for c in configurations if c.runs == 1]
-    if len(single) == len(configurations):
+    if resampled == "block":
         out.append("one seed per configuration: intervals leave out the variation between seeds")
-    elif single:
+    elif resampled == "lack of fit":
         out.append(
-            f"one seed only, whose variation intervals leave out: {', '.join(c.label for c in single)}"
+            "one seed per configuration: the variation between runs is taken from how they scatter about a "
+            "smooth function of n"
         )
+    elif single:
+        out.append(f"one seed only, taken to vary as the others do: {', '.join(c.label for c in single)}")
     top = int(frontier.levels[-1])
-    at_top = frontier.compute[frontier.strict[0] == frontier.levels.size - 1] * scale
+    at_top = frontier.compute[path.at_top[0]] * scale
     symbol = "M" if selection.setting == "fixed-b" else "C"
     if at_top.size:
         out.append(
             f"n = {top} is the grid's edge: from {symbol} = {at_top.min():.3g} the frontier is at the "
             "largest n, so n* there is a lower bound; add runs with larger n"
         )
-    alone = frontier.compute[frontier.alone[0]] * scale
+    lower = path.below[0] & ~path.at_top[0]
+    upper = path.above[0] & (path.log2_n[0] > np.log2(frontier.levels[0]) + 1e-9)
+    alone = frontier.compute[lower | upper] * scale
     if alone.size:
         out.append(
             f"censored at {alone.size} of {frontier.compute.size} points ({symbol} = {alone.min():.3g} to "
@@ -241,8 +294,8 @@ def warnings_of(
     flat: list[str] = []
     rising: list[str] = []
     for k in document["curves"]:
-        if k["A"]["status"] != "ok":
-            kind = rising if k["A"]["value"] - k["R0"]["value"] > _A_RISE else flat
+        if k["ceiling"] != "seen":
+            kind = flat if "A" in k and k["A"]["value"] - k["R0"]["value"] <= _A_RISE else rising
             kind.append(f"B_p = {k['problems_per_batch']}, n = {k['rollouts_per_problem']}")
     if rising:
         out.append(f"still rising at the end, so the ceiling A is not determined: {'; '.join(rising)}")
@@ -260,11 +313,12 @@ def warnings_of(
             'percent are divided with --derive, as "score=accuracy/100"'
         )
     misfit = document["comparison"]["curves"]
-    better = min(("exp", "hill"), key=lambda name: misfit[name])
-    if misfit[better] < _CLEARLY * misfit[document["curve"]]:
+    rms = {name: misfit[name]["rms"] for name in ("exp", "hill")}
+    better, used = min(rms, key=lambda name: rms[name]), rms.get(document["curve"])
+    if used is not None and rms[better] < _CLEARLY * used:
         out.append(
-            f"--curve {better} fits the checkpoints better (rms {misfit[better]:.4f}; "
-            f"{document['curve']}: {misfit[document['curve']]:.4f})"
+            f"--curve {better} fits the checkpoints better (rms {rms[better]:.4f}; "
+            f"{document['curve']}: {used:.4f})"
         )
     if document["bootstrap"]["failed"]:
         out.append(

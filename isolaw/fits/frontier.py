@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.curves import Curves
 from isolaw.fits.select import Configuration, Floats
+from isolaw.fits.surface import Ridge
 
 TOLERANCE = 0.005
 POINTS = 50
@@ -57,6 +58,61 @@ class Frontier:
     def best(self) -> Floats:
         """The reward on the frontier, (1 + D, X)."""
         return np.asarray(self.reward.max(axis=1))
+
+
+@dataclass(frozen=True)
+class Path:
+    """n*(C) of 1 + D draws, by either method: what laws are fitted to.
+
+    Attributes
+    ----------
+    compute
+        (X,).
+    levels
+        measured n, ascending, (N,).
+    log2_n, reward
+        log2 n* and the reward there, (1 + D, X).
+    below, above
+        where n* is only a lower (upper) bound, (1 + D, X); both: it is not known.
+    """
+
+    compute: Floats
+    levels: NDArray[np.int64]
+    log2_n: Floats
+    reward: Floats
+    below: NDArray[np.bool_]
+    above: NDArray[np.bool_]
+
+    @property
+    def censored(self) -> NDArray[np.bool_]:
+        """Where n* is only a bound, (1 + D, X)."""
+        return self.below | self.above
+
+    @property
+    def at_top(self) -> NDArray[np.bool_]:
+        """Where n* is the largest n of the grid, (1 + D, X)."""
+        return self.below & ~self.above & (self.log2_n >= np.log2(self.levels[-1]) - 1e-9)
+
+    @property
+    def n(self) -> Floats:
+        """n*, with ±inf where it is a bound on that side and NaN where it is not known, (1 + D, X)."""
+        n = np.exp2(self.log2_n)
+        n = np.where(self.below & ~self.above, np.inf, np.where(self.above & ~self.below, -np.inf, n))
+        return np.where(self.below & self.above, np.nan, n)
+
+
+def strict_path(frontier: Frontier) -> Path:
+    """Return the measured n with the highest curve: the paper's n*."""
+    f = frontier
+    log2_n = np.log2(f.levels)[f.strict]
+    return Path(f.compute, f.levels, log2_n, f.best, f.below, f.above)
+
+
+def ridge_path(frontier: Frontier, ridge: Ridge) -> Path:
+    """Return the surface's ridge; where it is not defined, the envelope, as not known."""
+    log2_n = np.where(np.isnan(ridge.log2_n), np.log2(frontier.levels)[frontier.strict], ridge.log2_n)
+    reward = np.where(np.isnan(ridge.reward), frontier.best, ridge.reward)
+    return Path(frontier.compute, frontier.levels, log2_n, reward, ridge.below, ridge.above)
 
 
 def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
@@ -144,42 +200,37 @@ def crossovers(configurations: list[Configuration], curves: list[Curves], first:
     In the joint setting an n is represented by the best of its B_p.
     """
     levels = np.unique([c.rollouts_per_problem for c in configurations])
-    spans = []
+    spans, best = [], []
+    ends = sorted({first, *(end for c in configurations for end in c.measured if end > 0)})
+    compute = np.union1d(np.geomspace(ends[0], ends[-1], _SEARCH), ends)
     for n in levels:
-        members = [c for c in configurations if c.rollouts_per_problem == n]
-        low = min(c.measured[0] for c in members)
-        spans.append((max(low, first) if low == 0 else low, max(c.measured[1] for c in members)))
+        members = [i for i, c in enumerate(configurations) if c.rollouts_per_problem == n]
+        low = min(configurations[i].measured[0] for i in members)
+        spans.append(
+            (max(low, first) if low == 0 else low, max(configurations[i].measured[1] for i in members))
+        )
+        best.append(np.max([curves[i](compute) for i in members], axis=0))
     out = []
     for i, a in enumerate(levels):
         for j in range(i + 1, levels.size):
-            pair = [k for k, c in enumerate(configurations) if c.rollouts_per_problem in (a, levels[j])]
-            chosen, fitted = [configurations[k] for k in pair], [curves[k] for k in pair]
+            lead = best[j] - best[i]
             low, high = max(spans[i][0], spans[j][0]), min(spans[i][1], spans[j][1])
             shared = (low, high) if high > low else None
-            draws = _overtaken(chosen, fitted, low, high) if shared else np.full(curves[0].A.size, np.nan)
+            draws = _overtaken(compute, lead, low, high) if shared else np.full(len(lead), np.nan)
             either = min(spans[i][0], spans[j][0]), max(spans[i][1], spans[j][1])
-            beyond = float(_overtaken(chosen, fitted, *either)[0])
+            beyond = float(_overtaken(compute, lead[:1], *either)[0])
             out.append(Crossover(int(a), int(levels[j]), shared, draws, beyond))
     return out
 
 
-def _overtaken(configurations: list[Configuration], curves: list[Curves], low: float, high: float) -> Floats:
-    """The last x in [low, high] at which the larger n overtakes the smaller, per draw."""
-    compute = np.geomspace(low, high, _SEARCH)
-    levels = sorted({c.rollouts_per_problem for c in configurations})
-    reward = [
-        np.max(
-            [k(compute) for c, k in zip(configurations, curves, strict=True) if c.rollouts_per_problem == n],
-            axis=0,
-        )
-        for n in levels
-    ]
-    lead = reward[1] - reward[0]
+def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
+    """The last x in [low, high] at which a lead (1 + D, X) becomes positive, per draw."""
+    inside = (compute >= low * (1 - 1e-12)) & (compute <= high * (1 + 1e-12))
+    log, lead = np.log(compute[inside]), lead[:, inside]
     crossing = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)
-    last = _SEARCH - 2 - crossing[:, ::-1].argmax(axis=1)
+    last = log.size - 2 - crossing[:, ::-1].argmax(axis=1)
     rows = np.arange(len(lead))
     before, after = lead[rows, last], lead[rows, last + 1]
     share = np.where(crossing.any(axis=1), before / np.where(before == after, 1.0, before - after), 0.0)
-    log = np.log(compute)
     found = np.exp(log[last] + share * (log[last + 1] - log[last]))
     return np.where(crossing.any(axis=1), found, np.where(lead[:, -1] >= 0, -np.inf, np.inf))

@@ -1,12 +1,17 @@
-"""From runs to a law, the paper's way (arXiv 2603.12151, section 4), and its bootstrap.
+"""From runs to a law, with every step repeated in every draw.
 
-record points → learning curves → frontier → n*(C) → law; every draw repeats all of it.
+    surface  learning curves → smooth surface over log n → ridge n*(C) → law     (the default)
+    paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
+
+Both are computed from the same curves' frontier; they differ in what is fitted (all checkpoints, or records),
+and in where n* comes from: the argmax of a surface that all configurations inform, or the highest curve.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,19 +21,22 @@ from numpy.typing import NDArray
 from isolaw.errors import InputError, Refused
 from isolaw.fits import document as doc
 from isolaw.fits import frontier as frontiers
-from isolaw.fits.bootstrap import resample, stream, weights_of_runs
-from isolaw.fits.compare import rules
+from isolaw.fits.bootstrap import Sample, indices, resample
+from isolaw.fits.compare import Fitted, fit_laws, preferred, refit, regret, rules, summary
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
-from isolaw.fits.frontier import Frontier
+from isolaw.fits.frontier import Path
 from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
-from isolaw.fits.records import WIDTH
+from isolaw.fits.records import WIDTH, record_mask
 from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, select
+from isolaw.fits.surface import Surface, fit_surface
 from isolaw.runs import Runs
 
+METHODS = ("surface", "paper")
 DRAWS = 400
 MOST_DRAWS = 10_000
 _MOST_FAILED = 0.05  # above this share the draws that are left are not a fair sample
+_COMPARED = ("exp", "hill")  # families with a start and a ceiling of their own
 
 
 def fit(
@@ -38,8 +46,9 @@ def fit(
     eval_set: str = "validation",
     setting: Setting = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
-    curve: str = "exp",
-    records: float | Literal["off"] | None = WIDTH,
+    method: Literal["surface", "paper"] = "surface",
+    curve: str = "auto",
+    records: float | Literal["auto", "off"] | None = "auto",
     bootstrap: int = DRAWS,
     seed: int = 0,
 ) -> Law:
@@ -55,10 +64,14 @@ def fit(
         ``fixed-bp``, ``fixed-b`` or ``joint``.
     fixed
         what is held, as ``{"problems_per_batch": 32}``; any column or attribute of the runs.
+    method
+        ``surface`` or ``paper`` (see the module).
     curve
-        ``exp`` or ``hill``.
+        ``exp``, ``hill``, ``power``, or ``auto``: for ``surface`` the one of exp and hill with the lower AICc on
+        the rewards, for ``paper`` exp.
     records
-        bin width of record points; ``"off"`` or None fits all checkpoints.
+        bin width of record points; ``"off"`` or None fits all checkpoints; ``auto`` is off for ``surface``
+        and 0.005 for ``paper``.
     bootstrap
         number of draws; 0: no intervals.
     seed
@@ -75,36 +88,43 @@ def fit(
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
     >>> law = isolaw.fit(runs, fixed={"problems_per_batch": 32}, bootstrap=50)
-    >>> law.document["frontier"][-1]["n_star_strict"] in (8, 32, 128, 512)
+    >>> 8 <= law.document["frontier"][-1]["n_star"]["value"] <= 512
     True
     """
-    if curve not in FAMILIES:
-        raise InputError(f"curve {curve!r}: accepted: {', '.join(FAMILIES)}")
-    records = None if records == "off" else records
-    if records is not None and not (math.isfinite(records) and records > 0):
-        raise InputError(f"records {records!r}: accepted: a positive width of reward, or off")
-    if not 0 <= bootstrap <= MOST_DRAWS:
-        raise InputError(f"bootstrap {bootstrap}: accepted: draws up to {MOST_DRAWS}, 0 for none")
+    width = _checked(method, curve, records, bootstrap)
     selection = select(runs, metric, eval_set, setting, fixed)
-    configurations, curves, failed = _fit_all(selection, curve, records, bootstrap, seed)
+    configurations = selection.configurations
+    misfit = _misfit(configurations)
+    if curve == "auto":
+        curve = min(_COMPARED, key=lambda f: misfit[f]["aicc"]) if method == "surface" else "exp"
+    samples, unit = resample(configurations, curve, bootstrap, seed)
+    curves, failed = _fit_all(selection, samples, curve, width)
     low, high = frontiers.supported_range(configurations)
     compute = np.geomspace(low, high, frontiers.POINTS)
-    covered = np.any([c.covers(compute) for c in configurations], axis=0)
-    frontier = frontiers.trace(configurations, curves, compute[covered])
+    compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
+    frontier = frontiers.trace(configurations, curves, compute)
+    surface = _surface(configurations, curves, compute)
+    path = frontiers.strict_path(frontier)
+    if method == "surface":
+        path = frontiers.ridge_path(frontier, surface.ridge())
     scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
     x = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
-    logistic = _fit_law(frontier, x)
+    logistic = _fit_law(path, x)
     comparison = rules(frontier, None if logistic is None else logistic(x)[0])
-    parameters = doc.parameters(frontier, x, logistic, comparison["verdict"], selection.warnings)
+    laws = fit_laws(surface, path) if setting != "joint" and method == "surface" else {}
+    if laws:
+        held_out = _held_out(selection, curve, laws, compute)
+        comparison |= _compared(surface, path, laws, held_out)
+    parameters = doc.parameters(path, x, logistic, comparison, selection.warnings)
     document = {
         "format": FORMAT,
         "setting": setting,
         "fixed": selection.fixed,
         "metric": metric,
         "eval_set": eval_set,
-        "method": "paper",
+        "method": method,
         "curve": curve,
-        "records": records,
+        "records": width,
         "x": {
             "name": "steps" if setting == "fixed-b" else "compute",
             "unit": "steps" if setting == "fixed-b" else "rollouts",
@@ -116,84 +136,172 @@ def fit(
         "n_train_problems": selection.n_train_problems,
         "epochs_seen": selection.epochs_seen,
         "params": {k: q.to_dict() for k, q in parameters.items()},
-        "frontier": doc.frontier_entries(frontier, scale, bootstrap),
+        "frontier": doc.frontier_entries(frontier, path, scale, bootstrap),
         "crossovers": doc.crossover_entries(configurations, curves, low, scale, bootstrap),
         "curves": [doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)],
         "bootstrap": {
-            "unit": doc.unit(configurations),
+            "unit": doc.unit(unit, configurations),
             "draws": bootstrap,
             "failed": sum(failed.values()),
             "reasons": failed,
             "seed": seed,
         },
-        "comparison": {
-            **comparison,
-            "curves": {"basis": "rms of all checkpoints about their curves", **_misfit(configurations)},
-        },
+        "comparison": {**comparison, "curves": misfit},
     }
-    document["warnings"] = doc.warnings_of(selection, configurations, frontier, document, scale)
+    document["warnings"] = doc.warnings_of(selection, unit, path, frontier, document, scale)
     return Law(document, _draws(configurations, curves, logistic))
 
 
+def _checked(method: str, curve: str, records: float | str | None, bootstrap: int) -> float | None:
+    """Refuse what is not an option; return the bin width of record points, None for all checkpoints."""
+    if method not in METHODS:
+        raise InputError(f"method {method!r}: accepted: {', '.join(METHODS)}")
+    if curve not in (*FAMILIES, "auto"):
+        raise InputError(f"curve {curve!r}: accepted: auto, {', '.join(FAMILIES)}")
+    if not 0 <= bootstrap <= MOST_DRAWS:
+        raise InputError(f"bootstrap {bootstrap}: accepted: draws up to {MOST_DRAWS}, 0 for none")
+    if records == "auto":
+        return WIDTH if method == "paper" else None
+    if records in ("off", None):
+        return None
+    if isinstance(records, str) or not (math.isfinite(records) and records > 0):
+        raise InputError(f"records {records!r}: accepted: a positive width of reward, auto, or off")
+    return float(records)
+
+
 def _fit_all(
-    selection: Selection, family: str, records: float | None, draws: int, seed: int
-) -> tuple[list[Configuration], list[Curves], dict[str, int]]:
+    selection: Selection, samples: list[Sample], family: str, width: float | None
+) -> tuple[list[Curves], dict[str, int]]:
     """Fit every curve on the data and on each draw; drop the draws that any curve fails."""
-    kept, samples, flat = [], [], []
-    run_weights = weights_of_runs(selection.configurations, draws, seed)
-    for configuration, run_weight in zip(selection.configurations, run_weights, strict=True):
-        rng = stream(configuration, seed)
-        reward, weights = resample(configuration, family, records, run_weight, rng)
+    configurations = selection.configurations
+    if width is None:
+        return [
+            fit_curves(c.checkpoints, c.mean + s.shift, c.looks[None], family)
+            for c, s in zip(configurations, samples, strict=True)
+        ], {}
+    parts, flat = [], []
+    for c, sample in zip(configurations, samples, strict=True):
+        reward = c.reward + sample.shift[:, indices(c)]
+        weights = _records(c, reward, width)
         if not enough_points(weights[:1])[0]:
             # Its reward hardly rises, which is no reason to leave out what may be the best n.
-            flat.append(configuration.label)
-            reward, weights = resample(configuration, family, None, run_weight, stream(configuration, seed))
-        kept.append(configuration)
-        samples.append((reward, weights))
+            flat.append(c.label)
+            weights = np.ones(reward.shape)
+        parts.append((reward, weights))
     if flat:
         listed = "; ".join(flat)
-        if len(kept) - len(flat) < LEAST_CURVES:
+        if len(configurations) - len(flat) < LEAST_CURVES:
             raise Refused(
                 f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs "
                 f"(these do not: {listed}); longer runs may, and --records off fits all of them"
             )
         selection.warnings.append(f"hardly rises, so all its checkpoints are fitted: {listed}")
-    usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in samples], axis=0)
+    usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in parts], axis=0)
     usable[0] = True
     failed = {"a curve with fewer than 3 points": int((~usable).sum())} if not usable.all() else {}
     if np.mean(~usable) > _MOST_FAILED:
         usable[1:] = False
         selection.warnings.append("no intervals: too many draws failed; more seeds, or --records off, help")
-    curves = []
-    for configuration, (reward, weights) in zip(kept, samples, strict=True):
-        chosen = reward if len(reward) == 1 else reward[usable]
-        curves.append(fit_curves(configuration.compute, chosen, weights[usable], family))
-    return kept, curves, failed
+    return [
+        fit_curves(c.compute, reward[usable], weights[usable], family)
+        for c, (reward, weights) in zip(configurations, parts, strict=True)
+    ], failed
 
 
-def _misfit(configurations: list[Configuration]) -> dict[str, float]:
-    """The root mean squared residual of each curve family, corrected for its parameters."""
+def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """1 where a checkpoint is a record of its run, (D, P)."""
+    mask = np.empty(reward.shape, dtype=bool)
+    for run in range(c.runs):
+        columns = c.run == run
+        mask[:, columns] = record_mask(reward[:, columns], width)
+    return mask.astype(np.float64)
+
+
+def _surface(
+    configurations: list[Configuration], curves: list[Curves], compute: NDArray[np.float64]
+) -> Surface:
+    values = np.stack([curve(compute) for curve in curves], axis=1)
+    measured = np.array([c.covers(compute) for c in configurations])
+    return fit_surface(configurations, values, measured)
+
+
+def _misfit(configurations: list[Configuration]) -> dict[str, Any]:
+    """How well each curve family fits: root mean squared residual, and AICc on all rewards together."""
     points = sum(c.compute.size for c in configurations)
-    out = {}
-    for name in ("exp", "hill"):
-        family = FAMILIES[name]
+    out: dict[str, Any] = {"basis": "all checkpoints about their curves"}
+    for name in _COMPARED:
         sse = 0.0
         for c in configurations:
-            curve = fit_curves(c.compute, c.reward[None], np.ones((1, c.reward.size)), name)
-            sse += float(curve.rms[0] ** 2) * c.reward.size
-        parameters = len(configurations) * len(family.parameters)
-        out[name] = math.sqrt(sse / max(points - parameters, 1))
+            curve = fit_curves(c.checkpoints, c.mean[None], c.looks[None], name)
+            within = float(np.sum((c.reward - c.mean[indices(c)]) ** 2))
+            sse += float(curve.rms[0] ** 2) * float(c.looks.sum()) + within
+        k = len(configurations) * len(FAMILIES[name].parameters) + 1
+        spare = max(points - k - 1, 1)
+        aicc = points * math.log(max(sse, 1e-300) / points) + 2 * k * (1 + (k + 1) / spare)
+        out[name] = {"rms": math.sqrt(sse / max(points - k, 1)), "aicc": aicc}
     return out
 
 
-def _fit_law(frontier: Frontier, x: NDArray[np.float64]) -> Logistic | None:
-    """Fit the law to strict n*, censored points as bounds; None where nothing but bounds is known."""
-    log2_n = np.log2(frontier.levels)[frontier.strict]
-    bounded = frontier.censored[0]
-    if x.size < 5 or bounded.all() or np.ptp(x) == 0:
+def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
+    """Fit the logistic to n*, bounds as bounds; None where nothing but bounds is known."""
+    if x.size < 5 or path.censored[0].all() or np.ptp(x) == 0:
         return None
-    law = fit_logistic(x, log2_n, frontier.below, frontier.above)
+    law = fit_logistic(x, path.log2_n, path.below, path.above)
     return law if np.all(np.isfinite(law(x)[0])) else None
+
+
+def _held_out(
+    selection: Selection, family: str, laws: Mapping[str, Fitted], compute: NDArray[np.float64]
+) -> dict[str, Any] | None:
+    """Each law's regret on the surface of one seed, when fitted on the others; the mean over seeds.
+
+    The laws keep their form; their parameters are those of least squares on the others' ridge, since one or
+    two seeds have no covariance. None unless all configurations share at least two seeds.
+    """
+    configurations = selection.configurations
+    seeds = configurations[0].seeds
+    if len(set(seeds)) < 2 or any(c.seeds != seeds for c in configurations):
+        return None
+    losses: dict[str, list[float]] = {name: [] for name in laws}
+    for held in range(len(seeds)):
+        parts = []
+        for keep in (lambda run, h=held: run != h, lambda run, h=held: run == h):
+            own = [_only(c, keep) for c in configurations]
+            fitted = [fit_curves(c.checkpoints, c.mean[None], c.looks[None], family) for c in own]
+            parts.append((own, _surface(own, fitted, compute)))
+        (own, training), (_, judging) = parts
+        ridge = training.ridge()
+        for name in laws:
+            log2_n = refit(name, compute, ridge, laws[name])
+            found = summary(regret(judging, log2_n))
+            if found is not None:
+                losses[name].append(found["mean_regret"])
+    return {name: float(np.mean(values)) for name, values in losses.items() if values}
+
+
+def _only(c: Configuration, keep: Any) -> Configuration:
+    chosen = keep(c.run)
+    run = np.unique(c.run[chosen], return_inverse=True)[1]
+    seeds = tuple(s for i, s in enumerate(c.seeds) if keep(np.array(i)))
+    return replace(c, compute=c.compute[chosen], reward=c.reward[chosen], run=run, seeds=seeds)
+
+
+def _compared(
+    surface: Surface, path: Path, laws: Mapping[str, Fitted], held_out: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """The laws side by side, for the document."""
+    x = np.log10(path.compute)
+    out: dict[str, Any] = {}
+    for name, law in laws.items():
+        out[name] = {
+            "chi2": law.chi2,
+            "aic": law.aic,
+            **(summary(regret(surface, law(x))) or {}),
+            "held_out_regret": None if held_out is None else held_out.get(name),
+        }
+    best = preferred(dict(laws))
+    flat = out["constant"]["max_regret"] <= frontiers.TOLERANCE
+    return {"laws": out, "preferred": best, "verdict": "constant" if flat else best}
 
 
 def _draws(configurations: list[Configuration], curves: list[Curves], law: Logistic | None) -> pd.DataFrame:

@@ -1,7 +1,14 @@
-"""The allocation for a budget: n rounded to a measured one, B_p, M = floor(C / (n · B_p)).
+"""The allocation for a budget: regret first.
 
-Beside the law's answer stands what each measured configuration would lose, since near the optimum
-reward is flat and n* may be badly, and harmlessly, identified.
+Near the optimum reward is flat, so n* is often badly identified, and harmlessly so. What matters is what
+an allocation may lose. In each draw d the fitted rewards at the budget C are a function r_d of the
+allocation (for ``surface`` the smooth one over log n and log B_p, for ``paper`` the curves themselves), and
+
+    expected regret of a = mean_d [ max r_d − r_d(a) ]
+    P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
+
+The recommendation is the measured, affordable configuration with the least expected regret; M follows as
+floor(C / (n · B_p)). n* at the budget, with its interval, comes with it.
 """
 
 from __future__ import annotations
@@ -17,12 +24,13 @@ from isolaw.errors import InputError
 from isolaw.fits.compare import nearest_level
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.quantity import Quantity, Status, from_draws
-from isolaw.fits.select import Floats
+from isolaw.fits.quantity import REFUSED, Quantity, from_draws
+from isolaw.fits.select import Configuration, Floats
+from isolaw.fits.surface import LEAST_LEVELS, fit_surface
 
 
 @dataclass(frozen=True)
-class Alternative:
+class Option:
     """A measured configuration at the budget.
 
     Attributes
@@ -32,9 +40,9 @@ class Alternative:
     reward
         its predicted reward.
     expected_regret
-        mean over draws of the best configuration's reward minus its own.
+        mean over draws of the best reward minus its own.
     probability
-        share of draws in which it is within 0.005 of the best.
+        share of draws in which it is within 0.005 of the best; None without draws.
     """
 
     allocation: Allocation
@@ -63,15 +71,13 @@ class Prediction:
     ----------
     compute
         the budget C.
-    allocation
-        the recommended (B_p, n, M).
-    rollouts_per_problem
-        n with its interval over draws, in measured n.
-    reward
-        predicted reward at the end.
-    near_optimal
-        measured configurations expected to lose at most 0.005, best first; the recommended one is
-        always among them.
+    options
+        measured configurations by expected regret, the recommended one first; those expected to lose more
+        than 0.005 are left out.
+    n_star
+        the n of highest reward at the budget, with its interval.
+    law_n
+        the n that the law names there; refused where no law was fitted.
     epochs
         B_p · M / D, None where D is unknown.
     flags
@@ -79,12 +85,21 @@ class Prediction:
     """
 
     compute: int
-    allocation: Allocation
-    rollouts_per_problem: Quantity
-    reward: Quantity
-    near_optimal: list[Alternative]
+    options: list[Option]
+    n_star: Quantity
+    law_n: Quantity
     epochs: float | None
     flags: list[str]
+
+    @property
+    def allocation(self) -> Allocation:
+        """The recommended (B_p, n, M)."""
+        return self.options[0].allocation
+
+    @property
+    def reward(self) -> Quantity:
+        """Predicted reward of the recommended allocation."""
+        return self.options[0].reward
 
     @property
     def unspent(self) -> int:
@@ -92,33 +107,42 @@ class Prediction:
         return self.compute - self.allocation.compute
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every quantity as value, interval, status."""
-        exact: dict[str, Quantity] = {
-            "problems_per_batch": Quantity(float(self.allocation.problems_per_batch)),
-            "steps": Quantity(float(self.allocation.steps)),
-            "unspent": Quantity(float(self.unspent)),
-        }
+        """Return JSON-able data; every estimate as value, interval, status."""
+        a = self.allocation
         return {
             "compute": self.compute,
-            "rollouts_per_problem": self.rollouts_per_problem.to_dict(),
-            **{name: quantity.to_dict() for name, quantity in exact.items()},
+            "rollouts_per_problem": a.rollouts_per_problem,
+            "problems_per_batch": a.problems_per_batch,
+            "steps": a.steps,
+            "unspent": self.unspent,
             "reward": self.reward.to_dict(),
-            "epochs": Quantity(self.epochs, None, "ok" if self.epochs is not None else "refused").to_dict(),
-            "near_optimal": [a.to_dict() for a in self.near_optimal],
+            "expected_regret": self.options[0].expected_regret,
+            "probability_within_0.005": self.options[0].probability,
+            "n_star": self.n_star.to_dict(),
+            "law_n": self.law_n.to_dict(),
+            "epochs": self.epochs,
+            "options": [option.to_dict() for option in self.options],
             "flags": self.flags,
         }
 
 
+_WILD = 60.0  # log2 of an n that no one runs
 _FAR = 10.0  # times the largest compute measured: beyond, nothing is claimed
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    problems_per_batch: int
-    rollouts_per_problem: int
-    reward: Floats  # (1 + D,) at the budget
+    configuration: Configuration  # its place and number of runs; no checkpoints
+    reward: Floats  # of its curve at the budget, (1 + D,)
     bounded: bool  # the ceiling of its curve is determined
-    competes: bool  # its reward was measured at the budget, or at the end of all runs if that is less
+
+    @property
+    def n(self) -> int:
+        return self.configuration.rollouts_per_problem
+
+    @property
+    def b(self) -> int:
+        return self.configuration.problems_per_batch
 
 
 def predict(
@@ -129,158 +153,169 @@ def predict(
         raise InputError(f"compute {compute!r}: accepted: a positive number of rollouts")
     budget = int(compute)
     document = law.document
-    candidates = _affordable(law, budget, max_batch_rollouts)
-    competing = [c for c in candidates if c.competes] or candidates
     flags: list[str] = []
-    n, quantity_n = _choose_n(law, budget, candidates, competing, flags)
-    chosen = _choose_batch(document["setting"], [c for c in candidates if c.rollouts_per_problem == n])
-    allocation = Allocation.within(budget, chosen.problems_per_batch, n)
-    if chosen not in competing:
-        flags.append(f"reward: n = {n} was not measured at this budget, others were")
-        competing = [*competing, chosen]
+    candidates = _candidates(law, budget, max_batch_rollouts, flags)
+    reward, best, n_star = _rewards(document["method"], candidates)
     factor = budget / max(entry["measured"][1] for entry in document["grid"])
-    known = chosen.bounded and factor <= _FAR
-    reward = from_draws(chosen.reward[0], chosen.reward[1:], "ok" if known else "not_identified")
-    flags += _reward_flags(document, chosen, competing, factor)
-    flags += _data_flags(law)
-    epochs = _epochs(document, allocation, n_train_problems, flags)
-    alternatives = _alternatives(competing, chosen, budget)
-    return Prediction(budget, allocation, quantity_n, reward, alternatives, epochs, flags)
+    if budget >= max(
+        e["measured"][1] + e["problems_per_batch"] * e["rollouts_per_problem"] for e in document["grid"]
+    ):
+        flags.append(f"extrapolation: {factor:.3g} times the largest compute that was measured")
+    options = _options(candidates, reward, best, budget, known=factor <= _FAR)
+    chosen = next(c for c in candidates if (c.b, c.n) == _place(options[0]))
+    star = _n_star(n_star, candidates, document, budget, factor, flags)
+    law_n = _law_n(law, budget, factor)
+    flags += _flags(law, chosen, options, factor)
+    epochs = _epochs(document, options[0].allocation, n_train_problems, flags)
+    return Prediction(budget, options, star, law_n, epochs, flags)
 
 
-def _affordable(law: Law, budget: int, cap: int | None) -> list[_Candidate]:
-    """The measured configurations under the cap of which the budget pays for at least one step."""
-    out, smallest = [], None
+def _place(option: Option) -> tuple[int, int]:
+    return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
+
+
+def _candidates(law: Law, budget: int, cap: int | None, flags: list[str]) -> list[_Candidate]:
+    """The healthy configurations, measured at the budget, of which it pays for a step under the cap."""
     # As on the frontier, a curve competes where it was measured; beyond the end, those that got there.
     at = min(float(budget), max(entry["measured"][1] for entry in law.document["grid"]))
+    unstable = {int(b): why for b, why in law.document.get("unstable", {}).items()}
+    out: list[_Candidate] = []
+    other: list[_Candidate] = []
+    batches = []
     for entry, curve in zip(law.document["grid"], law.document["curves"], strict=True):
         b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
-        smallest = min(b * n, smallest or b * n)
+        batches.append(b * n)
         if b * n > budget or (cap is not None and b * n > cap):
             continue
         reward = law.curves(b, n)(budget)[:, 0]
+        nothing = np.empty(0)
+        place = Configuration(b, n, nothing, nothing, np.empty(0, dtype=np.int64), (0,) * entry["runs"])
         low, high = entry["measured"]
-        competes = low <= at < high + b * n
-        out.append(_Candidate(b, n, reward, curve["A"]["status"] == "ok", competes))
+        measured = low <= at < high + b * n
+        (out if measured else other).append(_Candidate(place, reward, curve["ceiling"] == "seen"))
+    out = out or other
     if not out:
-        limit = f"a budget of {budget}" if smallest and smallest > budget else f"max_batch_rollouts = {cap}"
+        limit = f"a budget of {budget}" if min(batches) > budget else f"max_batch_rollouts = {cap}"
         raise InputError(
-            f"{limit} does not allow one step of the smallest measured batch, {smallest} rollouts"
+            f"{limit} does not allow one step of the smallest measured batch, {min(batches)} rollouts"
         )
-    return out
+    stable = [c for c in out if c.b not in unstable]
+    for b in sorted({c.b for c in out} & set(unstable)):
+        kept = "left out" if stable else "kept, since no other was measured"
+        flags.append(f"unstable: B_p = {b} ({unstable[b]}), {kept}")
+    if len(out) < len(law.document["grid"]) and max(c.b * c.n for c in out) < max(batches):
+        flags.append("limited: larger batches were measured, but do not fit the budget or the cap")
+    return stable or out
 
 
-def _choose_n(
-    law: Law, budget: int, candidates: list[_Candidate], competing: list[_Candidate], flags: list[str]
-) -> tuple[int, Quantity]:
-    """The law's n at the budget, rounded to a measured and affordable one."""
-    document, levels, logistic = law.document, law.levels, law.logistic
-    x = _x(document, budget)
-    if logistic is not None:
-        log2_n = logistic([math.log10(x) if document["x"]["log10"] else x])[:, 0]
-    else:
-        best = np.argmax([c.reward for c in competing], axis=0)
-        log2_n = np.log2([c.rollouts_per_problem for c in competing])[best]
-        flags.append("no law: n is the best measured curve at this budget")
-    affordable = np.isin(levels, [c.rollouts_per_problem for c in candidates])
-    free = levels[nearest_level(log2_n, levels)]
-    wanted, n = int(free[0]), int(levels[nearest_level(log2_n[:1], levels, affordable[:, None])[0]])
-    factor = x / document["x"]["range"][1]
-    if factor > 1:
-        flags.append(f"extrapolation: {factor:.3g} times the largest budget that was measured")
-    elif x < document["x"]["range"][0]:
-        flags.append("extrapolation: below the smallest budget at which all n can be compared")
-    if wanted != n:
-        flags.append(f"limited: the law asks for n = {wanted}, whose batch does not fit")
-        return n, Quantity(float(n))
-    status = _status(document, n, levels, x, flags)
-    if factor > _FAR and status == "ok":
-        status = "not_identified"
-    return n, from_draws(float(n), free[1:], status, levels)
+def _rewards(method: str, candidates: list[_Candidate]) -> tuple[Floats, Floats, Floats]:
+    """Rewards of the candidates (K, 1 + D), the best there is (1 + D), and log2 n of it (1 + D)."""
+    curves = np.array([c.reward for c in candidates])
+    log2_n = np.log2([float(c.n) for c in candidates])
+    if method == "paper" or np.unique(log2_n).size < LEAST_LEVELS:
+        return curves, curves.max(axis=0), log2_n[curves.argmax(axis=0)]
+    surface = fit_surface(
+        [c.configuration for c in candidates], curves.T[:, :, None], np.ones((len(candidates), 1), dtype=bool)
+    )
+    ridge = surface.ridge()
+    smooth = surface.at(*surface.plane)[:, 0].T
+    best = np.maximum(ridge.reward[:, 0], smooth.max(axis=0))
+    return smooth, best, ridge.log2_n[:, 0]
 
 
-def _x(document: dict[str, Any], budget: int) -> float:
-    """The law's x at a budget: C, or the whole steps that it pays for."""
-    if document["setting"] == "fixed-b":
-        return float(budget // document["fixed"]["batch_rollouts"])
-    return float(budget)
-
-
-def _status(document: dict[str, Any], n: int, levels: Any, x: float, flags: list[str]) -> Status:
-    """Whether n at this budget is an estimate or a bound."""
-    if n == levels[-1]:
-        flags.append(f"grid edge: n = {n} is the largest measured; the best n may be larger")
-        return "lower_bound"
-    if n == levels[0]:
-        flags.append(f"grid edge: n = {n} is the smallest measured; the best n may be smaller")
-        return "upper_bound"
-    at = min(document["frontier"], key=lambda p: abs(math.log(p["x"] / x)))
-    if at["censored"]:
-        flags.append(f"censored: near this budget n* is only a bound ({', '.join(at['censored_by'])})")
-        return "lower_bound" if at["n_star"]["status"] == "lower_bound" else "not_identified"
-    return "ok"
-
-
-def _choose_batch(setting: str, members: list[_Candidate]) -> _Candidate:
-    """``joint``: the smallest B_p within tolerance of the best at this n. Else there is only one."""
-    if setting != "joint":
-        return members[0]
-    best = max(c.reward[0] for c in members)
-    return min((c for c in members if c.reward[0] >= best - TOLERANCE), key=lambda c: c.problems_per_batch)
-
-
-def _alternatives(candidates: list[_Candidate], chosen: _Candidate, budget: int) -> list[Alternative]:
-    reward = np.array([c.reward for c in candidates])  # (K, 1 + D)
-    regret = reward.max(axis=0) - reward
-    draws = regret[:, 1:] if regret.shape[1] > 1 else regret
+def _options(
+    candidates: list[_Candidate], reward: Floats, best: Floats, budget: int, known: bool
+) -> list[Option]:
+    regret = best - reward
+    drawn = regret[:, 1:] if regret.shape[1] > 1 else regret
     out = []
-    for candidate, own, row in zip(candidates, draws, reward, strict=True):
-        if own.mean() > TOLERANCE and candidate is not chosen:
-            continue
+    for candidate, own, row in zip(candidates, drawn, reward, strict=True):
+        status: Any = "ok" if candidate.bounded and known else "not_identified"
         out.append(
-            Alternative(
-                Allocation.within(budget, candidate.problems_per_batch, candidate.rollouts_per_problem),
-                from_draws(row[0], row[1:], "ok" if candidate.bounded else "not_identified"),
+            Option(
+                Allocation.within(budget, candidate.b, candidate.n),
+                from_draws(row[0], row[1:], status),
                 float(own.mean()),
                 float(np.mean(own <= TOLERANCE)) if regret.shape[1] > 1 else None,
             )
         )
-    return sorted(out, key=lambda a: a.expected_regret)
+    # Of equals the one with fewer rollouts for each problem, then the smaller batch: more steps.
+    out.sort(key=lambda o: (o.expected_regret, *_place(o)[::-1]))
+    return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
 
 
-def _reward_flags(
-    document: dict[str, Any], chosen: _Candidate, competing: list[_Candidate], factor: float
-) -> list[str]:
+def _n_star(
+    log2_n: Floats,
+    candidates: list[_Candidate],
+    document: dict[str, Any],
+    budget: int,
+    factor: float,
+    flags: list[str],
+) -> Quantity:
+    """n* at the budget; a bound where it is an end of what was measured and can be paid for."""
+    low, high = (f(float(c.n) for c in candidates) for f in (min, max))
+    n = np.exp2(log2_n)
+    if document["method"] == "paper":
+        levels = np.unique([c.n for c in candidates])
+        n = levels[nearest_level(log2_n, levels)].astype(np.float64)
+    draws = np.where(n >= high - 1e-6, np.inf, np.where(n <= low + 1e-6, -np.inf, n))
+    largest = max(g["rollouts_per_problem"] for g in document["grid"])
+    status: Any = "ok"
+    if draws[0] == np.inf:
+        status = "lower_bound"
+        where = "measured" if high == largest else "that was measured here and fits"
+        flags.append(f"grid edge: the best n may be larger than {high:g}, the largest {where}")
+    elif draws[0] == -np.inf:
+        status = "upper_bound"
+        flags.append(f"grid edge: the best n may be smaller than {low:g}, the smallest measured")
+    if factor > _FAR:
+        return Quantity(float(n[0]), None, "not_identified")
+    return from_draws(float(n[0]), draws[1:], status)
+
+
+def _law_n(law: Law, budget: int, factor: float) -> Quantity:
+    """The n of the law at the budget."""
+    document, logistic = law.document, law.logistic
+    if logistic is None:
+        return REFUSED
+    x = float(budget)
+    if document["setting"] == "fixed-b":
+        x = float(budget // document["fixed"]["batch_rollouts"])
+    if x < 1:
+        return REFUSED
+    n = np.exp2(np.clip(logistic([math.log10(x) if document["x"]["log10"] else x])[:, 0], -_WILD, _WILD))
+    levels = law.levels
+    draws = np.where(n > levels[-1], np.inf, np.where(n < levels[0], -np.inf, n))
+    if factor > _FAR:
+        return Quantity(float(n[0]), None, "not_identified")
+    if not levels[0] <= n[0] <= levels[-1]:
+        outside: Any = "lower_bound" if n[0] > levels[-1] else "upper_bound"
+        return from_draws(float(np.clip(n[0], levels[0], levels[-1])), draws[1:], outside)
+    return from_draws(float(n[0]), draws[1:])
+
+
+def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -> list[str]:
+    """Reasons for care that do not depend on n* itself."""
+    document = law.document
     out = []
     if not chosen.bounded:
         out.append("reward: the ceiling of the chosen curve is not determined by what was measured")
-    best = max(competing, key=lambda c: c.reward[0])
-    loss = float(best.reward[0] - chosen.reward[0])
-    if loss > TOLERANCE:
-        out.append(
-            f"curves disagree: the fitted curves put n = {best.rollouts_per_problem}, B_p = "
-            f"{best.problems_per_batch} ahead by {loss:.3f} at this budget"
-        )
     if factor > _FAR:
-        out.append(f"far: more than {_FAR:g} times what was measured, so neither n nor reward is stated")
-    if document["comparison"]["verdict"] == "no law":
-        out.append("weak law: along the frontier the logistic law does no better than a constant n")
-    return out
-
-
-def _data_flags(law: Law) -> list[str]:
-    """What limits every prediction from these runs."""
-    document = law.document
-    out = []
+        out.append(f"far: more than {_FAR:g} times what was measured, so neither n* nor reward is stated")
+    if options[0].expected_regret > TOLERANCE:
+        out.append(
+            f"uncertain: even the best choice is expected to lose {options[0].expected_regret:.3f}; "
+            "more seeds help"
+        )
     if all(entry["runs"] == 1 for entry in document["grid"]):
-        out.append("one seed: intervals leave out the variation between seeds")
+        out.append("one seed: " + document["bootstrap"]["unit"])
     out += [f"misfit: {warning}" for warning in document["warnings"] if warning.startswith("--curve")]
     if len(law.draws) <= 1:
-        draws = document["bootstrap"]["draws"]
+        drawn = document["bootstrap"]["draws"]
         out.append(
             "no draws: "
-            + ("their file is missing, so" if draws else "fitted with none, so")
-            + " nothing has an interval"
+            + ("their file is missing, so" if drawn else "fitted with none, so")
+            + " nothing has an interval, and regret is that of the estimate alone"
         )
     return out
 

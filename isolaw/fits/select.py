@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,27 @@ class Configuration:
     def runs(self) -> int:
         """Number of runs."""
         return len(self.seeds)
+
+    @cached_property
+    def checkpoints(self) -> Floats:
+        """The distinct computes, ascending, (P,)."""
+        return np.unique(self.compute)
+
+    @cached_property
+    def log_checkpoints(self) -> Floats:
+        """Their logarithms, (P,), with that of step 0 at log 1."""
+        return np.log(np.maximum(self.checkpoints, 1.0))
+
+    @cached_property
+    def looks(self) -> Floats:
+        """How many runs have each checkpoint, (P,)."""
+        return np.unique(self.compute, return_counts=True)[1].astype(np.float64)
+
+    @cached_property
+    def mean(self) -> Floats:
+        """The mean of the runs at each checkpoint, (P,)."""
+        index = np.searchsorted(self.checkpoints, self.compute)
+        return np.asarray(np.bincount(index, self.reward) / self.looks)
 
     @property
     def batch_rollouts(self) -> int:

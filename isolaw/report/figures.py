@@ -93,20 +93,19 @@ def law_figure(law: Law) -> Figure:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes = figure.add_subplot()
-        _draw_law(axes, law, x)
+        surface = document["method"] == "surface"
+        _draw_law(axes, law, x, band=not surface)
+        if surface:
+            _draw_ridge(axes, frontier, x, levels)
+        size = 2.5 if surface else 4
         axes.plot(
-            x[~censored],
-            strict[~censored],
-            "o",
-            ms=4,
-            color="#1f4e79",
-            label="n* (best fitted curve)",
-            zorder=4,
-        )
+            x[~censored], strict[~censored], "o", ms=size, color="#1f4e79",
+            label="n of the highest curve", zorder=4,
+        )  # fmt: skip
         if censored.any():
             axes.plot(
-                x[censored], strict[censored], "o", ms=4, mfc="white", mec="#1f4e79", mew=0.8,
-                label="n*, censored: only a bound", zorder=4,
+                x[censored], strict[censored], "o", ms=size, mfc="white", mec="#1f4e79", mew=0.8,
+                label="the same, where n* is only a bound", zorder=4,
             )  # fmt: skip
         tolerance = [p["n_star_tolerance"] for p in frontier]
         axes.plot(x, tolerance, "_", ms=5, color="#c55a11", label="smallest n within 0.005", zorder=3)
@@ -178,7 +177,29 @@ def _draw_frontier(axes: Axes, document: dict[str, Any], colour: ScalarMappable)
         )  # fmt: skip
 
 
-def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any]) -> None:
+def _draw_ridge(
+    axes: Axes, frontier: list[dict[str, Any]], x: np.ndarray[Any, Any], levels: np.ndarray[Any, Any]
+) -> None:
+    """n*(C) of the surface, with its pointwise and its simultaneous band; open ends leave the page."""
+    beyond = levels[0] / 4, levels[-1] * 4
+
+    def ends(intervals: list[Any]) -> np.ndarray[Any, Any]:
+        filled = [[None, None] if pair is None else pair for pair in intervals]
+        return np.array([[b if v is None else v for v, b in zip(p, beyond, strict=True)] for p in filled])
+
+    if any(p["n_star"]["interval"] for p in frontier):
+        low, high = ends([p["n_star"]["interval"] for p in frontier]).T
+        axes.fill_between(
+            x, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws, at each C", zorder=1
+        )
+        for edge, label in zip(
+            ends([p["band"] for p in frontier]).T, ("95 % of draws, at all C", None), strict=True
+        ):
+            axes.plot(x, edge, color="#9dc3e6", lw=0.8, ls=":", label=label, zorder=1)
+    axes.plot(x, [p["n_star"]["value"] for p in frontier], color="#1f4e79", lw=1.6, label="n*", zorder=3)
+
+
+def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None:
     logistic = law.logistic
     if logistic is None:
         return
@@ -186,12 +207,13 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any]) -> None:
     fine = np.geomspace(x.min(), x.max(), 300)
     # A wild draw goes off the page, not off the scale.
     draws = np.exp2(np.clip(logistic(np.log10(fine) if log10 else fine), -20, 60))
-    if len(draws) > 1:
+    if band and len(draws) > 1:
         low, high = np.quantile(draws[1:], [0.025, 0.975], axis=0)
         axes.fill_between(
             fine, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
         )
-    axes.plot(fine, draws[0], color="#1f4e79", lw=1.6, label="law", zorder=3)
+    colour, width, dashes = ("#1f4e79", 1.6, "-") if band else ("#404040", 1.0, "--")
+    axes.plot(fine, draws[0], color=colour, lw=width, ls=dashes, label="law (logistic)", zorder=3)
 
 
 def _title(document: dict[str, Any], text: str) -> str:

@@ -59,12 +59,11 @@ def law_summary(document: Mapping[str, Any]) -> list[str]:
     lines = [_data_line(document)]
     frontier = document["frontier"]
     said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
-    first, last = said[0], said[-1]
-    lines.append(
-        f"Best n: {first['n_star_strict']} at {symbol} = {number(first['x'])}, "
-        f"{last['n_star_strict']} at {symbol} = {number(last['x'])} "
-        f"(smallest n within 0.005 of the best there: {last['n_star_tolerance']})."
-    )
+    for p in (said[0], said[-1]):
+        lines.append(
+            f"Best n at {symbol} = {number(p['x'])}: {quantity(p['n_star'])}; "
+            f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
+        )
     lines += _crossover_lines(document, symbol)
     lines.append(_saturation_line(document))
     lines.append(_verdict_line(document))
@@ -115,8 +114,19 @@ def _saturation_line(document: Mapping[str, Any]) -> str:
     return f"Saturation: n* levels off at {quantity(q)}."
 
 
+_FORMS = {
+    "constant": "a constant n",
+    "linear": "n linear in log C",
+    "power": "a power law, n doubling at a constant rate in log C",
+    "logistic": "a logistic, n levelling off",
+    "non-monotone": "an n that turns round",
+}
+
+
 def _verdict_line(document: Mapping[str, Any]) -> str:
     comparison = document["comparison"]
+    if "laws" in comparison:
+        return _laws_line(comparison)
     constant = comparison["constant"]
     if comparison["verdict"] == "constant":
         return (
@@ -133,18 +143,51 @@ def _verdict_line(document: Mapping[str, Any]) -> str:
     )
 
 
+def _laws_line(comparison: Mapping[str, Any]) -> str:
+    """Which law the rewards prefer, and what that is worth."""
+    laws, best = comparison["laws"], comparison["preferred"]
+    held = laws[best]["held_out_regret"] is not None
+    key, where = (
+        ("held_out_regret", "on held-out seeds") if held else ("mean_regret", "on the fitted surface")
+    )
+    told = ", ".join(
+        f"{name} {law['aic'] - laws[best]['aic']:+.1f}" for name, law in laws.items() if name != best
+    )
+    text = (
+        f"Law: the rewards prefer {_FORMS[best]} (AIC of the others: {told}). It loses {laws[best][key]:.4f} in "
+        f"reward {where}"
+    )
+    if best != "constant":
+        text += f", the best constant n {laws['constant'][key]:.4f}"
+    if comparison["verdict"] == "constant" and best != "constant":
+        return f"{text}: n hardly matters here, for a constant loses at most 0.005 anywhere."
+    return f"{text}."
+
+
 def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
     """Return a recommendation, line by line."""
-    a, p = prediction.allocation, prediction.to_dict()
+    a, best = prediction.allocation, prediction.options[0]
     lines = [
         f"For a budget of C = {number(prediction.compute)} rollouts: n = {a.rollouts_per_problem} rollouts "
         f"for each of B_p = {a.problems_per_batch} problems, M = {a.steps:,} steps "
         f"({prediction.unspent:,} rollouts left over).",
-        f"n: {quantity(p['rollouts_per_problem'])}.",
-        f"{document['metric']} then: {quantity(p['reward'])}.",
+        f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
+        + (
+            f"; within 0.005 of it in {best.probability:.0%} of draws."
+            if best.probability is not None
+            else "."
+        ),
+        f"{document['metric']} then: {quantity(best.reward.to_dict())}.",
+        f"n* there: {quantity(prediction.n_star.to_dict())}"
+        + (
+            f"; the law says {quantity(prediction.law_n.to_dict())}."
+            if prediction.law_n.value is not None
+            else "."
+        ),
     ]
-    lines.append("Near the best, by expected loss in reward on the fitted curves (* the law's choice):")
-    for other in prediction.near_optimal:
+    if len(prediction.options) > 1:
+        lines.append("Others expected to lose at most 0.005:")
+    for other in prediction.options[1:]:
         share = (
             f", within 0.005 of the best in {other.probability:.0%} of draws"
             if other.probability is not None
@@ -152,7 +195,7 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
         )
         b = other.allocation
         lines.append(
-            f"{'*' if b == a else ' '} n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
+            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
             f"M = {b.steps:,}: loses {other.expected_regret:.4f}{share}"
         )
     if prediction.epochs is not None:
