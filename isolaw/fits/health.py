@@ -1,0 +1,227 @@
+"""Which runs are healthy, and the smallest B_p that trains stably.
+
+A run is judged by whatever diagnostics it has (`isolaw.fits.signs` defines the signs and says why):
+its reward, entropy, KL, gradient norm and share of truncated responses. A B_p is stable if at least
+nine runs in ten are healthy there; how far a few runs can tell is in the interval of their share.
+`Runs` holds no value that is not finite, so a run that diverged altogether just ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.proportion import proportion_confint  # type: ignore[import-untyped]
+
+from isolaw import metrics
+from isolaw.errors import DataError
+from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
+from isolaw.fits.signs import LEAST_EVALUATIONS, Sign, sign
+from isolaw.runs import Runs
+
+STABLE = 0.9
+_DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
+
+
+@dataclass(frozen=True)
+class Health:
+    """The state of one run.
+
+    Attributes
+    ----------
+    run_id, problems_per_batch, rollouts_per_problem, seed
+        which run.
+    judged_by
+        the diagnostics that are long enough to judge by, as ``metric on eval_set``.
+    signs
+        what is wrong, by diagnostic, the earliest first.
+    """
+
+    run_id: str
+    problems_per_batch: int
+    rollouts_per_problem: int
+    seed: int
+    judged_by: tuple[str, ...]
+    signs: dict[str, Sign]
+
+    @property
+    def status(self) -> Literal["healthy", "unhealthy", "unknown"]:
+        """``unknown`` where there is nothing to judge by."""
+        return "unhealthy" if self.signs else "healthy" if self.judged_by else "unknown"
+
+    @property
+    def reasons(self) -> list[str]:
+        """The signs in words."""
+        return [
+            f"{s.name} ({where} from {s.before:.3g} to {s.after:.3g}, by step {s.step})"
+            for where, s in self.signs.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {"status": self.status, **asdict(self), "judged_by": list(self.judged_by)}
+
+
+def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> list[Health]:
+    """Judge each run.
+
+    Parameters
+    ----------
+    runs
+        recorded runs. ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction`` are
+        taken from ``train`` if they are there, else from another evaluation set.
+    metric, eval_set
+        the reward that is judged beside them; neither it nor they need be there.
+
+    >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
+    ...            rollouts_per_problem=8, seed=0, eval_set="validation", metric="avg@4")
+    >>> rewards = [.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1]
+    >>> table = pd.DataFrame([{**row, "step": t, "compute": 256 * t, "value": r}
+    ...                       for t, r in enumerate(rewards)])
+    >>> print(*health(Runs(table))[0].reasons)
+    reward collapse (avg@4 on validation from 0.6 to 0.1, by step 7)
+    """
+    out = []
+    for run_id, points in runs.points.sort_values("step").groupby("run_id", sort=True):
+        judged, signs = [], {}
+        for name, where, curve in _curves(points, metric, eval_set):
+            if len(curve) < LEAST_EVALUATIONS:
+                continue
+            judged.append(f"{name} on {where}")
+            steps, values = (curve[c].to_numpy(np.float64) for c in ("step", "value"))
+            found = sign(name, steps, values, _binomial_error(name, curve))
+            if found:
+                signs[judged[-1]] = found
+        b, n, seed = (int(points[c].iloc[0]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
+        signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
+        out.append(Health(str(run_id), b, n, seed, tuple(judged), signs))
+    return out
+
+
+def _curves(points: pd.DataFrame, metric: str, eval_set: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """The diagnostics of one run, each from one evaluation set."""
+    found = dict(tuple(points.groupby(["metric", "eval_set"])))
+    if (metric, eval_set) in found:
+        yield metric, eval_set, found[metric, eval_set]
+    for name in _DIAGNOSTICS:
+        sets = sorted((e for m, e in found if m == name), key=lambda e: (e != "train", e))
+        if sets and (name, sets[0]) != (metric, eval_set):
+            yield name, sets[0], found[name, sets[0]]
+
+
+def _binomial_error(name: str, curve: pd.DataFrame) -> float:
+    """√(y (1 − y) / N) of one evaluation; all samples count in avg@k, in best@k one for each problem."""
+    values = curve["value"].to_numpy(np.float64)
+    parsed = metrics.parse(name)
+    if (parsed is None and name != "reward") or values.min() < 0 or values.max() > 1:
+        return 0.0
+    problems = curve["n_problems"].astype("Float64").to_numpy(np.float64, na_value=np.inf)
+    samples = curve["n_samples"].astype("Float64").to_numpy(np.float64, na_value=1.0)
+    count = problems * samples if parsed is None or parsed[0] == "avg" else problems
+    return float(np.sqrt(np.mean(values * (1 - values) / np.maximum(count, 1.0))))
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The smallest stable B_p.
+
+    Attributes
+    ----------
+    smallest
+        the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: it is
+        the smallest that was run; ``lower_bound``: the largest that was run is not stable either;
+        ``refused``: no run can be judged. The interval holds the B_p that the intervals of the shares
+        leave possible.
+    shares
+        share of healthy runs at each B_p, with its exact (Clopper–Pearson) interval.
+    counts
+        healthy and judged runs at each B_p.
+    reasons
+        for each B_p that is not stable, why.
+    unknown
+        number of runs that cannot be judged.
+    """
+
+    smallest: Quantity
+    shares: dict[int, Quantity]
+    counts: dict[int, tuple[int, int]]
+    reasons: dict[int, str]
+    unknown: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        batches = [
+            {
+                "problems_per_batch": b,
+                "share_healthy": share.to_dict(),
+                "healthy": self.counts[b][0],
+                "judged": self.counts[b][1],
+                "reason": self.reasons.get(b),
+            }
+            for b, share in self.shares.items()
+        ]
+        return {"smallest_stable": self.smallest.to_dict(), "batches": batches, "unknown": self.unknown}
+
+
+def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> Stability:
+    """Return the smallest stable B_p of the runs of one recipe (see `health`, `Stability`).
+
+    Raises
+    ------
+    DataError
+        the runs differ in more than B_p, n and seed.
+    """
+    if mixed := differing(runs):
+        raise DataError(f"{runs.source}: the runs differ in {', '.join(mixed)}; judge one recipe at a time")
+    judged = [h for h in health(runs, metric, eval_set) if h.status != "unknown"]
+    shares, counts, reasons = {}, {}, {}
+    ends: dict[int, tuple[float, float]] = {}
+    for b in sorted({h.problems_per_batch for h in judged}):
+        members = [h for h in judged if h.problems_per_batch == b]
+        ill = [h for h in members if h.signs]
+        counts[b] = (len(members) - len(ill), len(members))
+        low, high = proportion_confint(*counts[b], alpha=1 - LEVEL, method="beta")
+        ends[b] = (float(low), float(high))
+        shares[b] = Quantity(counts[b][0] / len(members), ends[b])
+        if counts[b][0] < STABLE * len(members):
+            reasons[b] = (
+                f"{len(ill)} of {len(members)} runs unhealthy; n = {ill[0].rollouts_per_problem}, "
+                f"seed {ill[0].seed}: {ill[0].reasons[0]}"
+            )
+    return Stability(_smallest(ends, reasons), shares, counts, reasons, len(runs) - len(judged))
+
+
+def _smallest(ends: dict[int, tuple[float, float]], unstable: dict[int, str]) -> Quantity:
+    """The end of the run of stable B_p, with what it could be by the ends of the shares' intervals."""
+    if not ends:
+        return REFUSED
+    first, last = min(ends), max(ends)
+    smallest = _tail({b: b not in unstable for b in ends})
+    least = _tail({b: high >= STABLE for b, (_, high) in ends.items()})
+    most = _tail({b: low >= STABLE for b, (low, _) in ends.items()})
+    if smallest is None:
+        return Quantity(float(last), (least or float(last), None), "lower_bound")
+    bounds = (None if least == first else least, most)  # below what was run nothing is known
+    return Quantity(smallest, bounds if any(bounds) else None, "upper_bound" if smallest == first else "ok")
+
+
+def _tail(good: dict[int, bool]) -> float | None:
+    """The smallest B_p from which on all are good."""
+    bad = [b for b, fine in good.items() if not fine]
+    return min((float(b) for b in good if not bad or b > max(bad)), default=None)
+
+
+def unstable_problems_per_batch(
+    runs: Runs, metric: str = "avg@4", eval_set: str = "validation"
+) -> dict[int, str]:
+    """Return the B_p that are not stable, each with the reason."""
+    return smallest_stable_B_p(runs, metric, eval_set).reasons
+
+
+def differing(runs: Runs) -> list[str]:
+    """Return in which facts, beside B_p, n and seed, the runs differ: in none if they are one recipe's."""
+    table = runs.table().drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
+    return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]

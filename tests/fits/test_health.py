@@ -1,0 +1,191 @@
+"""Health: runs that are drawn down are found, and the smallest B_p that trains stably."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.errors import DataError
+from isolaw.fits.health import differing, health, smallest_stable_B_p, unstable_problems_per_batch
+from isolaw.runs import Runs
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+
+Make = Callable[..., Runs]
+LOGS = Path(__file__).parents[3] / "shared/data/logs/csv"
+
+
+def collapsing(*small: int) -> Callable[..., Any]:
+    """Reward that comes down again at the B_p named, and rises at all others."""
+
+    def reward(b: int, _n: int, compute: Any) -> Any:
+        up = 0.6 - 0.3 * np.exp(-compute / 1e5)
+        return up * np.where(compute > 4e5, 0.4, 1.0) if b in small else up
+
+    return reward
+
+
+def table(values: dict[tuple[str, str], Any], run_id: str = "a", **columns: Any) -> pd.DataFrame:
+    """One run's curves by (metric, eval_set), a step each."""
+    parts = [
+        pd.DataFrame({"metric": m, "eval_set": e, "step": np.arange(len(v)), "value": np.asarray(v, float)})
+        for (m, e), v in values.items()
+    ]
+    facts = {"problem_set": "p", "algorithm": "grpo", "problems_per_batch": 32, "rollouts_per_problem": 8}
+    out = pd.concat(parts, ignore_index=True).assign(run_id=run_id, seed=0, **facts)
+    return out.assign(compute=out["step"] * 256).assign(**columns)
+
+
+def test_drawn_down_runs_and_their_reasons(synthetic: Make) -> None:
+    runs = synthetic([(b, 8) for b in (4, 32)], collapsing(4), noise=0.01, checkpoints=40)
+    for h in health(runs):
+        assert h.status == ("unhealthy" if h.problems_per_batch == 4 else "healthy")
+        assert h.judged_by == ("avg@4 on validation",)
+        assert (h.rollouts_per_problem, h.seed) == (8, int(h.run_id[-1]))
+        if h.signs:
+            (reason,) = h.reasons
+            assert reason.startswith("reward collapse (avg@4 on validation from 0.")
+            assert h.signs["avg@4 on validation"].step * 32 >= 4e5
+        json.dumps(h.to_dict(), allow_nan=False)
+
+
+def test_nothing_to_judge_by_is_unknown(synthetic: Make) -> None:
+    runs = Runs(table({("response_length", "train"): [900.0] * 30, ("avg@4", "validation"): [0.5] * 5}))
+    (only,) = health(runs)
+    assert (only.status, only.judged_by) == ("unknown", ())
+    found = smallest_stable_B_p(runs)
+    assert found.smallest.status == "refused"
+    assert (found.unknown, found.shares, found.reasons) == (1, {}, {})
+
+
+def test_every_diagnostic_counts_and_train_comes_first() -> None:
+    flat = [0.5] * 40
+    curves = {
+        ("entropy", "aime"): flat,
+        ("entropy", "train"): 0.5 * np.exp(-np.arange(40) / 5),
+        ("kl", "train"): np.where(np.arange(40) < 80, 0.01, 1.0),
+        ("grad_norm", "train"): flat,
+        ("truncated_fraction", "validation"): np.linspace(0, 0.5, 40),
+        ("reward", "train"): flat,
+        ("avg@4", "validation"): flat,
+    }
+    (h,) = health(Runs(table(curves)))
+    assert set(h.judged_by) == {f"{m} on {e}" for m, e in curves if e != "aime"}
+    assert {s.name for s in h.signs.values()} == {"entropy collapse", "truncated responses"}
+    assert [s.step for s in h.signs.values()] == sorted(s.step for s in h.signs.values())
+
+
+@pytest.mark.parametrize(
+    ("metric", "problems", "samples", "seen"),
+    [
+        ("avg@4", 300, 4, True),
+        ("avg@4", 20, 4, False),
+        ("best@4", 300, 4, True),
+        ("best@4", 80, 4, False),
+        ("avg@4", 80, 4, True),
+        ("avg@4", None, None, True),
+        ("score", 20, 4, True),
+    ],
+)
+def test_the_binomial_error_of_the_evaluation(metric: str, problems: Any, samples: Any, seen: bool) -> None:
+    """A fall from .5 to .4, drawn smoothly: whether it is noise depends on what one evaluation is worth."""
+    values = np.concatenate([np.full(15, 0.5), np.linspace(0.5, 0.4, 5), np.full(10, 0.4)])
+    runs = Runs(table({(metric, "validation"): values}, n_problems=problems, n_samples=samples))
+    assert (health(runs, metric)[0].status == "unhealthy") == seen
+
+
+def test_smallest_stable(synthetic: Make) -> None:
+    configurations = [(b, n) for b in (4, 8, 16, 32) for n in (8, 16)]
+    runs = synthetic(configurations, collapsing(4, 8), noise=0.01, checkpoints=40, seeds=5)
+    found = smallest_stable_B_p(runs)
+    assert (found.smallest.value, found.smallest.status) == (16.0, "ok")
+    assert found.smallest.interval == (16.0, None)  # ten healthy runs do not show nine in ten
+    assert found.counts == {4: (0, 10), 8: (0, 10), 16: (10, 10), 32: (10, 10)}
+    assert found.shares[8].value == 0.0
+    # Clopper–Pearson at 0 of 10 is 1 − (α/2)^(1/10).
+    assert found.shares[8].interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
+    assert found.reasons == unstable_problems_per_batch(runs)
+    assert found.reasons[4].startswith("10 of 10 runs unhealthy; n = 16, seed 0: reward collapse")
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_one_healthy_batch_below_an_unstable_one_is_not_stable(synthetic: Make) -> None:
+    found = smallest_stable_B_p(synthetic([(b, 8) for b in (4, 8, 16)], collapsing(8), checkpoints=40))
+    assert (found.smallest.value, found.smallest.status) == (16.0, "ok")
+    assert list(found.reasons) == [8]
+
+
+def test_edges_of_the_grid_are_bounds(synthetic: Make) -> None:
+    grid = [(b, 8) for b in (4, 8)]
+    well = smallest_stable_B_p(synthetic(grid, collapsing(), checkpoints=40)).smallest
+    assert (well.value, well.status, well.interval) == (4.0, "upper_bound", None)
+    ill = smallest_stable_B_p(synthetic(grid, collapsing(4, 8), checkpoints=40)).smallest
+    assert (ill.value, ill.status, ill.interval) == (8.0, "lower_bound", (8.0, None))
+
+
+def test_many_runs_bound_the_answer_on_both_sides(synthetic: Make) -> None:
+    runs = synthetic([(4, 8), (8, 8), (16, 8)], collapsing(4), seeds=40, checkpoints=12, start=5e4)
+    assert smallest_stable_B_p(runs).smallest.interval == (8.0, 8.0)
+
+
+def test_two_recipes_are_refused(synthetic: Make) -> None:
+    one, other = (synthetic([(32, 8)], seeds=[seed], attributes={"lr": 0.1 * (1 + seed)}) for seed in (0, 1))
+    runs = Runs.concat([one, other])
+    assert (differing(runs), differing(one)) == (["lr"], [])
+    with pytest.raises(DataError, match="differ in lr"):
+        smallest_stable_B_p(runs)
+
+
+def test_small_batches_of_the_simulator_are_unstable() -> None:
+    """Without the square-root rule a small batch takes as long steps as a large one, with more noise."""
+    runs = isolaw.sweep(
+        {
+            "sweep": {"compute": 150_000, "seeds": 2},
+            "grid": {"problems_per_batch": [4, 128], "rollouts_per_problem": [8]},
+            "recipe": {"lr": 0.04, "lr_scaling": "constant"},
+            "problems": {"n_train": 500, "n_validation": 300},
+            "evaluation": {"points": 30, "metrics": ["avg@4"]},
+            "executor": {"kind": "inline"},
+        }
+    )
+    found = smallest_stable_B_p(runs)
+    assert (found.smallest.value, found.smallest.status) == (128.0, "ok")
+    assert found.counts == {4: (0, 2), 128: (2, 2)}
+
+
+@pytest.mark.skipif(not LOGS.exists(), reason="the sample logs are not here")
+def test_real_logs() -> None:
+    """One run collapses to nothing but noise; the other is drawn down, and never collapses."""
+    names = {"reward_avg": "reward", "entropy_avg": "entropy", "kl_loss": "kl", "eval_acc": "avg@1"}
+    found = {}
+    for path in LOGS.glob("7_*.csv"):
+        log = pd.read_csv(path).query("total_steps == 500").rename(columns=names)
+        log["avg@1"] /= 100
+        long = log.melt("step", [c for c in names.values() if c in log], "metric").dropna()
+        here = np.where(long["metric"] == "avg@1", "validation", "train")
+        runs = Runs(
+            long.assign(
+                run_id=path.name, eval_set=here, compute=8 * long["step"], problems_per_batch=1, seed=0,
+                rollouts_per_problem=8, problem_set="gsm8k", algorithm="grpo",
+            )
+        )  # fmt: skip
+        (h,) = health(runs, "avg@1")
+        found[path.name[:3]] = {where: s.name for where, s in h.signs.items()}
+    assert found["7_5"] == {
+        "reward on train": "reward collapse",
+        "entropy on train": "entropy explosion",
+        "avg@1 on validation": "reward collapse",
+        "kl on train": "kl explosion",
+    }
+    assert found["7_3"] == {
+        "entropy on train": "entropy explosion",
+        "avg@1 on validation": "reward drawn down",
+        "reward on train": "reward drawn down",
+    }
