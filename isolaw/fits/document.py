@@ -73,7 +73,7 @@ def _saturation(
         plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
         return from_draws(plateau[0], plateau[1:])
     warnings.append(f"no saturation level is stated: {reason}")
-    if not _rises(comparison) or path.censored[0, -1]:
+    if comparison["verdict"] == "non-monotone" or path.censored[0, -1]:
         return REFUSED
     return from_draws(float(path.n[0, -1]), last[1:], "lower_bound")
 
@@ -218,9 +218,9 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
     low, high = (end * scale for end in crossing.shared)
     if crossing.draws[0] > 0:
         # Not overtaken by the end of the shared range; in some draws a little before it.
-        floor = float(np.quantile(crossing.draws, 0.025, method="inverted_cdf")) * scale
+        floor = float(np.quantile(crossing.draws, 1 - LEVEL, method="inverted_cdf")) * scale
         return Quantity(value, (min(max(floor, low), high), None), "lower_bound")
-    ceiling = float(np.quantile(crossing.draws, 0.975, method="inverted_cdf")) * scale
+    ceiling = float(np.quantile(crossing.draws, LEVEL, method="inverted_cdf")) * scale
     return Quantity(value, (None, max(min(ceiling, high), low)), "upper_bound")
 
 

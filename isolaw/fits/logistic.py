@@ -120,4 +120,5 @@ def _one_sided(fitted: Floats, log2_n: Floats, below: NDArray[np.bool_], above: 
     """The sum of squares in which a bound that is kept costs nothing, (D,)."""
     residual = fitted - log2_n
     kept = (below & (above | (residual > 0))) | (above & (residual < 0))
-    return np.asarray(np.sum(np.where(kept, 0.0, residual) ** 2, axis=1))
+    # A wild draw's law may lie anywhere; its loss must only stay finite.
+    return np.asarray(np.sum(np.clip(np.where(kept, 0.0, residual), -1e100, 1e100) ** 2, axis=1))

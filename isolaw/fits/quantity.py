@@ -89,13 +89,19 @@ def from_draws(
         return Quantity(value, None, "not_identified" if status == "ok" else status)
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     stepwise = levels is not None or not np.all(np.isfinite(known))
-    low, high = np.quantile(known, tails, method="inverted_cdf" if stepwise else "linear")
+    method: Any = "inverted_cdf" if stepwise else "linear"
+    low, high = np.quantile(known, tails, method=method)
     if levels is None and math.isfinite(low) and high - low <= _NO_WIDTH * abs(value):
         return Quantity(value, None, status)  # draws that do not vary say nothing of spread
     if status == "upper_bound" or (levels is not None and low == levels[0]):
         low = -math.inf
     if status == "lower_bound" or (levels is not None and high == levels[-1]):
         high = math.inf
+    # With one end open, all of the 5 % that may be missed lie beyond the other.
+    if math.isfinite(low) and not math.isfinite(high):
+        low = np.quantile(known, 1 - LEVEL, method=method)
+    elif math.isfinite(high) and not math.isfinite(low):
+        high = np.quantile(known, LEVEL, method=method)
     if not (math.isfinite(low) or math.isfinite(high)):
         return Quantity(value, None, "not_identified")
     return Quantity(value, (_finite(low), _finite(high)), status)
