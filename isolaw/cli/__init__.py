@@ -12,6 +12,7 @@ import sys
 import click
 
 from isolaw import __version__
+from isolaw.cli.backtest import backtest
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.status import status
@@ -34,10 +35,11 @@ def cli() -> None:
     isolaw sweep --out DIR               make small runs (simulated unless told otherwise)
     isolaw fit DIR --out law.json        fit the law n*(C)
     isolaw predict law.json --compute 1e7
+    isolaw backtest DIR --fit-below 1e6  would small runs have told?
     """
 
 
-for command in (sweep, fit, predict, status):
+for command in (sweep, fit, predict, backtest, status):
     cli.add_command(command)
 
 

@@ -42,6 +42,7 @@ _NEEDED = {
     "frontier": list,
     "curves": list,
     "bootstrap": dict,
+    "health": dict,
     "comparison": dict,
     "warnings": list,
 }

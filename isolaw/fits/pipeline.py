@@ -25,6 +25,7 @@ from isolaw.fits.bootstrap import Sample, indices, resample
 from isolaw.fits.compare import Fitted, fit_laws, preferred, refit, regret, rules, summary
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.frontier import Path
+from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
 from isolaw.fits.records import WIDTH, record_mask
@@ -148,6 +149,9 @@ def fit(
         },
         "comparison": {**comparison, "curves": misfit},
     }
+    stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
+    document["health"] = stability.to_dict()
+    selection.warnings += [f"B_p = {b} is not stable: {why}" for b, why in stability.reasons.items()]
     document["warnings"] = doc.warnings_of(selection, unit, path, frontier, document, scale)
     return Law(document, _draws(configurations, curves, logistic))
 
@@ -225,6 +229,12 @@ def _surface(
     return fit_surface(configurations, values, measured)
 
 
+def surface_of(configurations: list[Configuration], family: str, compute: NDArray[np.float64]) -> Surface:
+    """Return the surface of the data alone, at ``compute`` (X,)."""
+    curves = [fit_curves(c.checkpoints, c.mean[None], c.looks[None], family) for c in configurations]
+    return _surface(configurations, curves, compute)
+
+
 def _misfit(configurations: list[Configuration]) -> dict[str, Any]:
     """How well each curve family fits: root mean squared residual, and AICc on all rewards together."""
     points = sum(c.compute.size for c in configurations)
@@ -266,10 +276,8 @@ def _held_out(
     for held in range(len(seeds)):
         parts = []
         for keep in (lambda run, h=held: run != h, lambda run, h=held: run == h):
-            own = [_only(c, keep) for c in configurations]
-            fitted = [fit_curves(c.checkpoints, c.mean[None], c.looks[None], family) for c in own]
-            parts.append((own, _surface(own, fitted, compute)))
-        (own, training), (_, judging) = parts
+            parts.append(surface_of([_only(c, keep) for c in configurations], family, compute))
+        training, judging = parts
         ridge = training.ridge()
         for name in laws:
             log2_n = refit(name, compute, ridge, laws[name])

@@ -178,7 +178,9 @@ def _candidates(law: Law, budget: int, cap: int | None, flags: list[str]) -> lis
     """The healthy configurations, measured at the budget, of which it pays for a step under the cap."""
     # As on the frontier, a curve competes where it was measured; beyond the end, those that got there.
     at = min(float(budget), max(entry["measured"][1] for entry in law.document["grid"]))
-    unstable = {int(b): why for b, why in law.document.get("unstable", {}).items()}
+    unstable = {
+        e["problems_per_batch"]: e["reason"] for e in law.document["health"]["batches"] if e["reason"]
+    }
     out: list[_Candidate] = []
     other: list[_Candidate] = []
     batches = []

@@ -111,6 +111,7 @@ class Selection:
     eval_set: str
     epochs_seen: float | None
     n_train_problems: int | None
+    run_ids: list[str]
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -159,7 +160,10 @@ def select(
     configurations = _configurations(points, table, warnings)
     _refuse_too_few(configurations, setting, warnings)
     seen, size = _epochs(configurations, table)
-    return Selection(configurations, setting, held, metric, eval_set, seen, size, warnings)
+    kept = {(c.problems_per_batch, c.rollouts_per_problem) for c in configurations}
+    places = zip(table["problems_per_batch"], table["rollouts_per_problem"], strict=True)
+    run_ids = [r for r, place in zip(table.index, places, strict=True) if place in kept]
+    return Selection(configurations, setting, held, metric, eval_set, seen, size, run_ids, warnings)
 
 
 def _measured(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
-_STARTS = 3
-_STEPS = 100
+_STARTS = 6
+_STEPS = 500
 _ROUNDS = 30  # of reweighting, under the robust loss
 _HUBER = 1.345  # 95 % efficient where errors are normal
 _MAD = 1.4826
@@ -49,7 +49,7 @@ class Status(IntEnum):
     ON_BOUND = 1
     """the shape stopped at an end of its search"""
     NOT_IDENTIFIED = 2
-    """y does not rise with x, so no shape explains it better than another"""
+    """y does not rise with x, or a shape parameter's standard error is wider than its search"""
     FAILED = 3
     """no progress, and not at a minimum either"""
 
@@ -293,7 +293,7 @@ def _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, ou
     for p in range(x.size):
         sw += w[p]
         wy += w[p] * y[p]
-    if sw <= 0:
+    if not (sw > 0 and np.isfinite(wy)):
         out[:] = 0.0
         out[3] = 3
         return
@@ -301,14 +301,18 @@ def _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, ou
     points = grid.shape[0]
     sse = np.empty(points)
     for g in range(points):
-        sse[g] = _line(grid_s[g], y, w, origin, low)[2]
+        base, slope, value = _line(grid_s[g], y, w, origin, low)
+        sse[g] = value if slope > 0 else np.inf
+    # What stands if y rises nowhere: the level, and no shape in particular.
+    out[0], out[1], out[2], out[3] = base, slope, value, 2
+    out[4:] = grid[0]
     found = False
     used = np.zeros(points, dtype=np.bool_)
     shape = np.empty(grid.shape[1])
     for _ in range(_STARTS):
         best = -1
         for g in range(points):
-            if used[g] or (best >= 0 and sse[g] >= sse[best]):
+            if used[g] or sse[g] == np.inf or (best >= 0 and sse[g] >= sse[best]):
                 continue
             minimum = True
             for k in range(strides.size):
@@ -344,6 +348,7 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[
     _value(code, x, log_x, shape, s)
     base, slope, sse = _line(s, y, w, origin, low)
     damping = 1e-3
+    growth = 2.0
     converged = False
     for _ in range(_STEPS):
         if slope <= 0:
@@ -382,16 +387,23 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[
                 a, b = normal[0, 0] * (1 + damping) + 1e-300, normal[1, 1] * (1 + damping) + 1e-300
                 c = normal[0, 1]
                 det = a * b - c * c
+                if det <= 0:  # rounding: no more damping than this separates the two
+                    damping *= growth
+                    growth *= 2.0
+                    continue
                 step[0] = (b * gradient[0] - c * gradient[1]) / det
                 step[1] = (a * gradient[1] - c * gradient[0]) / det
+            expected = 0.0
             for k in range(dims):
+                expected += step[k] * (gradient[k] + damping * normal[k, k] * step[k])
                 tried[k] = min(max(shape[k] - step[k], lo[k]), hi[k])
             _value(code, x, log_x, tried, tried_s)
             tried_base, tried_slope, tried_sse = _line(tried_s, y, w, origin, low)
             if tried_sse < sse:
                 moved = True
                 break
-            damping *= 8.0
+            damping *= growth
+            growth *= 2.0
         if not moved:
             converged = True  # nothing better in any direction that rounding can tell
             break
@@ -399,7 +411,9 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[
         shape[:] = tried
         s, tried_s = tried_s, s
         base, slope, sse = tried_base, tried_slope, tried_sse
-        damping = max(damping / 8.0, 1e-12)
+        # Nielsen's rule: with large residuals full steps overshoot, and only the gain shows it.
+        damping = max(damping * max(1 / 3, 1 - (2 * gain / max(expected, 1e-300) - 1) ** 3), 1e-12)
+        growth = 2.0
         if gain <= 1e-15 * sse:
             converged = True
             break
@@ -407,7 +421,26 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[
         margin = 1e-3 * (hi[k] - lo[k])
         if shape[k] < lo[k] + margin or shape[k] > hi[k] - margin:
             return 1, base, slope, sse
-    return (0 if slope > 0 else 2) if converged else 3, base, slope, sse
+    used = 0
+    for p in range(size):
+        used += w[p] > 0
+    free = used - dims - (2 if np.isnan(low) else 1)
+    if slope <= 0 or not _identified(normal, sse / max(free, 1), lo, hi):
+        return 2, base, slope, sse
+    return 0 if converged else 3, base, slope, sse
+
+
+@njit(cache=True, nogil=True)
+def _identified(normal, variance, lo, hi):  # type: ignore[no-untyped-def]
+    """Whether each standard error, from the inverse of ``normal``, is narrower than its search."""
+    if lo.size == 1:
+        return lo[0] == hi[0] or variance < normal[0, 0] * (hi[0] - lo[0]) ** 2
+    a, b = normal[0, 0], normal[1, 1]
+    det = a * b - normal[0, 1] ** 2
+    if det <= 1e-12 * a * b:  # only a combination of the two has an effect
+        return False
+    first = lo[0] == hi[0] or variance * b < det * (hi[0] - lo[0]) ** 2
+    return first and (lo[1] == hi[1] or variance * a < det * (hi[1] - lo[1]) ** 2)
 
 
 @njit(cache=True, nogil=True)

@@ -236,3 +236,40 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
         f"{done} runs are done, {plan['todo']} to do{begun}: {number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
     ]
+
+
+def backtest_summary(result: Mapping[str, Any]) -> list[str]:
+    """Return what a backtest found: a table of regrets, and a verdict."""
+    judged = (
+        f"{result['seeds']} seeds, each left out of the fit in turn"
+        if result["held_out"] == "seed"
+        else "one seed, so by its own later checkpoints"
+    )
+    lines = [f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
+    columns = [f"C = {number(c)}" for c in result["budgets"]]
+    lines.append("  " + " ".join([" " * 16, *(f"{c:>14}" for c in columns), f"{'mean':>8}"]))
+    for rule, found in result["rules"].items():
+        cells = [
+            f"{loss:.4f} (n {place[1]})"
+            for loss, place in zip(found["regret"], found["allocations"], strict=True)
+        ]
+        lines.append(
+            "  " + " ".join([f"{rule:16}", *(f"{c:>14}" for c in cells), f"{found['mean_regret']:8.4f}"])
+        )
+    error = result["rules"]["isolaw"]["n_star_error"]
+    lines.append("n* was off by " + ", ".join(f"{e:+.1f}" for e in error) + " doublings.")
+    lines += _against(result)
+    return lines
+
+
+def _against(result: Mapping[str, Any]) -> list[str]:
+    """Whether each baseline lost more, and whether that is more than noise."""
+    out = []
+    for rule, found in result["rules"].items():
+        if rule == "isolaw":
+            continue
+        difference, error = found["against_isolaw"].values()
+        noise = "" if error is None else f" (standard error over seeds {error:.4f})"
+        more = "more" if difference >= 0 else "less"
+        out.append(f"{rule} loses {abs(difference):.4f} {more} than isolaw's choice{noise}.")
+    return out
