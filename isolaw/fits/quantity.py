@@ -76,6 +76,9 @@ def from_draws(
         for a measured n, the grid's n, ascending: the ends are n that were drawn, and an end at the
         grid's edge is open, since there n is a bound.
 
+    A bound's own end is no further out than the estimate. Draws that do not vary give no interval: one of
+    no width would claim that nothing is uncertain.
+
     >>> from_draws(2.0, [1.0, 2.0, 3.0]).interval
     (1.05, 2.95)
     """
@@ -87,23 +90,27 @@ def from_draws(
         return Quantity(value, None, status)
     if known.size < _SHARE_NEEDED * d.size:
         return Quantity(value, None, "not_identified" if status == "ok" else status)
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     stepwise = levels is not None or not np.all(np.isfinite(known))
-    method: Any = "inverted_cdf" if stepwise else "linear"
-    low, high = np.quantile(known, tails, method=method)
-    if levels is None and math.isfinite(low) and high - low <= _NO_WIDTH * abs(value):
-        return Quantity(value, None, status)  # draws that do not vary say nothing of spread
-    if status == "upper_bound" or (levels is not None and low == levels[0]):
-        low = -math.inf
-    if status == "lower_bound" or (levels is not None and high == levels[-1]):
-        high = math.inf
+
+    def end(share: float) -> float:
+        at = float(np.quantile(known, share, method="inverted_cdf" if stepwise else "linear"))
+        if levels is None or levels[0] < at < levels[-1]:
+            return at
+        return -math.inf if at <= levels[0] else math.inf
+
+    low, high = end((1 - LEVEL) / 2), end((1 + LEVEL) / 2)
+    closed = status
+    if status == "ok" and (low == -math.inf) != (high == math.inf):
+        closed = "upper_bound" if low == -math.inf else "lower_bound"
     # With one end open, all of the 5 % that may be missed lie beyond the other.
-    if math.isfinite(low) and not math.isfinite(high):
-        low = np.quantile(known, 1 - LEVEL, method=method)
-    elif math.isfinite(high) and not math.isfinite(low):
-        high = np.quantile(known, LEVEL, method=method)
+    if closed == "lower_bound":
+        low, high = min(end(1 - LEVEL), value), math.inf
+    elif closed == "upper_bound":
+        low, high = -math.inf, max(end(LEVEL), value)
     if not (math.isfinite(low) or math.isfinite(high)):
         return Quantity(value, None, "not_identified")
+    if high - low <= _NO_WIDTH * abs(value):
+        return Quantity(value, None, status)
     return Quantity(value, (_finite(low), _finite(high)), status)
 
 

@@ -68,7 +68,7 @@ def test_at_the_grids_edges_n_is_a_bound() -> None:
 
 def test_draws_that_do_not_vary_say_nothing_of_spread() -> None:
     assert from_draws(0.7, [0.7] * 50) == Quantity(0.7, None, "ok")
-    assert from_draws(64.0, [64.0] * 50, levels=GRID).interval == (64.0, 64.0)  # n itself is discrete
+    assert from_draws(64.0, [64.0] * 50, levels=GRID) == Quantity(64.0, None, "ok")
 
 
 def test_draws_that_lack_it() -> None:
@@ -83,7 +83,7 @@ def test_draws_beyond_what_was_measured_open_the_end() -> None:
     above = np.r_[np.linspace(1, 2, 90), np.full(10, np.inf)]
     q = from_draws(1.5, above)
     assert q.interval is not None
-    assert q.interval[0] == pytest.approx(1.0, abs=0.05)
+    assert q.interval[0] == pytest.approx(1.05, abs=0.01)  # all 5 % on the closed side
     assert q.interval[1] is None
     few = np.r_[np.linspace(1, 2, 99), np.inf]
     assert from_draws(1.5, few).interval == pytest.approx((1.0, 2.0), abs=0.05)
@@ -91,6 +91,17 @@ def test_draws_beyond_what_was_measured_open_the_end() -> None:
         assert from_draws(1.5, np.full(20, end)) == Quantity(1.5, None, "not_identified")
     both = np.r_[np.full(50, -np.inf), np.full(50, np.inf)]
     assert from_draws(1.5, both) == Quantity(1.5, None, "not_identified")
+
+
+def test_a_bound_whose_draws_all_lie_beyond_it_is_still_a_bound() -> None:
+    """At the grid's edge in every draw: n* is at least that, which is not the same as not known."""
+    assert from_draws(512.0, np.full(50, np.inf), "lower_bound") == Quantity(
+        512.0, (512.0, None), "lower_bound"
+    )
+    assert from_draws(8.0, np.full(50, -np.inf), "upper_bound") == Quantity(8.0, (None, 8.0), "upper_bound")
+    mixed = np.r_[np.full(90, np.inf), np.full(10, 200.0)]
+    assert from_draws(512.0, mixed, "lower_bound").interval == (200.0, None)
+    assert from_draws(512.0, np.r_[mixed, np.full(900, np.inf)], "lower_bound").interval == (512.0, None)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -110,6 +121,6 @@ def test_always_json_and_in_order(value: float, draws: list[float], status: Stat
     if q.interval is not None and None not in q.interval:
         low, high = q.interval
         finite = [d for d in draws if math.isfinite(d)]
-        assert min(finite) <= low <= high <= max(finite)  # type: ignore[operator]
+        assert min(finite) <= low < high <= max(finite)  # type: ignore[operator]
     if q.value is None:
         assert q == REFUSED
