@@ -83,7 +83,7 @@ def test_draws_beyond_what_was_measured_open_the_end() -> None:
     above = np.r_[np.linspace(1, 2, 90), np.full(10, np.inf)]
     q = from_draws(1.5, above)
     assert q.interval is not None
-    assert q.interval[0] == pytest.approx(1.05, abs=0.01)  # all 5 % on the closed side
+    assert q.interval[0] == pytest.approx(1.05, abs=0.02)  # all 5 % on the closed side
     assert q.interval[1] is None
     few = np.r_[np.linspace(1, 2, 99), np.inf]
     assert from_draws(1.5, few).interval == pytest.approx((1.0, 2.0), abs=0.05)
