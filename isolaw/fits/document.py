@@ -138,7 +138,7 @@ def grid_entry(c: Configuration) -> dict[str, Any]:
 def frontier_entries(frontier: Frontier, path: Path, scale: float, draws: int) -> list[dict[str, Any]]:
     """Return the frontier's points; ``scale`` turns compute into x."""
     levels = frontier.levels
-    band = simultaneous(path) if draws else None
+    band = simultaneous(path) if len(path.log2_n) > 1 else None
     out = []
     for i, compute in enumerate(frontier.compute):
         below, above = bool(path.below[0, i]), bool(path.above[0, i])
@@ -170,7 +170,7 @@ def simultaneous(path: Path) -> NDArray[np.float64]:
     """Return the band that holds 95 % of drawn n*(C) at every C at once, (2, X); ±inf where it is open.
 
     It is the narrowest family of equal-tailed pointwise quantiles with that share; what is not known in a
-    draw breaks no band.
+    draw breaks no band. It is open where the estimate is a bound, and where the draws do not vary.
     """
     draws = np.sort(path.n[1:], axis=0)  # NaN last
     counts = np.sum(~np.isnan(draws), axis=0)
@@ -187,6 +187,12 @@ def simultaneous(path: Path) -> NDArray[np.float64]:
         if broken <= 1 - LEVEL or not band.size:
             band = np.where(counts == 0, [[-np.inf], [np.inf]], [lower, upper])
         low, high = ((low + high) / 2, high) if broken <= 1 - LEVEL else (low, (low + high) / 2)
+    value = np.exp2(path.log2_n[0])
+    band[0] = np.where(path.below[0], np.minimum(band[0], value), band[0])
+    band[1] = np.where(path.above[0], np.maximum(band[1], value), band[1])
+    still = np.isclose(band[0], band[1], rtol=1e-12, atol=0)
+    band[0, still | path.above[0]] = -np.inf
+    band[1, still | path.below[0]] = np.inf
     return band
 
 

@@ -104,9 +104,11 @@ def from_draws(
         closed = "upper_bound" if low == -math.inf else "lower_bound"
     # With one end open, all of the 5 % that may be missed lie beyond the other.
     if closed == "lower_bound":
-        low, high = min(end(1 - LEVEL), value), math.inf
+        low, high = end(1 - LEVEL), math.inf
     elif closed == "upper_bound":
-        low, high = -math.inf, max(end(LEVEL), value)
+        low, high = -math.inf, end(LEVEL)
+    if closed == status != "ok":
+        low, high = min(low, value), max(high, value)
     if not (math.isfinite(low) or math.isfinite(high)):
         return Quantity(value, None, "not_identified")
     if high - low <= _NO_WIDTH * abs(value):
