@@ -132,7 +132,7 @@ def varpro(
     strides = np.ones(len(axes), dtype=np.int64)
     strides[:-1] = [a.points for a in axes[1:]]
     counts = np.array([a.points for a in axes])
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         log_x = np.log(x)
     size = max(len(y), len(weights))
     out = np.empty((size, 4 + len(axes)))
@@ -164,7 +164,7 @@ def varpro(
 def basis(family: str, x: Floats, shape: Floats) -> Floats:
     """Return s(x; θ), (D, P), for shapes (D, dimensions) and x (P,)."""
     x = np.ascontiguousarray(x, dtype=np.float64)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         log_x = np.log(x)
     return np.asarray(_on_grid(CODES[family], x, log_x, np.ascontiguousarray(shape)))
 
@@ -263,26 +263,47 @@ def _line(s, y, w, origin, low):  # type: ignore[no-untyped-def]
 def _solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, strides, counts, lo, hi, robust, out):  # type: ignore[no-untyped-def]
     size = x.size
     w = np.empty(size)
+    r = np.empty(size)
+    last_r = np.empty(size)
     for d in range(first, last):
         y = ys[d] if ys.shape[0] > 1 else ys[0]
         weight = ws[d] if ws.shape[0] > 1 else ws[0]
         w[:] = weight
         _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out[d])
-        if robust:
-            r = np.empty(size)
-            for _ in range(_ROUNDS):
-                before = out[d, 4]
-                _value(code, x, log_x, out[d, 4:], r)
-                for p in range(size):
-                    r[p] = out[d, 0] + out[d, 1] * r[p] - y[p]
-                scale = _MAD * np.median(np.abs(r[weight > 0]))
-                if scale <= 0:
-                    break
-                for p in range(size):
-                    w[p] = weight[p] * min(1.0, _HUBER * scale / max(abs(r[p]), 1e-300))
-                _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out[d])
-                if abs(out[d, 4] - before) < 1e-9 * (hi[0] - lo[0]):
-                    break
+        if not robust or out[d, 3] == 3:
+            continue
+        last_r[:] = np.inf
+        for _ in range(_ROUNDS):
+            _value(code, x, log_x, out[d, 4:], r)
+            moved = 0.0
+            for p in range(size):
+                r[p] = abs(out[d, 0] + out[d, 1] * r[p] - y[p])
+                moved = max(moved, abs(r[p] - last_r[p]))
+            scale = _MAD * _median(r, weight)
+            if moved <= 1e-9 * scale or scale <= 0:
+                break
+            last_r[:] = r
+            for p in range(size):
+                w[p] = weight[p] * min(1.0, _HUBER * scale / max(r[p], 1e-300))
+            _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out[d])
+
+
+@njit(cache=True, nogil=True)
+def _median(r, weight):  # type: ignore[no-untyped-def]
+    """The median of r when each is there ``weight`` times."""
+    order = np.argsort(r)
+    half = 0.5 * weight.sum()
+    total = 0.0
+    for i in range(r.size):
+        total += weight[order[i]]
+        if total > half:
+            return r[order[i]]
+        if total == half:
+            following = i + 1
+            while weight[order[following]] == 0:
+                following += 1
+            return 0.5 * (r[order[i]] + r[order[following]])
+    return np.nan
 
 
 @njit(cache=True, nogil=True)
