@@ -15,6 +15,7 @@ from isolaw import __version__
 from isolaw.cli.backtest import backtest
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
+from isolaw.cli.size import size
 from isolaw.cli.status import status
 from isolaw.cli.sweep import sweep
 from isolaw.errors import IsolawError
@@ -39,7 +40,7 @@ def cli() -> None:
     """
 
 
-for command in (sweep, fit, predict, backtest, status):
+for command in (sweep, fit, predict, backtest, size, status):
     cli.add_command(command)
 
 

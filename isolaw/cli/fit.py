@@ -22,6 +22,7 @@ _RUNS_ONLY = {
     "bootstrap",
     "seed",
     "figures",
+    "by",
 }
 
 
@@ -31,10 +32,10 @@ _RUNS_ONLY = {
 @click.option(
     "--x",
     "x",
-    type=click.Choice(["compute", "steps"]),
+    type=click.Choice(["compute", "tokens", "wall_s", "steps"]),
     default="compute",
     show_default=True,
-    help="With --points: the law in log10 C, or linear in M.",
+    help="What a budget counts; with --points, compute or steps (the law linear in M).",
 )
 @click.option("--metric", default="avg@4", show_default=True, help="What counts as reward.")
 @click.option("--eval-set", default="validation", show_default=True, help="Which evaluation set.")
@@ -85,6 +86,9 @@ _RUNS_ONLY = {
 @click.option(
     "--figures", type=click.Path(), metavar="DIR", help="Draw both figures into DIR, as PNG and SVG."
 )
+@click.option(
+    "--by", metavar="NAME", help="A law for each value of an attribute, side by side: model, problem_set, lr."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the law as JSON.")
 @click.pass_context
 def fit(
@@ -92,10 +96,14 @@ def fit(
 ) -> None:
     """Fit the allocation law to SOURCE…: a sweep's directory, or a Parquet or CSV table."""
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    unheeded = sorted(given & (_RUNS_ONLY if points is not None else {"x"}))
+    unheeded = sorted(given & _RUNS_ONLY) if points is not None else []
     if unheeded:
-        name = unheeded[0].replace("_", "-")
-        raise click.UsageError(f"--{name} is {'not ' if points is not None else ''}for --points")
+        raise click.UsageError(f"--{unheeded[0].replace('_', '-')} is not for --points")
+    accepted = ("compute", "steps") if points is not None else ("compute", "tokens", "wall_s")
+    if x not in accepted:
+        raise click.UsageError(
+            f"--x {x}: accepted {'with' if points else 'without'} --points: {', '.join(accepted)}"
+        )
     if points is not None:
         if sources:
             raise click.UsageError("--points takes no SOURCE")
@@ -105,7 +113,7 @@ def fit(
         raise click.UsageError(
             "nothing to fit: name a sweep's directory or a table, or use --points FILE.csv"
         )
-    _fit_runs(sources, as_json, options)
+    _fit_runs(sources, as_json, {**options, "x": x})
 
 
 def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
@@ -127,18 +135,13 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
         for source in sources
     ]
     runs = isolaw.Runs.concat(parts)
-    law = isolaw.fit(
-        runs,
-        options["metric"],
-        eval_set=options["eval_set"],
-        setting=options["setting"],
-        fixed=constants(options["fixed"], "--fixed"),
-        method=options["method"],
-        curve=options["curve"],
-        records=records,
-        bootstrap=options["bootstrap"],
-        seed=options["seed"],
-    )
+    fixed = constants(options["fixed"], "--fixed")
+    names = ("metric", "eval_set", "setting", "x", "method", "curve", "bootstrap", "seed")
+    keywords = {**{name: options[name] for name in names}, "records": records}
+    if options["by"] is not None:
+        _fit_by(runs, options["by"], fixed, keywords, options["out"], as_json)
+        return
+    law = isolaw.fit(runs, fixed=fixed, **keywords)
     saved = law.save(options["out"]) if options["out"] else None
     figures = []
     if options["figures"]:
@@ -158,6 +161,39 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
         click.echo(f"Law: {saved}. Next: isolaw predict {saved} --compute <rollouts>")
     elif not as_json:
         note("note: nothing was written; --out law.json keeps the law for isolaw predict")
+
+
+def _fit_by(
+    runs: Any, by: str, fixed: dict[str, Any], keywords: dict[str, Any], out: str | None, as_json: bool
+) -> None:
+    """One law for each value of an attribute; what cannot be fitted says why, and the others go on."""
+    import isolaw
+    from isolaw.errors import DataError, Refused, unknown
+    from isolaw.report import words
+    from isolaw.runs import plain
+
+    table = runs.table()
+    if by not in table.columns:
+        raise DataError(f"--by: {unknown('column', by, table.columns, 'there are')}")
+    laws, refused = {}, {}
+    for value in sorted({plain(v) for v in table[by].dropna()}, key=str):
+        try:
+            laws[value] = isolaw.fit(runs, fixed={**fixed, by: value}, **keywords)
+        except Refused as error:
+            refused[value] = str(error)
+            note(f"note: {by} = {value}: {error}")
+            continue
+        if out is not None:
+            path = Path(out)
+            laws[value].save(path.with_name(f"{path.stem}-{str(value).replace('/', '_')}{path.suffix}"))
+    if not laws:
+        raise Refused(f"for no {by} could a law be fitted")
+    if as_json:
+        documents = {str(value): law.document for value, law in laws.items()}
+        print_json({"by": by, "laws": documents, "refused": {str(k): v for k, v in refused.items()}})
+        return
+    for line in words.side_by_side(by, {value: law.document for value, law in laws.items()}):
+        click.echo(line)
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:

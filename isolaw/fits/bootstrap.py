@@ -88,8 +88,8 @@ def _deviations(c: Configuration) -> list[tuple[Floats, Floats]]:
     out = []
     for run in range(c.runs):
         mine = c.run == run
-        log_c = np.log(np.maximum(c.compute[mine], 1.0))
-        out.append((log_c, c.reward[mine] - np.interp(log_c, c.log_checkpoints, c.mean)))
+        at = indices(c)[mine]
+        out.append((c.log_checkpoints[at], c.reward[mine] - c.mean[at]))
     return out
 
 

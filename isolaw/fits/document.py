@@ -131,6 +131,7 @@ def grid_entry(c: Configuration) -> dict[str, Any]:
         "rollouts_per_problem": c.rollouts_per_problem,
         "runs": c.runs,
         "checkpoints": int(c.compute.size),
+        "step_cost": c.step_cost,
         "measured": list(c.measured),
     }
 

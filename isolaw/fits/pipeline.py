@@ -29,7 +29,7 @@ from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
 from isolaw.fits.records import WIDTH, record_mask
-from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, select
+from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface import Surface, fit_surface
 from isolaw.runs import Runs
 
@@ -37,6 +37,7 @@ METHODS = ("surface", "paper")
 DRAWS = 400
 MOST_DRAWS = 10_000
 _MOST_FAILED = 0.05  # above this share the draws that are left are not a fair sample
+UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds"}
 _COMPARED = ("exp", "hill")  # families with a start and a ceiling of their own
 
 
@@ -47,6 +48,7 @@ def fit(
     eval_set: str = "validation",
     setting: Setting = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
+    x: X = "compute",
     method: Literal["surface", "paper"] = "surface",
     curve: str = "auto",
     records: float | Literal["auto", "off"] | None = "auto",
@@ -65,11 +67,13 @@ def fit(
         ``fixed-bp``, ``fixed-b`` or ``joint``.
     fixed
         what is held, as ``{"problems_per_batch": 32}``; any column or attribute of the runs.
+    x
+        what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``, where the runs recorded it.
     method
         ``surface`` or ``paper`` (see the module).
     curve
-        ``exp``, ``hill``, ``power``, or ``auto``: for ``surface`` the one of exp and hill with the lower AICc on
-        the rewards, for ``paper`` exp.
+        ``exp``, ``hill``, ``power``, or ``auto``: for ``surface`` the one of exp and hill with the lower AICc
+        on the rewards, for ``paper`` exp.
     records
         bin width of record points; ``"off"`` or None fits all checkpoints; ``auto`` is off for ``surface``
         and 0.005 for ``paper``.
@@ -93,7 +97,7 @@ def fit(
     True
     """
     width = _checked(method, curve, records, bootstrap)
-    selection = select(runs, metric, eval_set, setting, fixed)
+    selection = select(runs, metric, eval_set, setting, fixed, x)
     configurations = selection.configurations
     misfit = _misfit(configurations)
     if curve == "auto":
@@ -109,14 +113,14 @@ def fit(
     if method == "surface":
         path = frontiers.ridge_path(frontier, surface.ridge())
     scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
-    x = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
-    logistic = _fit_law(path, x)
-    comparison = rules(frontier, None if logistic is None else logistic(x)[0])
+    abscissa = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
+    logistic = _fit_law(path, abscissa)
+    comparison = rules(frontier, None if logistic is None else logistic(abscissa)[0])
     laws = fit_laws(surface, path) if setting != "joint" and method == "surface" else {}
     if laws:
         held_out = _held_out(selection, curve, laws, compute)
         comparison |= _compared(surface, path, laws, held_out)
-    parameters = doc.parameters(path, x, logistic, comparison, selection.warnings)
+    parameters = doc.parameters(path, abscissa, logistic, comparison, selection.warnings)
     document = {
         "format": FORMAT,
         "setting": setting,
@@ -127,8 +131,8 @@ def fit(
         "curve": curve,
         "records": width,
         "x": {
-            "name": "steps" if setting == "fixed-b" else "compute",
-            "unit": "steps" if setting == "fixed-b" else "rollouts",
+            "name": "steps" if setting == "fixed-b" else x,
+            "unit": "steps" if setting == "fixed-b" else UNITS[x],
             "log10": setting != "fixed-b",
             "range": [low * scale, high * scale],
         },
@@ -151,7 +155,7 @@ def fit(
     }
     stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
     document["health"] = stability.to_dict()
-    selection.warnings += [f"B_p = {b} is not stable: {why}" for b, why in stability.reasons.items()]
+    selection.warnings.extend(f"B_p = {b} is not stable: {why}" for b, why in stability.reasons.items())
     document["warnings"] = doc.warnings_of(selection, unit, path, frontier, document, scale)
     return Law(document, _draws(configurations, curves, logistic))
 
@@ -274,10 +278,10 @@ def _held_out(
         return None
     losses: dict[str, list[float]] = {name: [] for name in laws}
     for held in range(len(seeds)):
-        parts = []
-        for keep in (lambda run, h=held: run != h, lambda run, h=held: run == h):
-            parts.append(surface_of([_only(c, keep) for c in configurations], family, compute))
-        training, judging = parts
+        training, judging = (
+            surface_of([_only(c, held, keep) for c in configurations], family, compute)
+            for keep in (False, True)
+        )
         ridge = training.ridge()
         for name in laws:
             log2_n = refit(name, compute, ridge, laws[name])
@@ -287,10 +291,11 @@ def _held_out(
     return {name: float(np.mean(values)) for name, values in losses.items() if values}
 
 
-def _only(c: Configuration, keep: Any) -> Configuration:
-    chosen = keep(c.run)
+def _only(c: Configuration, held: int, keep: bool) -> Configuration:
+    """The configuration with the held-out run alone, or without it."""
+    chosen = (c.run == held) == keep
     run = np.unique(c.run[chosen], return_inverse=True)[1]
-    seeds = tuple(s for i, s in enumerate(c.seeds) if keep(np.array(i)))
+    seeds = tuple(s for i, s in enumerate(c.seeds) if (i == held) == keep)
     return replace(c, compute=c.compute[chosen], reward=c.reward[chosen], run=run, seeds=seeds)
 
 

@@ -8,7 +8,8 @@ allocation (for ``surface`` the smooth one over log n and log B_p, for ``paper``
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
 
 The recommendation is the measured, affordable configuration with the least expected regret; M follows as
-floor(C / (n · B_p)). n* at the budget, with its interval, comes with it.
+floor(C / (n · B_p)); a budget in tokens or seconds pays for as many steps as the measured runs' mean cost of
+a step allows. n* at the budget, with its interval, comes with it.
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ class Option:
         mean over draws of the best reward minus its own.
     probability
         share of draws in which it is within 0.005 of the best; None without draws.
+    step_cost
+        what a step costs, in the budget's unit.
     """
 
     allocation: Allocation
     reward: Quantity
     expected_regret: float
     probability: float | None
+    step_cost: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -69,8 +73,8 @@ class Prediction:
 
     Attributes
     ----------
-    compute
-        the budget C.
+    compute, unit
+        the budget C, and what it counts: rollouts, tokens or seconds.
     options
         measured configurations by expected regret, the recommended one first; those expected to lose more
         than 0.005 are left out.
@@ -85,6 +89,7 @@ class Prediction:
     """
 
     compute: int
+    unit: str
     options: list[Option]
     n_star: Quantity
     law_n: Quantity
@@ -103,14 +108,15 @@ class Prediction:
 
     @property
     def unspent(self) -> int:
-        """Rollouts of the budget that make no whole step."""
-        return self.compute - self.allocation.compute
+        """What of the budget makes no whole step."""
+        return self.compute - round(self.allocation.steps * self.options[0].step_cost)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every estimate as value, interval, status."""
         a = self.allocation
         return {
             "compute": self.compute,
+            "unit": self.unit,
             "rollouts_per_problem": a.rollouts_per_problem,
             "problems_per_batch": a.problems_per_batch,
             "steps": a.steps,
@@ -157,9 +163,7 @@ def predict(
     candidates = _candidates(law, budget, max_batch_rollouts, flags)
     reward, best, n_star = _rewards(document["method"], candidates)
     factor = budget / max(entry["measured"][1] for entry in document["grid"])
-    if budget >= max(
-        e["measured"][1] + e["problems_per_batch"] * e["rollouts_per_problem"] for e in document["grid"]
-    ):
+    if budget >= max(e["measured"][1] + e["step_cost"] for e in document["grid"]):
         flags.append(f"extrapolation: {factor:.3g} times the largest compute that was measured")
     options = _options(candidates, reward, best, budget, known=factor <= _FAR)
     chosen = next(c for c in candidates if (c.b, c.n) == _place(options[0]))
@@ -167,7 +171,8 @@ def predict(
     law_n = _law_n(law, budget, factor)
     flags += _flags(law, chosen, options, factor)
     epochs = _epochs(document, options[0].allocation, n_train_problems, flags)
-    return Prediction(budget, options, star, law_n, epochs, flags)
+    unit = "rollouts" if document["setting"] == "fixed-b" else document["x"]["unit"]
+    return Prediction(budget, unit, options, star, law_n, epochs, flags)
 
 
 def _place(option: Option) -> tuple[int, int]:
@@ -186,26 +191,28 @@ def _candidates(law: Law, budget: int, cap: int | None, flags: list[str]) -> lis
     batches = []
     for entry, curve in zip(law.document["grid"], law.document["curves"], strict=True):
         b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
-        batches.append(b * n)
-        if b * n > budget or (cap is not None and b * n > cap):
+        batches.append(entry["step_cost"])
+        if entry["step_cost"] > budget or (cap is not None and b * n > cap):
             continue
         reward = law.curves(b, n)(budget)[:, 0]
         nothing = np.empty(0)
-        place = Configuration(b, n, nothing, nothing, np.empty(0, dtype=np.int64), (0,) * entry["runs"])
+        seeds, cost = (0,) * entry["runs"], entry["step_cost"]
+        place = Configuration(b, n, nothing, nothing, np.empty(0, dtype=np.int64), seeds, cost)
         low, high = entry["measured"]
-        measured = low <= at < high + b * n
+        measured = low <= at < high + cost
         (out if measured else other).append(_Candidate(place, reward, curve["ceiling"] == "seen"))
     out = out or other
     if not out:
         limit = f"a budget of {budget}" if min(batches) > budget else f"max_batch_rollouts = {cap}"
         raise InputError(
-            f"{limit} does not allow one step of the smallest measured batch, {min(batches)} rollouts"
+            f"{limit} does not allow one step of the smallest measured batch, {min(batches):.6g} "
+            f"{law.document['x']['unit']}"
         )
     stable = [c for c in out if c.b not in unstable]
     for b in sorted({c.b for c in out} & set(unstable)):
         kept = "left out" if stable else "kept, since no other was measured"
         flags.append(f"unstable: B_p = {b} ({unstable[b]}), {kept}")
-    if len(out) < len(law.document["grid"]) and max(c.b * c.n for c in out) < max(batches):
+    if len(out) < len(law.document["grid"]) and max(c.configuration.step_cost for c in out) < max(batches):
         flags.append("limited: larger batches were measured, but do not fit the budget or the cap")
     return stable or out
 
@@ -235,10 +242,11 @@ def _options(
         status: Any = "ok" if candidate.bounded and known else "not_identified"
         out.append(
             Option(
-                Allocation.within(budget, candidate.b, candidate.n),
+                Allocation(candidate.b, candidate.n, int(budget // candidate.configuration.step_cost)),
                 from_draws(row[0], row[1:], status),
                 float(own.mean()),
                 float(np.mean(own <= TOLERANCE)) if regret.shape[1] > 1 else None,
+                candidate.configuration.step_cost,
             )
         )
     # Of equals the one with fewer rollouts for each problem, then the smaller batch: more steps.

@@ -6,6 +6,9 @@ The settings:
     fixed-b    B = B_p · n is held; n trades with B_p     x = M = C / B
     joint      everything varies                          x = C
 
+C counts rollouts; it may be replaced by tokens or seconds, where runs recorded them: the same fits then
+say which n is best for a budget of those.
+
 Runs that differ in anything else (problem set, algorithm, lr, …) are refused until one is chosen.
 """
 
@@ -25,6 +28,8 @@ from isolaw.runs import Runs, plain
 
 Floats = NDArray[np.float64]
 Setting = Literal["fixed-bp", "fixed-b", "joint"]
+X = Literal["compute", "tokens", "wall_s"]
+XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
 SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "joint")
 LEAST_CURVES = 3
 
@@ -41,6 +46,8 @@ class Configuration:
         which run a checkpoint belongs to, (P,), 0..runs−1.
     seeds
         the seed of each run, (runs,).
+    step_cost
+        what a step costs in the unit of ``compute``: B rollouts, or its mean in tokens or seconds.
     """
 
     problems_per_batch: int
@@ -49,6 +56,7 @@ class Configuration:
     reward: Floats
     run: NDArray[np.int64]
     seeds: tuple[int, ...]
+    step_cost: float
 
     @property
     def runs(self) -> int:
@@ -62,8 +70,9 @@ class Configuration:
 
     @cached_property
     def log_checkpoints(self) -> Floats:
-        """Their logarithms, (P,), with that of step 0 at log 1."""
-        return np.log(np.maximum(self.checkpoints, 1.0))
+        """Their logarithms, (P,); step 0 is put a doubling before the first step."""
+        first = self.checkpoints[self.checkpoints > 0][0]
+        return np.log(np.maximum(self.checkpoints, first / 2))
 
     @cached_property
     def looks(self) -> Floats:
@@ -92,7 +101,7 @@ class Configuration:
         A run keeps the reward of its last step until the next batch is paid for.
         """
         low, high = self.measured
-        return (compute >= low * (1 - 1e-9)) & (compute < high + self.batch_rollouts)
+        return (compute >= low * (1 - 1e-9)) & (compute < high + self.step_cost)
 
     @property
     def label(self) -> str:
@@ -121,7 +130,12 @@ class Selection:
 
 
 def select(
-    runs: Runs, metric: str, eval_set: str, setting: Setting, fixed: Mapping[str, Any] | None = None
+    runs: Runs,
+    metric: str,
+    eval_set: str,
+    setting: Setting,
+    fixed: Mapping[str, Any] | None = None,
+    x: X = "compute",
 ) -> Selection:
     """Choose the runs of a setting.
 
@@ -137,16 +151,23 @@ def select(
         columns or attributes of runs held at a value, as ``{"problems_per_batch": 32}``;
         ``batch_rollouts`` is B.
 
+    x
+        what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``.
+
     Raises
     ------
     DataError
-        the metric or evaluation set was not measured, or runs differ in something not fixed.
+        the metric, evaluation set or ``x`` was not measured, or runs differ in something not fixed.
     Refused
         too few curves; the message says which runs to add.
     """
     if setting not in SETTINGS:
         raise InputError(f"setting {setting!r}: accepted: {', '.join(SETTINGS)}")
-    points = _measured(runs, metric, eval_set)
+    if x not in XS:
+        raise InputError(f"x {x!r}: accepted: {', '.join(XS)}")
+    if x != "compute" and setting == "fixed-b":
+        raise InputError(f"x {x!r}: in the setting fixed-b the law is in steps; accepted: compute")
+    points = _in_units_of(_measured(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
     warnings: list[str] = list(runs.notes)
@@ -175,6 +196,24 @@ def _measured(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
     if metric not in names:
         raise DataError(f"{runs.source}: {eval_set!r} has {unknown('metric', metric, names, 'there are')}")
     return points[(points["eval_set"] == eval_set) & (points["metric"] == metric)]
+
+
+def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
+    """The points with ``x`` as their compute; step 0 costs nothing."""
+    if x == "compute":
+        return points
+    values = points[x].astype("Float64").mask(points["step"] == 0, 0.0)
+    missing = points.index[values.isna()]
+    if len(missing):
+        at = points.loc[missing[0]]
+        raise DataError(f"{source}: {x} was not recorded in run {at['run_id']!r}, step {at['step']}")
+    points = points.assign(compute=values.astype(np.float64)).sort_values(["run_id", "step"])
+    same = points["run_id"].eq(points["run_id"].shift())
+    back = points.index[same & ~(points["compute"] > points["compute"].shift())]
+    if len(back):
+        at = points.loc[back[0]]
+        raise DataError(f"{source}: {x} does not grow at step {at['step']} of run {at['run_id']!r}")
+    return points
 
 
 def _held(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
@@ -225,6 +264,7 @@ def _configurations(points: pd.DataFrame, table: pd.DataFrame, warnings: list[st
             np.concatenate([c["value"].to_numpy(np.float64) for c in curves]),
             np.repeat(np.arange(len(curves)), sizes),
             tuple(int(seed) for seed in members["seed"]),
+            float(np.mean([c["compute"].iloc[-1] / max(c["step"].iloc[-1], 1) for c in curves])),
         )
         if np.unique(configuration.compute).size < 5:
             warnings.append(
@@ -283,5 +323,5 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
         size = 0
     if size < 1:
         raise DataError(f"n_train_problems: found {found!r}; accepted: a positive number of problems")
-    visits = max(c.measured[1] / c.rollouts_per_problem for c in configurations)
+    visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
     return visits / size, size

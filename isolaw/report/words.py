@@ -59,11 +59,11 @@ def law_summary(document: Mapping[str, Any]) -> list[str]:
     lines = [_data_line(document)]
     frontier = document["frontier"]
     said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
-    for p in (said[0], said[-1]):
-        lines.append(
-            f"Best n at {symbol} = {number(p['x'])}: {quantity(p['n_star'])}; "
-            f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
-        )
+    lines += [
+        f"Best n at {symbol} = {number(p['x'])}: {quantity(p['n_star'])}; "
+        f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
+        for p in (said[0], said[-1])
+    ]
     lines += _crossover_lines(document, symbol)
     lines.append(_saturation_line(document))
     lines.append(_verdict_line(document))
@@ -154,8 +154,8 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
         f"{name} {law['aic'] - laws[best]['aic']:+.1f}" for name, law in laws.items() if name != best
     )
     text = (
-        f"Law: the rewards prefer {_FORMS[best]} (AIC of the others: {told}). It loses {laws[best][key]:.4f} in "
-        f"reward {where}"
+        f"Law: the rewards prefer {_FORMS[best]} (AIC of the others: {told}). "
+        f"It loses {laws[best][key]:.4f} in reward {where}"
     )
     if best != "constant":
         text += f", the best constant n {laws['constant'][key]:.4f}"
@@ -168,9 +168,10 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
     """Return a recommendation, line by line."""
     a, best = prediction.allocation, prediction.options[0]
     lines = [
-        f"For a budget of C = {number(prediction.compute)} rollouts: n = {a.rollouts_per_problem} rollouts "
-        f"for each of B_p = {a.problems_per_batch} problems, M = {a.steps:,} steps "
-        f"({prediction.unspent:,} rollouts left over).",
+        f"For a budget of C = {number(prediction.compute)} {prediction.unit}: "
+        f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
+        f"M = {a.steps:,} steps "
+        f"({prediction.unspent:,} {prediction.unit} left over).",
         f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
         + (
             f"; within 0.005 of it in {best.probability:.0%} of draws."
@@ -247,14 +248,14 @@ def backtest_summary(result: Mapping[str, Any]) -> list[str]:
     )
     lines = [f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
     columns = [f"C = {number(c)}" for c in result["budgets"]]
-    lines.append("  " + " ".join([" " * 16, *(f"{c:>14}" for c in columns), f"{'mean':>8}"]))
+    lines.append("  " + " ".join([" " * 16, *(f"{c:>17}" for c in columns), f"{'mean':>8}"]))
     for rule, found in result["rules"].items():
         cells = [
             f"{loss:.4f} (n {place[1]})"
             for loss, place in zip(found["regret"], found["allocations"], strict=True)
         ]
         lines.append(
-            "  " + " ".join([f"{rule:16}", *(f"{c:>14}" for c in cells), f"{found['mean_regret']:8.4f}"])
+            "  " + " ".join([f"{rule:16}", *(f"{c:>17}" for c in cells), f"{found['mean_regret']:8.4f}"])
         )
     error = result["rules"]["isolaw"]["n_star_error"]
     lines.append("n* was off by " + ", ".join(f"{e:+.1f}" for e in error) + " doublings.")
@@ -273,3 +274,24 @@ def _against(result: Mapping[str, Any]) -> list[str]:
         more = "more" if difference >= 0 else "less"
         out.append(f"{rule} loses {abs(difference):.4f} {more} than isolaw's choice{noise}.")
     return out
+
+
+def side_by_side(by: str, documents: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+    """Return laws one under the other, at computes that all of them cover."""
+    low = max(d["x"]["range"][0] for d in documents.values())
+    high = min(d["x"]["range"][1] for d in documents.values())
+    lines = []
+    for value, d in documents.items():
+        lines.append(f"{by} = {value}: {_data_line(d)}")
+        near = d["frontier"] if low >= high else [_at(d, low * (high / low) ** (k / 4)) for k in range(1, 5)]
+        lines += [f"  best n at {number(p['x'])}: {quantity(p['n_star'])}" for p in near]
+        lines += [f"  {line}" for line in (_saturation_line(d), _verdict_line(d)) if line]
+    if not low < high:
+        lines.append(f"No compute is covered for every {by}, so the laws cannot be compared at one budget.")
+    return lines
+
+
+def _at(document: Mapping[str, Any], x: float) -> Mapping[str, Any]:
+    """The point of a frontier nearest to x."""
+    found: Mapping[str, Any] = min(document["frontier"], key=lambda p: abs(p["x"] - x))
+    return found
