@@ -21,7 +21,9 @@ if sys.path[0].endswith("benchmarks"):
     del sys.path[0]  # Numba looks for a module of this file's name
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,8 @@ SEEDS = {"sweep": 5_000, "truth": 400}
 FINE = np.linspace(3.0, 11.0, 1601)
 DEGREE = 5
 METHODS: dict[str, dict[str, Any]] = {"surface": {}, "paper": {"method": "paper"}}
+SWEEPS = {3: 1_000, 5: 1_000, 1: 200}  # by number of seeds
+PAPER = 200  # sweeps to which the paper's method is fitted as well
 CURVE = 128  # the n whose ceiling A is followed
 
 
@@ -75,10 +79,12 @@ def simulate(kind: str, first: int) -> Path:
     return path
 
 
+@cache
 def load(kind: str) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Return compute (P,) and rewards (seeds, P) of each n."""
     firsts = range(FIRST[kind], FIRST[kind] + SEEDS[kind], CHUNK[kind])
-    parts = [np.load(simulate(kind, first)) for first in firsts]
+    paths = [FOLDER / f"{kind}-{first}.npz" for first in firsts]
+    parts = [np.load(path) for path in paths if path.exists()]
     levels = LEVELS if kind == "sweep" else TRUE_LEVELS
     return {
         n: (parts[0][f"compute-{n}"], np.concatenate([p[f"reward-{n}"] for p in parts]).astype(float))
@@ -141,6 +147,8 @@ def fit_chunk(size: int, first: int) -> list[dict[str, Any]]:
     for sweep in range(first, first + 20):
         runs = runs_of(data, range(sweep * size, (sweep + 1) * size))
         for name, options in METHODS.items():
+            if name == "paper" and sweep >= PAPER:
+                continue
             law = isolaw.fit(runs, bootstrap=400, seed=sweep, **options)
             a = next(c["A"] for c in law.document["curves"] if c["rollouts_per_problem"] == CURVE)
             entry = {
@@ -197,13 +205,21 @@ def row(label: str, quantities: list[dict[str, Any]], true: float, log2: bool) -
     )
 
 
-def tables(sizes: tuple[int, ...] = (3, 5)) -> None:
+def jobs() -> Iterator[tuple[int, int]]:
+    """Chunks of sweeps to fit, the same share of every size at any time."""
+    for first in range(0, max(SWEEPS.values()), 20):
+        for size, number in SWEEPS.items():
+            if first < number and (first + 20) * size <= SEEDS["sweep"]:
+                yield size, first
+
+
+def tables() -> None:
     """Print everything, as Markdown."""
     true = truth()
     print("Truth:", {k: round(float(2 ** true[k]["log2_n"])) for k in BUDGETS}, "\n")
-    for size in sizes:
+    for size, number in SWEEPS.items():
         entries = []
-        for first in range(0, 1_000, 20):
+        for first in range(0, number, 20):
             if (FOLDER / f"fits-{size}-{first}.json").exists():
                 entries += fit_chunk(size, first)
         if not entries:
@@ -248,17 +264,16 @@ def tables(sizes: tuple[int, ...] = (3, 5)) -> None:
 
 def main(argument: str) -> None:
     """Simulate, fit, and print, as far as asked."""
-    for kind in ("truth", "sweep"):
+    for kind in ("truth", "sweep") if argument in ("simulate", "all") else ():
         for first in range(FIRST[kind], FIRST[kind] + SEEDS[kind], CHUNK[kind]):
-            fresh = not (FOLDER / f"{kind}-{first}.npz").exists()
-            if argument != "tables" and fresh:
+            if not (FOLDER / f"{kind}-{first}.npz").exists():
                 simulate(kind, first)
                 print(f"simulated {kind} {first}", file=sys.stderr)
     if argument in ("fit", "all"):
-        jobs = [(size, first) for first in range(0, 1_000, 20) for size in (3, 5)]
+        wanted = list(jobs())
         with ProcessPoolExecutor(2) as pool:
-            for i, _ in enumerate(pool.map(fit_chunk, *zip(*jobs, strict=True))):
-                print(f"fitted {i + 1} of {len(jobs)}", file=sys.stderr)
+            for i, _ in enumerate(pool.map(fit_chunk, *zip(*wanted, strict=True))):
+                print(f"fitted {i + 1} of {len(wanted)}", file=sys.stderr, flush=True)
     if argument in ("tables", "all"):
         tables()
 

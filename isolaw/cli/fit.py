@@ -19,6 +19,7 @@ _RUNS_ONLY = {
     "method",
     "curve",
     "records",
+    "robust",
     "bootstrap",
     "seed",
     "figures",
@@ -73,6 +74,7 @@ _RUNS_ONLY = {
     metavar="WIDTH|off",
     help="Bin width of record points, off for all checkpoints; auto: off (surface), 0.005 (paper).",
 )
+@click.option("--robust", is_flag=True, help="Huber's loss in the curves, for evaluations that go astray.")
 @click.option(
     "--bootstrap", type=click.IntRange(0, 10_000), default=400, show_default=True, help="Draws; 0 for none."
 )
@@ -136,7 +138,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     ]
     runs = isolaw.Runs.concat(parts)
     fixed = constants(options["fixed"], "--fixed")
-    names = ("metric", "eval_set", "setting", "x", "method", "curve", "bootstrap", "seed")
+    names = ("metric", "eval_set", "setting", "x", "method", "curve", "robust", "bootstrap", "seed")
     keywords = {**{name: options[name] for name in names}, "records": records}
     if options["by"] is not None:
         _fit_by(runs, options["by"], fixed, keywords, options["out"], as_json)

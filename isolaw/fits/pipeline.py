@@ -52,6 +52,7 @@ def fit(
     method: Literal["surface", "paper"] = "surface",
     curve: str = "auto",
     records: float | Literal["auto", "off"] | None = "auto",
+    robust: bool = False,
     bootstrap: int = DRAWS,
     seed: int = 0,
 ) -> Law:
@@ -77,6 +78,8 @@ def fit(
     records
         bin width of record points; ``"off"`` or None fits all checkpoints; ``auto`` is off for ``surface``
         and 0.005 for ``paper``.
+    robust
+        Huber's loss in the curves, for evaluations that go astray, in place of squares.
     bootstrap
         number of draws; 0: no intervals.
     seed
@@ -103,7 +106,7 @@ def fit(
     if curve == "auto":
         curve = min(_COMPARED, key=lambda f: misfit[f]["aicc"]) if method == "surface" else "exp"
     samples, unit = resample(configurations, curve, bootstrap, seed)
-    curves, failed = _fit_all(selection, samples, curve, width)
+    curves, failed = _fit_all(selection, samples, curve, width, robust)
     low, high = frontiers.supported_range(configurations)
     compute = np.geomspace(low, high, frontiers.POINTS)
     compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
@@ -130,6 +133,7 @@ def fit(
         "method": method,
         "curve": curve,
         "records": width,
+        "robust": robust,
         "x": {
             "name": "steps" if setting == "fixed-b" else x,
             "unit": "steps" if setting == "fixed-b" else UNITS[x],
@@ -178,13 +182,13 @@ def _checked(method: str, curve: str, records: float | str | None, bootstrap: in
 
 
 def _fit_all(
-    selection: Selection, samples: list[Sample], family: str, width: float | None
+    selection: Selection, samples: list[Sample], family: str, width: float | None, robust: bool
 ) -> tuple[list[Curves], dict[str, int]]:
     """Fit every curve on the data and on each draw; drop the draws that any curve fails."""
     configurations = selection.configurations
     if width is None:
         return [
-            fit_curves(c.checkpoints, c.mean + s.shift, c.looks[None], family)
+            fit_curves(c.checkpoints, c.mean + s.shift, c.looks[None], family, robust)
             for c, s in zip(configurations, samples, strict=True)
         ], {}
     parts, flat = [], []
@@ -211,7 +215,7 @@ def _fit_all(
         usable[1:] = False
         selection.warnings.append("no intervals: too many draws failed; more seeds, or --records off, help")
     return [
-        fit_curves(c.compute, reward[usable], weights[usable], family)
+        fit_curves(c.compute, reward[usable], weights[usable], family, robust)
         for c, (reward, weights) in zip(configurations, parts, strict=True)
     ], failed
 
