@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from isolaw.errors import InputError, Refused, unknown
 from isolaw.fits.solve import Axis, Floats, Status, basis, varpro
 
 if TYPE_CHECKING:
@@ -162,16 +163,38 @@ def enough_points(weights: Floats) -> NDArray[np.bool_]:
     return (weights > 0).sum(axis=-1) >= _LEAST_POINTS
 
 
+def _exp(compute: Floats, R0: float, A: float, tau: float) -> Floats:
+    return A - (A - R0) * np.exp(-compute / tau)
+
+
+def _hill(compute: Floats, R0: float, A: float, C_mid: float, B: float) -> Floats:
+    with np.errstate(divide="ignore", over="ignore"):  # 1 / (1 + ∞) is the 0 it should be
+        return R0 + (A - R0) / (1 + (C_mid / compute) ** B)
+
+
+def _power(compute: Floats, E: float, K: float) -> Floats:
+    return 1 - np.exp(E) * compute**-K
+
+
 def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> ModelResult:
     """Return one fit as an lmfit `ModelResult`, to be inspected, plotted, or profiled.
 
     The fit is `fit_curves`'s; lmfit starts there, adds the covariance, and its ``conf_interval()`` gives
     profile-likelihood intervals. They take checkpoints for independent, which those of one run are not.
 
+    Parameters
+    ----------
+    compute, reward
+        one curve, (P,) each, P at least 5; ``power`` leaves out C = 0.
+    family
+        ``exp``, ``hill`` or ``power``; the parameters are named as in the module's table.
+
     Raises
     ------
     Refused
         the curve is not determined, so it has neither covariance nor profile.
+    InputError
+        an unknown family, or arrays that are not one curve.
 
     >>> rng = np.random.default_rng(0)
     >>> C = np.geomspace(1e3, 1e6, 40)
@@ -182,25 +205,27 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
     """
     from lmfit import Model
 
-    from isolaw.errors import Refused
-
+    if family not in FAMILIES:
+        raise InputError(unknown("curve", family, FAMILIES, "there are"))
     c, y = np.asarray(compute, dtype=np.float64), np.asarray(reward, dtype=np.float64)
-    curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
-    if curve.status[0] != Status.CONVERGED:
-        raise Refused(
-            f"the {family} curve is not determined ({Status(int(curve.status[0])).name.lower()}): it has no "
-            "covariance and no profile"
-        )
+    if c.ndim != 1 or c.shape != y.shape or not np.isfinite(c + y).all():
+        raise InputError(f"compute and reward must be finite and of one length; found {c.shape}, {y.shape}")
     if family == "power":
         c, y = c[c > 0], y[c > 0]
-    names = FAMILIES[family].parameters
-
-    def reward_at(compute: Floats, **values: float) -> Floats:
-        at = {name: np.array([values[name]]) for name in names}
-        return Curves.from_parameters(family, at)(compute)[0]
-
-    model = Model(reward_at, independent_vars=["compute"], param_names=list(names), name=family)
-    parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})
-    for name in {"tau", "C_mid", "B", "K"} & set(names):
-        parameters[name].min = 1e-12
-    return model.fit(y, parameters, compute=c)
+    if (found := np.unique(c).size) < _LEAST_POINTS:
+        raise Refused(f"a curve needs checkpoints at {_LEAST_POINTS} different C; this one has {found}")
+    curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
+    status = Status(int(curve.status[0])).name.lower().replace("_", " ")
+    if curve.status[0] == Status.CONVERGED:
+        model = Model({"exp": _exp, "hill": _hill, "power": _power}[family], name=family)
+        parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})
+        for name in {"tau", "C_mid", "B", "K"} & set(parameters):
+            parameters[name].min = 0
+        result = model.fit(y, parameters, compute=c)
+        if result.errorbars:
+            return result
+        status = "lmfit finds no covariance"
+    raise Refused(
+        f"the {family} curve is not determined by these checkpoints ({status}): it has no covariance and no "
+        "profile; run on until it bends, or with more seeds"
+    )
