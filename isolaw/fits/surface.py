@@ -28,6 +28,7 @@ _OCTAVES_PER_DEGREE = 2.0
 _DEGREES = (2, 4)
 _FINE = 16  # points for each doubling of n, refined by a parabola
 _FINE_B = 4
+_FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
 LEAST_LEVELS = 3
 
 
@@ -152,8 +153,10 @@ class Surface:
             log2_n[:, x], reward[:, x] = _refined(
                 coefficients, terms, u[inside][best], log2_b[:, x], float(ends.min()), float(ends.max())
             )
-            below[:, x] = log2_n[:, x] >= ends.max() - 1e-9
-            above[:, x] = log2_n[:, x] <= ends.min() + 1e-9
+            highest, lowest = values.max(axis=1), values.min(axis=1)
+            flat = highest - lowest <= _FLAT * np.maximum(np.abs(highest), np.abs(lowest))
+            below[:, x] = flat | (log2_n[:, x] >= ends.max() - 1e-9)
+            above[:, x] = flat | (log2_n[:, x] <= ends.min() + 1e-9)
         return Ridge(log2_n, log2_b, reward, below, above)
 
 
@@ -168,7 +171,8 @@ class Ridge:
     reward
         the surface there.
     below, above
-        where log2_n is only a lower (upper) bound, being an end of what was measured.
+        where log2_n is only a lower (upper) bound, being an end of what was measured; both where it is not
+        known: it is not defined, or the surface is flat.
     """
 
     log2_n: Floats
