@@ -16,8 +16,9 @@ has of its own is in δ (`isolaw.fits.bootstrap`), whose variance is pooled over
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,8 @@ from isolaw.fits.select import Configuration, Floats
 
 _OCTAVES_PER_DEGREE = 2.0
 _DEGREES = (2, 4)
-_FINE = 16  # points for each doubling of n, refined by a parabola
-_FINE_B = 4
+_FINE = 8  # points for each doubling of n, refined by a parabola
+_FINE_B = 2
 _FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
 LEAST_LEVELS = 3
 
@@ -149,10 +150,16 @@ class Surface:
             values = coefficients @ on_grid[id(terms)]
             best = values.argmax(axis=1)
             ends = self.plane[0][self.measured[:, x]]
-            log2_b[:, x] = v[inside][best]
-            log2_n[:, x], reward[:, x] = _refined(
-                coefficients, terms, u[inside][best], log2_b[:, x], float(ends.min()), float(ends.max())
-            )
+
+            def value(n: Floats, b: Floats, terms: Terms = terms, a: Floats = coefficients) -> Floats:
+                return np.asarray(np.einsum("dt,dt->d", a, terms(n, b)))
+
+            n, b = u[inside][best], v[inside][best]
+            if np.ptp(v):
+                b, _ = _refined(partial(value, n), b, 1 / _FINE_B, v[inside].min(), v[inside].max())
+            along = partial(lambda value, b, n: value(n, b), value, b)
+            log2_b[:, x] = b
+            log2_n[:, x], reward[:, x] = _refined(along, n, 1 / _FINE, ends.min(), ends.max())
             highest, lowest = values.max(axis=1), values.min(axis=1)
             flat = highest - lowest <= _FLAT * np.maximum(np.abs(highest), np.abs(lowest))
             below[:, x] = flat | (log2_n[:, x] >= ends.max() - 1e-9)
@@ -183,21 +190,16 @@ class Ridge:
 
 
 def _refined(
-    coefficients: Floats, terms: Terms, log2_n: Floats, log2_b: Floats, low: float, high: float
+    value: Callable[[Floats], Floats], at: Floats, step: float, low: float, high: float
 ) -> tuple[Floats, Floats]:
-    """Move each argmax to the top of the parabola through it and its neighbours in n."""
-    step = 1 / _FINE
-
-    def value(n: Floats) -> Floats:
-        return np.einsum("dt,dt->d", coefficients, terms(n, log2_b))
-
-    before, here, after = value(log2_n - step), value(log2_n), value(log2_n + step)
+    """Move each argmax to the top of the parabola through it and its neighbours; return it and its value."""
+    before, here, after = value(at - step), value(at), value(at + step)
     bend = before - 2 * here + after
     moved = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)
-    top = np.clip(log2_n + step * np.clip(moved, -1, 1), low, high)
+    top = np.clip(at + step * np.clip(moved, -1, 1), low, high)
     reward = value(top)
     better = reward >= here
-    return np.where(better, top, log2_n), np.where(better, reward, here)
+    return np.where(better, top, at), np.where(better, reward, here)
 
 
 def fit_surface(
