@@ -239,7 +239,7 @@ def test_errors_beyond_the_runs_do_not_come_back(means: pd.DataFrame, single: pd
     drawn = shifts(curves, curves.loss, 2000, seed=0)[:, curves.of == 3]
     correlation = np.corrcoef(drawn[:, :10].T, drawn[:, 11:104].T)[:10, 10:]
     assert np.abs(correlation).max() < 0.15
-    assert drawn[:, :10].std(axis=0) == pytest.approx(drawn[:, 11:22].std(axis=0).mean(), rel=0.4)
+    assert drawn[:, :10].std() == pytest.approx(drawn[:, 11:21].std(), rel=0.5)
 
 
 def test_one_curve_a_size_is_drawn_in_blocks(means: pd.DataFrame) -> None:
