@@ -7,6 +7,6 @@ out=${1:-demo}
 run() { printf '\n$ %s\n' "$*"; "$@"; }
 
 run isolaw sweep examples/bandit-easy.toml --out "$out"
-run isolaw fit "$out" --curve hill --records off --out "$out/law.json" --figures "$out/figures"
+run isolaw fit "$out" --out "$out/law.json" --figures "$out/figures"
 run isolaw predict "$out/law.json" --compute 3e7 --max-batch-rollouts 65536
 printf '\nLook at %s (the best n for a budget) and %s.\n' "$out/figures/law.png" "$out/figures/frontier.png"

@@ -34,6 +34,7 @@ from isolaw.fits.select import Floats
 from isolaw.fits.surface import Ridge, Surface
 
 _KNOTS = 6
+_A_TURN = 0.5  # doublings of n
 _AS_GOOD = 2.0  # of AIC: a simpler law within this of the best is preferred
 
 
@@ -98,7 +99,8 @@ def knots(surface: Surface) -> NDArray[np.int64]:
 def fit_laws(surface: Surface, path: Path) -> dict[str, Fitted]:
     """Fit every law to the surface's slopes; needs draws (for their covariance) and a defined surface.
 
-    Only for surfaces over n alone. Laws with more parameters than knots are left out.
+    Only for surfaces over n alone. Laws with more parameters than knots are left out, and so is a parabola
+    that does not turn round among the measured computes: it says no more than a law that rises.
     """
     at = knots(surface)
     draws = surface.coefficients.shape[0] - 1
@@ -137,9 +139,15 @@ def fit_laws(surface: Surface, path: Path) -> dict[str, Fitted]:
             found = least_squares(lambda t, f=law: whitened(f(x, t)), start, x_scale="jac", max_nfev=60)
             if best is None or 2 * found.cost < best.chi2:
                 best = Fitted(name, found.x, float(2 * found.cost))
-        if best is not None:
+        if best is not None and (name != "non-monotone" or _turns(best(np.linspace(x[0], x[-1], 50)))):
             out[name] = best
     return out
+
+
+def _turns(log2_n: Floats) -> bool:
+    """Whether n* goes up and down by at least half a doubling each."""
+    steps = np.diff(log2_n)
+    return bool(min(steps[steps > 0].sum(), -steps[steps < 0].sum()) > _A_TURN)
 
 
 def _starts(name: str, x: Floats, log2_n: Floats) -> list[Floats]:
