@@ -317,8 +317,9 @@ def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -
             f"uncertain: even the best choice is expected to lose {options[0].expected_regret:.3f}; "
             "more seeds help"
         )
-    if all(entry["runs"] == 1 for entry in document["grid"]):
-        out.append("one seed: " + document["bootstrap"]["unit"])
+    out += [
+        w.replace(" per configuration", "", 1) for w in document["warnings"] if w.startswith("one seed per")
+    ]
     out += [f"misfit: {warning}" for warning in document["warnings"] if warning.startswith("--curve")]
     if len(law.draws) <= 1:
         drawn = document["bootstrap"]["draws"]
