@@ -272,9 +272,7 @@ def warnings_of(
     configurations = selection.configurations
     single = [c for c in configurations if c.runs == 1]
     if resampled == "block":
-        out.append(
-            "one seed per configuration: intervals leave out the variation between seeds, and are too narrow"
-        )
+        out.append("one seed per configuration: intervals leave out the variation between seeds")
     elif resampled == "lack of fit":
         out.append(
             "one seed per configuration: the variation between runs is taken from how they scatter about a "
