@@ -6,16 +6,18 @@ The unit is the run, never the checkpoint: checkpoints of one run are dependent.
 
 where a_s is what runs of one seed share over configurations (their problem set and its order), and
 e_cs is the run's own: its sampling and its evaluations. a_s moves all curves alike, so it matters for a
-reward and cancels in a comparison of n; e_cs does not cancel. A draw is
+reward and cancels in a comparison of n that were run with the same seeds; e_cs does not cancel. A draw is
 
-    y*_c = ȳ_c + Σ_s g_s a_s + Σ_d h_cd e_d
+    y*_c = ȳ_c + mean over the seeds s of c [ Σ_t g_st a_t ] + Σ_d (h_cd / √S_c − h̄_d) e_d
 
-with Gaussian g and h: the second sum is over the residual curves d of *all* runs, so that three seeds
-of nine configurations give (3 − 1)(9 − 1) = 16 degrees of freedom instead of two, nine times over. That
-assumes that runs vary alike at all configurations. The first term's variance comes from S − 1 degrees
-of freedom. Each is multiplied by √(ν/χ²_ν), drawn anew in each draw, which turns normal intervals into
-Student's t with ν degrees of freedom: the small-sample correction. Whatever is computed from y*, the whole
-of it is computed anew.
+with Gaussian g and h of variance 1/ν: the second sum is over the residual curves d of *all* runs, so that
+three seeds of nine configurations give (3 − 1)(9 − 1) = 16 degrees of freedom instead of two, nine times
+over. That assumes that runs vary alike at all configurations. The mean deviation of a seed's runs, which
+stands for a_t, holds a share of their own effects; h̄, the mean of h_cd / √S_c over configurations, takes it
+out again, so that the variances are those of the two-way analysis of variance. The first sum has S − 1
+degrees of freedom. Each is multiplied by √(ν/χ²_ν), drawn anew in each draw, which turns normal intervals
+into Student's t with ν degrees of freedom: the small-sample correction. Whatever is computed from y*, the
+whole of it is computed anew.
 
 Where seeds are not shared between configurations, a is zero. With one run for each configuration there
 are no residuals between seeds; then e is what a smooth surface over n leaves of the curves
@@ -66,55 +68,53 @@ class Effects:
 
 def effects(configurations: list[Configuration], family: str) -> Effects:
     """Split the runs' deviations into what a seed shares and what is a run's own."""
-    runs = sum(c.runs for c in configurations)
-    if runs == len(configurations):
-        return _single(configurations, family)
     deviations = [_deviations(c) for c in configurations]
-    seeds = _shared_seeds(configurations)
-    shared = [_seed_effects(c, configurations, deviations, seeds) for c in configurations]
+    freedom = sum(max(len(per_run) - 1, 0) for per_run in deviations)
+    if not freedom:
+        return _single(configurations, family)
+    seeds = _shared_seeds(deviations)
+    shared = [_seed_effects(c, deviations, seeds) for c in configurations]
     own = []
     for c, per_run, a in zip(configurations, deviations, shared, strict=True):
-        if c.runs < 2:
-            continue
-        for seed, (log_c, deviation) in zip(c.seeds, per_run, strict=True):
+        for seed, log_c, deviation in per_run:
             effect = np.interp(log_c, c.log_checkpoints, a[seeds.index(seed)]) if seed in seeds else 0.0
             own.append((log_c, deviation - effect))
     between = max(len(seeds) - 1, 0)
-    return Effects(shared, own, (between, max(runs - len(configurations) - between, 1)), "run")
+    return Effects(shared, own, (between, max(freedom - between, 1)), "run")
 
 
-def _deviations(c: Configuration) -> list[tuple[Floats, Floats]]:
-    """Each run's checkpoints less the mean of its configuration's runs there."""
+def _deviations(c: Configuration) -> list[tuple[int, Floats, Floats]]:
+    """Each run's seed, checkpoints and distance there from the mean of the runs that were measured then.
+
+    Runs need not have the same checkpoints (those counted in tokens never do), so they are interpolated.
+    Where a run is alone there is no distance.
+    """
+    runs = [(c.log_checkpoints[indices(c)[c.run == i]], c.reward[c.run == i]) for i in range(c.runs)]
     out = []
-    for run in range(c.runs):
-        mine = c.run == run
-        at = indices(c)[mine]
-        out.append((c.log_checkpoints[at], c.reward[mine] - c.mean[at]))
+    for seed, (log_c, reward) in zip(c.seeds, runs, strict=True):
+        at = np.array([np.interp(log_c, *run, left=np.nan, right=np.nan) for run in runs])
+        together = np.sum(~np.isnan(at), axis=0) > 1
+        if together.any():
+            mean = np.nanmean(at[:, together], axis=0)
+            out.append((seed, log_c[together], reward[together] - mean))
     return out
 
 
-def _shared_seeds(configurations: list[Configuration]) -> list[int]:
+def _shared_seeds(deviations: list[list[tuple[int, Floats, Floats]]]) -> list[int]:
     """The seeds that at least two configurations with several runs were run with."""
-    several = [c for c in configurations if c.runs > 1]
-    seeds = sorted({s for c in several for s in c.seeds})
-    often = [s for s in seeds if sum(s in c.seeds for c in several) > 1]
+    by_configuration = [{seed for seed, _, _ in per_run} for per_run in deviations]
+    seeds = sorted(set().union(*by_configuration))
+    often = [s for s in seeds if sum(s in own for own in by_configuration) > 1]
     return often if len(often) > 1 else []
 
 
 def _seed_effects(
-    c: Configuration,
-    configurations: list[Configuration],
-    deviations: list[list[tuple[Floats, Floats]]],
-    seeds: list[int],
+    c: Configuration, deviations: list[list[tuple[int, Floats, Floats]]], seeds: list[int]
 ) -> Floats:
     """a_s at the checkpoints of ``c``: the mean deviation of the runs of seed s, (seeds, checkpoints)."""
     out = np.zeros((len(seeds), c.log_checkpoints.size))
     for i, seed in enumerate(seeds):
-        members = [
-            per_run[other.seeds.index(seed)]
-            for other, per_run in zip(configurations, deviations, strict=True)
-            if other.runs > 1 and seed in other.seeds
-        ]
+        members = [(log_c, d) for per_run in deviations for s, log_c, d in per_run if s == seed]
         out[i] = np.mean([np.interp(c.log_checkpoints, *member) for member in members], axis=0)
     return out
 
@@ -172,23 +172,32 @@ def resample(
     """
     found = effects(configurations, family)
     rng = np.random.default_rng(seed)
-    inflation = [_inflation(nu, draws, rng) for nu in found.freedom]
-    seeds = len(found.shared[0])
-    g = rng.standard_normal((draws, seeds)) * inflation[0][:, None]
-    if seeds:
-        g /= np.sqrt(seeds * max(found.freedom[0], 1))
+    of_seeds, of_runs = (_inflation(nu, draws, rng)[:, None] / np.sqrt(max(nu, 1)) for nu in found.freedom)
+    size = len(found.shared[0])
+    every = sorted({s for c in configurations for s in c.seeds})
+    g = rng.standard_normal((draws, len(every), size)) * of_seeds[:, :, None]
+    h = [stream(c, seed).standard_normal((draws, len(found.own))) * of_runs for c in configurations]
+    several = [own / np.sqrt(c.runs) for c, own in zip(configurations, h, strict=True) if c.runs > 1]
+    twice = np.mean(several, axis=0) if size else np.zeros_like(h[0])
     out = []
-    for c, a in zip(configurations, found.shared, strict=True):
-        own_rng = stream(c, seed)
+    for c, a, own in zip(configurations, found.shared, h, strict=True):
         shift = np.zeros((1 + draws, c.log_checkpoints.size))
         if draws and found.unit == "block":
-            shift[1:] = _blocks(c, family, draws, own_rng)
+            shift[1:] = _blocks(c, family, draws, stream(c, seed))
         elif draws:
             donors = np.array([_nearest(c.log_checkpoints, *curve) for curve in found.own])
-            h = own_rng.standard_normal((draws, len(donors))) * inflation[1][:, None]
-            shift[1:] = g @ a + h @ donors / np.sqrt(found.freedom[1] * c.runs)
+            mine = g[:, [every.index(s) for s in c.seeds]].mean(axis=1)
+            shift[1:] = mine @ a + own @ donors / np.sqrt(_present(c)) - twice @ donors
         out.append(Sample(c.checkpoints, shift))
     return out, found.unit
+
+
+def _present(c: Configuration) -> Floats:
+    """How many runs had begun and not ended at each checkpoint, (P,)."""
+    runs = [c.compute[c.run == i] for i in range(c.runs)]
+    return np.sum(
+        [(c.checkpoints >= r.min()) & (c.checkpoints <= r.max()) for r in runs], axis=0, dtype=float
+    )
 
 
 def _inflation(freedom: int, draws: int, rng: np.random.Generator) -> Floats:
