@@ -13,6 +13,7 @@ import click
 
 from isolaw import __version__
 from isolaw.cli.backtest import backtest
+from isolaw.cli.compare import compare
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.size import size
@@ -40,7 +41,7 @@ def cli() -> None:
     """
 
 
-for command in (sweep, fit, predict, backtest, size, status):
+for command in (sweep, fit, predict, backtest, compare, size, status):
     cli.add_command(command)
 
 
