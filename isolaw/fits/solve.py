@@ -256,7 +256,7 @@ def _line(s, y, w, origin, low):  # type: ignore[no-untyped-def]
     for p in range(s.size):
         r = base + slope * s[p] - (y[p] - origin)
         sse += w[p] * r * r
-    return base + origin, slope, sse
+    return base + origin if np.isnan(low) else low, slope, sse
 
 
 @njit(cache=True, nogil=True)
@@ -319,6 +319,13 @@ def _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, ou
         out[3] = 3
         return
     origin = wy / sw
+    total = 0.0
+    for p in range(x.size):
+        total += w[p] * (y[p] - origin) ** 2
+    if np.isnan(low) and total <= sw * (1e-13 * origin) ** 2:  # what varies is rounding
+        out[0], out[1], out[2], out[3] = origin, 0.0, total, 2
+        out[4:] = grid[0]
+        return
     points = grid.shape[0]
     sse = np.empty(points)
     for g in range(points):
