@@ -34,6 +34,7 @@ from isolaw.fits.select import Floats
 from isolaw.fits.surface import Ridge, Surface
 
 _KNOTS = 6
+LEAST_KNOTS = 3
 _A_TURN = 0.5  # doublings of n
 _AS_GOOD = 2.0  # of AIC: a simpler law within this of the best is preferred
 
@@ -104,7 +105,7 @@ def fit_laws(surface: Surface, path: Path) -> dict[str, Fitted]:
     """
     at = knots(surface)
     draws = surface.coefficients.shape[0] - 1
-    if draws < 10 * _KNOTS or at.size < 3:
+    if draws < 10 * _KNOTS or at.size < LEAST_KNOTS:
         return {}
     x = np.log10(path.compute[at])
     ends = [surface.plane[0][surface.measured[:, i]] for i in at]

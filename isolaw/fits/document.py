@@ -90,6 +90,8 @@ def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Ma
     laws = comparison.get("laws")
     if laws is None and not _rests(path, x):
         return "n* has not kept its last level for longer than it kept those before"
+    if laws is not None and "logistic" not in laws:
+        return "three n were measured together at too few budgets"
     if laws is not None and laws["logistic"]["aic"] > min(laws["power"]["aic"], laws["linear"]["aic"]) - 2:
         return "a law that rises without end fits the rewards as well"
     near = law.plateau[0] - law(x)[0][~path.censored[0]] < _FLAT_WITHIN
@@ -136,8 +138,8 @@ def grid_entry(c: Configuration) -> dict[str, Any]:
     }
 
 
-def frontier_entries(frontier: Frontier, path: Path, scale: float, draws: int) -> list[dict[str, Any]]:
-    """Return the frontier's points; ``scale`` turns compute into x."""
+def frontier_entries(frontier: Frontier, path: Path, scale: float, stepwise: bool) -> list[dict[str, Any]]:
+    """Return the frontier's points; ``scale`` turns compute into x; ``stepwise``: n* is a measured n."""
     levels = frontier.levels
     band = simultaneous(path) if len(path.log2_n) > 1 else None
     out = []
@@ -151,7 +153,8 @@ def frontier_entries(frontier: Frontier, path: Path, scale: float, draws: int) -
             reasons.append("grid edge")
         if (below and not path.at_top[0, i]) or (above and path.log2_n[0, i] > np.log2(levels[0]) + 1e-9):
             reasons.append("a neighbouring n was not measured here")
-        n_star = from_draws(float(np.exp2(path.log2_n[0, i])), path.n[1:, i] if draws else None, status)
+        value = float(np.exp2(path.log2_n[0, i]))
+        n_star = from_draws(value, path.n[1:, i], status, levels if stepwise else None)
         out.append(
             {
                 "x": float(compute * scale),

@@ -35,7 +35,7 @@ class Frontier:
     strict, tolerance
         index of the best n, and of the smallest n within 0.005 of it, (1 + D, X).
     below, above
-        where the strict n* is only a lower (upper) bound, (1 + D, X).
+        where the strict n* is only a lower (upper) bound, (1 + D, X); both where all rewards are equal.
     alone
         where a neighbour of the strict n* was not measured, (1 + D, X).
     """
@@ -154,14 +154,15 @@ def trace(configurations: list[Configuration], curves: list[Curves], compute: Fl
     columns = np.arange(compute.size)
     missing_above = (strict < top) & ~measured[np.minimum(strict + 1, top), columns]
     missing_below = (strict > 0) & ~measured[np.maximum(strict - 1, 0), columns]
+    flat = np.all((reward == best) | ~measured, axis=1)
     return Frontier(
         compute,
         levels,
         reward,
         strict,
         tolerance,
-        below=(strict == top) | missing_above,
-        above=(strict == 0) | missing_below,
+        below=flat | (strict == top) | missing_above,
+        above=flat | (strict == 0) | missing_below,
         alone=missing_above | missing_below,
     )
 

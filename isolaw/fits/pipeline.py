@@ -22,14 +22,14 @@ from isolaw.errors import InputError, Refused
 from isolaw.fits import document as doc
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.bootstrap import Sample, indices, resample
-from isolaw.fits.compare import Fitted, fit_laws, preferred, refit, regret, rules, summary
+from isolaw.fits.compare import LEAST_KNOTS, Fitted, fit_laws, knots, preferred, refit, regret, rules, summary
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.frontier import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
 from isolaw.fits.records import WIDTH, record_mask
-from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, X, select
+from isolaw.fits.select import LEAST_CHECKPOINTS, LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface import Surface, fit_surface
 from isolaw.runs import Runs
 
@@ -145,7 +145,7 @@ def fit(
         "n_train_problems": selection.n_train_problems,
         "epochs_seen": selection.epochs_seen,
         "params": {k: q.to_dict() for k, q in parameters.items()},
-        "frontier": doc.frontier_entries(frontier, path, scale, bootstrap),
+        "frontier": doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
         "crossovers": doc.crossover_entries(configurations, curves, low, scale, bootstrap),
         "curves": [doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)],
         "bootstrap": {
@@ -274,7 +274,8 @@ def _held_out(
     """Each law's regret on the surface of one seed, when fitted on the others; the mean over seeds.
 
     The laws keep their form; their parameters are those of least squares on the others' ridge, since one or
-    two seeds have no covariance. None unless all configurations share at least two seeds.
+    two seeds have no covariance. None unless all configurations share at least two seeds, and each seed, and
+    all but it, has the checkpoints of a curve and three n together.
     """
     configurations = selection.configurations
     seeds = configurations[0].seeds
@@ -282,10 +283,12 @@ def _held_out(
         return None
     losses: dict[str, list[float]] = {name: [] for name in laws}
     for held in range(len(seeds)):
-        training, judging = (
-            surface_of([_only(c, held, keep) for c in configurations], family, compute)
-            for keep in (False, True)
-        )
+        parts = [[_only(c, held, keep) for c in configurations] for keep in (False, True)]
+        if any(c.checkpoints.size < LEAST_CHECKPOINTS for part in parts for c in part):
+            return None
+        training, judging = (surface_of(part, family, compute) for part in parts)
+        if knots(training).size < LEAST_KNOTS or not judging.defined.any():
+            return None
         ridge = training.ridge()
         for name in laws:
             log2_n = refit(name, compute, ridge, laws[name])

@@ -22,7 +22,6 @@ import numpy as np
 
 from isolaw.allocation import Allocation
 from isolaw.errors import InputError
-from isolaw.fits.compare import nearest_level
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
@@ -201,6 +200,9 @@ def _candidates(law: Law, budget: int, cap: int | None, flags: list[str]) -> lis
         low, high = entry["measured"]
         measured = low <= at < high + cost
         (out if measured else other).append(_Candidate(place, reward, curve["ceiling"] == "seen"))
+    largest = max((c.configuration.step_cost for c in out + other), default=0.0)
+    if other and not out:
+        flags.append("extrapolation: of the configurations that fit, none was measured at this budget")
     out = out or other
     if not out:
         limit = f"a budget of {budget}" if min(batches) > budget else f"max_batch_rollouts = {cap}"
@@ -212,24 +214,29 @@ def _candidates(law: Law, budget: int, cap: int | None, flags: list[str]) -> lis
     for b in sorted({c.b for c in out} & set(unstable)):
         kept = "left out" if stable else "kept, since no other was measured"
         flags.append(f"unstable: B_p = {b} ({unstable[b]}), {kept}")
-    if len(out) < len(law.document["grid"]) and max(c.configuration.step_cost for c in out) < max(batches):
+    if largest < max(batches):
         flags.append("limited: larger batches were measured, but do not fit the budget or the cap")
     return stable or out
 
 
 def _rewards(method: str, candidates: list[_Candidate]) -> tuple[Floats, Floats, Floats]:
-    """Rewards of the candidates (K, 1 + D), the best there is (1 + D), and log2 n of it (1 + D)."""
+    """Rewards of the candidates (K, 1 + D), the best there is (1 + D), and log2 n of it (1 + D).
+
+    The latter is NaN where no n is better than another.
+    """
     curves = np.array([c.reward for c in candidates])
     log2_n = np.log2([float(c.n) for c in candidates])
     if method == "paper" or np.unique(log2_n).size < LEAST_LEVELS:
-        return curves, curves.max(axis=0), log2_n[curves.argmax(axis=0)]
+        best = curves.max(axis=0)
+        flat = (best == curves.min(axis=0)) & (len(curves) > 1)
+        return curves, best, np.where(flat, np.nan, log2_n[curves.argmax(axis=0)])
     surface = fit_surface(
         [c.configuration for c in candidates], curves.T[:, :, None], np.ones((len(candidates), 1), dtype=bool)
     )
     ridge = surface.ridge()
     smooth = surface.at(*surface.plane)[:, 0].T
     best = np.maximum(ridge.reward[:, 0], smooth.max(axis=0))
-    return smooth, best, ridge.log2_n[:, 0]
+    return smooth, best, np.where(ridge.below & ridge.above, np.nan, ridge.log2_n)[:, 0]
 
 
 def _options(
@@ -249,8 +256,8 @@ def _options(
                 candidate.configuration.step_cost,
             )
         )
-    # Of equals the one with fewer rollouts for each problem, then the smaller batch: more steps.
-    out.sort(key=lambda o: (o.expected_regret, *_place(o)[::-1]))
+    # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
+    out.sort(key=lambda o: (round(o.expected_regret, 12), *_place(o)[::-1]))
     return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
 
 
@@ -265,9 +272,10 @@ def _n_star(
     """n* at the budget; a bound where it is an end of what was measured and can be paid for."""
     low, high = (f(float(c.n) for c in candidates) for f in (min, max))
     n = np.exp2(log2_n)
-    if document["method"] == "paper":
-        levels = np.unique([c.n for c in candidates])
-        n = levels[nearest_level(log2_n, levels)].astype(np.float64)
+    levels = np.unique([c.n for c in candidates]) if document["method"] == "paper" else None
+    if math.isnan(n[0]):
+        flags.append("flat: at this budget no measured n is better than another")
+        return REFUSED
     draws = np.where(n >= high - 1e-6, np.inf, np.where(n <= low + 1e-6, -np.inf, n))
     largest = max(g["rollouts_per_problem"] for g in document["grid"])
     status: Any = "ok"
@@ -280,7 +288,7 @@ def _n_star(
         flags.append(f"grid edge: the best n may be smaller than {low:g}, the smallest measured")
     if factor > _FAR:
         return Quantity(float(n[0]), None, "not_identified")
-    return from_draws(float(n[0]), draws[1:], status)
+    return from_draws(float(n[0]), draws[1:], status, levels)
 
 
 def _law_n(law: Law, budget: int, factor: float) -> Quantity:

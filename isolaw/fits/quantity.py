@@ -84,6 +84,7 @@ def from_draws(
     """
     if not math.isfinite(value):
         return REFUSED
+    value = float(value)
     d = np.asarray(draws if draws is not None else [], dtype=np.float64)
     known = d[~np.isnan(d)]
     if not d.size or status in ("not_identified", "refused"):

@@ -32,6 +32,7 @@ X = Literal["compute", "tokens", "wall_s"]
 XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
 SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "joint")
 LEAST_CURVES = 3
+LEAST_CHECKPOINTS = 5
 
 
 @dataclass(frozen=True)
@@ -266,10 +267,10 @@ def _configurations(points: pd.DataFrame, table: pd.DataFrame, warnings: list[st
             tuple(int(seed) for seed in members["seed"]),
             float(np.mean([c["compute"].iloc[-1] / max(c["step"].iloc[-1], 1) for c in curves])),
         )
-        if np.unique(configuration.compute).size < 5:
+        if configuration.checkpoints.size < LEAST_CHECKPOINTS:
             warnings.append(
-                f"left out: {configuration.label} has {np.unique(configuration.compute).size} "
-                "checkpoints; a curve needs 5"
+                f"left out: {configuration.label} has {configuration.checkpoints.size} "
+                f"checkpoints; a curve needs {LEAST_CHECKPOINTS}"
             )
         else:
             out.append(configuration)

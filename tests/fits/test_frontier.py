@@ -20,7 +20,8 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 def configuration(b: int, n: int, low: float, high: float) -> Configuration:
     """A configuration of one run that was measured from ``low`` to ``high``."""
     compute = np.array([low, *np.geomspace(max(low, 1.0), high, 6)[1:]])
-    return Configuration(b, n, compute, np.zeros(compute.size), np.zeros(compute.size, dtype=int), (0,))
+    run = np.zeros(compute.size, dtype=int)
+    return Configuration(b, n, compute, np.zeros(compute.size), run, (0,), float(b * n))
 
 
 def exp(r0: float | list[float], a: float | list[float], tau: float | list[float]) -> Curves:
@@ -111,9 +112,11 @@ def test_censored_exactly_where_a_neighbour_is_missing(
             i = int(frontier.strict[d, j])
             lacks_above = i + 1 < len(levels) and levels[i + 1] not in here
             lacks_below = i > 0 and levels[i - 1] not in here
+            measured = frontier.reward[d, np.isfinite(frontier.reward[d, :, j]), j]
+            equal = bool(np.all(measured == measured[0]))
             assert frontier.alone[d, j] == (lacks_above or lacks_below)
-            assert frontier.below[d, j] == (i == len(levels) - 1 or lacks_above)
-            assert frontier.above[d, j] == (i == 0 or lacks_below)
+            assert frontier.below[d, j] == (i == len(levels) - 1 or lacks_above or equal)
+            assert frontier.above[d, j] == (i == 0 or lacks_below or equal)
             assert frontier.censored[d, j] == (frontier.below[d, j] or frontier.above[d, j])
 
 
@@ -128,6 +131,17 @@ def test_a_curve_does_not_win_where_it_was_not_measured() -> None:
     assert frontier.censored[0].tolist() == [False, False, True, True]
     assert frontier.above[0].tolist() == [False, False, True, True]
     assert not frontier.below[0].any()
+
+
+def test_where_all_are_equal_no_n_is_best() -> None:
+    configurations = [configuration(1, n, 0.0, 1e6) for n in (8, 16, 32)]
+    frontier = trace(
+        configurations, [exp([0.3, 0.3], [0.5, a], [1e5, 1e5]) for a in (0.5, 0.5, 0.4)], np.array([1e5])
+    )
+    assert (frontier.below & frontier.above)[:, 0].tolist() == [False, False]
+    frontier = trace(configurations, [exp(0.3, 0.5, 1e5)] * 3, np.array([1e5]))
+    assert frontier.below[0, 0]
+    assert frontier.above[0, 0]
 
 
 def test_the_range_begins_where_all_have_made_a_step() -> None:

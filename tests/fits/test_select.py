@@ -168,7 +168,8 @@ def test_notes_of_the_reader_become_warnings(synthetic: Make) -> None:
 
 
 def test_covers_until_the_next_step_is_paid_for() -> None:
-    c = Configuration(32, 8, np.array([512.0, 1024.0, 2048.0]), np.zeros(3), np.zeros(3, dtype=int), (0,))
+    compute, run = np.array([512.0, 1024.0, 2048.0]), np.zeros(3, dtype=int)
+    c = Configuration(32, 8, compute, np.zeros(3), run, (0,), step_cost=256.0)
     assert c.measured == (512.0, 2048.0)
     assert c.covers(np.array([511, 512, 2048, 2303, 2304])).tolist() == [False, True, True, True, False]
 
