@@ -134,14 +134,11 @@ def test_a_curve_does_not_win_where_it_was_not_measured() -> None:
 
 
 def test_where_all_are_equal_no_n_is_best() -> None:
+    """In the first draw all three curves are the same; in the second only two are."""
     configurations = [configuration(1, n, 0.0, 1e6) for n in (8, 16, 32)]
-    frontier = trace(
-        configurations, [exp([0.3, 0.3], [0.5, a], [1e5, 1e5]) for a in (0.5, 0.5, 0.4)], np.array([1e5])
-    )
-    assert (frontier.below & frontier.above)[:, 0].tolist() == [False, False]
-    frontier = trace(configurations, [exp(0.3, 0.5, 1e5)] * 3, np.array([1e5]))
-    assert frontier.below[0, 0]
-    assert frontier.above[0, 0]
+    curves = [exp([0.3, 0.3], [0.5, ceiling], [1e5, 1e5]) for ceiling in (0.5, 0.5, 0.4)]
+    frontier = trace(configurations, curves, np.array([1e5]))
+    assert (frontier.below & frontier.above)[:, 0].tolist() == [True, False]
 
 
 def test_the_range_begins_where_all_have_made_a_step() -> None:
