@@ -73,7 +73,7 @@ def _saturation(
         plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
         return from_draws(plateau[0], plateau[1:])
     warnings.append(f"no saturation level is stated: {reason}")
-    if comparison["verdict"] == "non-monotone" or path.censored[0, -1]:
+    if not comparison["monotone"] or comparison["verdict"] == "non-monotone" or path.censored[0, -1]:
         return REFUSED
     return from_draws(float(path.n[0, -1]), last[1:], "lower_bound")
 
@@ -81,7 +81,9 @@ def _saturation(
 def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Mapping[str, Any]) -> str:
     """Why the data do not show n* level off inside the grid; empty if they do."""
     largest = math.log2(path.levels[-1])
-    if not _rises(comparison):
+    if not comparison["monotone"]:
+        return "n* comes down again"
+    if law.L[0] <= 0 or not _rises(comparison):
         return "along the frontier a constant n does as well as the law, or no law holds"
     if path.compute[-1] < 2 * path.compute[0]:
         return "the runs span less than a factor of two in compute"

@@ -80,7 +80,7 @@ class Prediction:
     n_star
         the n of highest reward at the budget, with its interval.
     law_n
-        the n that the law names there; refused where no law was fitted.
+        the n that the logistic law names there; refused where none was fitted, or n* falls.
     epochs
         B_p · M / D, None where D is unknown.
     flags
@@ -294,7 +294,7 @@ def _n_star(
 def _law_n(law: Law, budget: int, factor: float) -> Quantity:
     """The n of the law at the budget."""
     document, logistic = law.document, law.logistic
-    if logistic is None:
+    if logistic is None or not document["comparison"]["monotone"]:
         return REFUSED
     x = float(budget)
     if document["setting"] == "fixed-b":
