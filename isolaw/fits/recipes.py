@@ -25,7 +25,7 @@ from isolaw.fits.contrast import Comparison, Contrast, Row, verdict
 from isolaw.fits.curves import enough_points, fit_curves
 from isolaw.fits.health import differing
 from isolaw.fits.quantity import Quantity, Status, from_draws
-from isolaw.fits.select import Configuration, Floats, _configurations, _measured
+from isolaw.fits.select import Configuration, Floats, configurations_of, measured_points
 from isolaw.runs import Runs, plain
 
 DRAWS = 400
@@ -125,7 +125,7 @@ def _side(
     runs: Runs, metric: str, eval_set: str, name: str, notes: list[str]
 ) -> dict[tuple[int, int], Configuration]:
     """One recipe's configurations."""
-    points = _measured(runs, metric, eval_set)
+    points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
     if mixed := differing(runs):
         raise DataError(
@@ -133,7 +133,7 @@ def _side(
             "each recipe needs a source of its own"
         )
     own: list[str] = list(runs.notes)
-    found = _configurations(points, runs.table(), own)
+    found = configurations_of(points, runs.table(), own)
     notes += [f"{name}: {note}" for note in own]
     return {(c.problems_per_batch, c.rollouts_per_problem): c for c in found}
 

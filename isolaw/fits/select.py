@@ -168,7 +168,7 @@ def select(
         raise InputError(f"x {x!r}: accepted: {', '.join(XS)}")
     if x != "compute" and setting == "fixed-b":
         raise InputError(f"x {x!r}: in the setting fixed-b the law is in steps; accepted: compute")
-    points = _in_units_of(_measured(runs, metric, eval_set), x, runs.source)
+    points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
     warnings: list[str] = list(runs.notes)
@@ -179,7 +179,7 @@ def select(
         held[axis] = _most_n(table, axis, warnings)
         table = table[table[axis] == held[axis]]
     _refuse_mixtures(table)
-    configurations = _configurations(points, table, warnings)
+    configurations = configurations_of(points, table, warnings)
     _refuse_too_few(configurations, setting, warnings)
     seen, size = _epochs(configurations, table)
     kept = {(c.problems_per_batch, c.rollouts_per_problem) for c in configurations}
@@ -188,7 +188,8 @@ def select(
     return Selection(configurations, setting, held, metric, eval_set, seen, size, run_ids, warnings)
 
 
-def _measured(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
+def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
+    """Return the rows of one metric on one evaluation set; `DataError` lists what there is."""
     points = runs.points
     sets = sorted(points["eval_set"].unique())
     if eval_set not in sets:
@@ -251,7 +252,8 @@ def _refuse_mixtures(table: pd.DataFrame) -> None:
             )
 
 
-def _configurations(points: pd.DataFrame, table: pd.DataFrame, warnings: list[str]) -> list[Configuration]:
+def configurations_of(points: pd.DataFrame, table: pd.DataFrame, warnings: list[str]) -> list[Configuration]:
+    """Return one `Configuration` for each (B_p, n) of ``table`` (a row per run); say what was left out."""
     out = []
     by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
