@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.curves import Curves
 from isolaw.fits.select import Configuration, Floats
-from isolaw.fits.surface import Ridge
+from isolaw.fits.surface import FLAT, Ridge
 
 TOLERANCE = 0.005
 POINTS = 50
@@ -154,7 +154,7 @@ def trace(configurations: list[Configuration], curves: list[Curves], compute: Fl
     columns = np.arange(compute.size)
     missing_above = (strict < top) & ~measured[np.minimum(strict + 1, top), columns]
     missing_below = (strict > 0) & ~measured[np.maximum(strict - 1, 0), columns]
-    flat = np.all((reward == best) | ~measured, axis=1)
+    flat = np.all((best - reward <= FLAT * np.abs(best)) | ~measured, axis=1)
     return Frontier(
         compute,
         levels,

@@ -26,7 +26,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
 from isolaw.fits.select import Configuration, Floats
-from isolaw.fits.surface import LEAST_LEVELS, fit_surface
+from isolaw.fits.surface import FLAT, LEAST_LEVELS, fit_surface
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _rewards(method: str, candidates: list[_Candidate]) -> tuple[Floats, Floats,
     log2_n = np.log2([float(c.n) for c in candidates])
     if method == "paper" or np.unique(log2_n).size < LEAST_LEVELS:
         best = curves.max(axis=0)
-        flat = (best == curves.min(axis=0)) & (len(curves) > 1)
+        flat = (best - curves.min(axis=0) <= FLAT * np.abs(best)) & (len(curves) > 1)
         return curves, best, np.where(flat, np.nan, log2_n[curves.argmax(axis=0)])
     surface = fit_surface(
         [c.configuration for c in candidates], curves.T[:, :, None], np.ones((len(candidates), 1), dtype=bool)

@@ -29,7 +29,7 @@ _OCTAVES_PER_DEGREE = 2.0
 _DEGREES = (2, 4)
 _FINE = 8  # points for each doubling of n, refined by a parabola
 _FINE_B = 2
-_FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
+FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
 LEAST_LEVELS = 3
 
 
@@ -161,7 +161,7 @@ class Surface:
             log2_b[:, x] = b
             log2_n[:, x], reward[:, x] = _refined(along, n, 1 / _FINE, ends.min(), ends.max())
             highest, lowest = values.max(axis=1), values.min(axis=1)
-            flat = highest - lowest <= _FLAT * np.maximum(np.abs(highest), np.abs(lowest))
+            flat = highest - lowest <= FLAT * np.maximum(np.abs(highest), np.abs(lowest))
             below[:, x] = flat | (log2_n[:, x] >= ends.max() - 1e-9)
             above[:, x] = flat | (log2_n[:, x] <= ends.min() + 1e-9)
         return Ridge(log2_n, log2_b, reward, below, above)
