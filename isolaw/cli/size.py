@@ -170,6 +170,7 @@ def _document(
         "checkpoints": int(curves.x.size),
         "sse": float(law.fits.sse[0]),
         "params": {"K_max": law.K_max.to_dict(), "N0": law.N0.to_dict()},
+        "bend": law.bend.to_dict(),
         "sizes": [{"model_size": n, "K": law.K[n].to_dict(), "E": law.E[n].to_dict()} for n in law.K],
         "predictions": [p | {"reward": p["reward"].to_dict()} for p in predictions],
         "bootstrap": {"unit": law.unit, "draws": options["bootstrap"], "seed": options["seed"]},

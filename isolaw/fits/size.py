@@ -42,6 +42,8 @@ class SizeLaw:
         ``reward`` (squared error in L) or ``log``.
     fits
         the estimate, then D draws.
+    bends
+        by which share K changes in a decade of X, each; the law says 0; (1 + D,).
     unit
         what was drawn: ``run``, or ``block`` where no size has two runs.
     """
@@ -49,6 +51,7 @@ class SizeLaw:
     curves: SizeCurves
     loss: Loss
     fits: SizeFits
+    bends: Floats
     unit: Literal["run", "block"]
 
     @cached_property
@@ -72,6 +75,11 @@ class SizeLaw:
     def E(self) -> dict[float, Quantity]:
         """E(N) of each size that was fitted, in log10."""
         return {float(n): _estimate(e) for n, e in zip(self.curves.sizes, self.fits.E.T, strict=True)}
+
+    @cached_property
+    def bend(self) -> Quantity:
+        """By which share K changes within a decade of X: how far the curves are from straight."""
+        return _estimate(self.bends)
 
     def _if_saturating(self, values: Floats) -> Quantity:
         """A quantity that runs away with N0: unknown at the search's end, open where draws stop there."""
@@ -144,6 +152,13 @@ class SizeLaw:
             out.append("K(N) is the same for all sizes: N0 may be 0. Add runs of smaller models")
         elif "lower_bound" in (self.N0.status, self.K_max.status):
             out.append("N0 and K_max have no upper end. Add runs of larger models, or more runs of each")
+        first, last = self.bend.interval or (None, None)
+        if first is not None and last is not None and (first > 0 or last < 0):
+            out.append(
+                f"the curves are not as straight as the law has them: K changes by {self.bends[0]:+.0%} in a "
+                f"decade of {self.curves.x_name} (95 %: {first:+.0%} to {last:+.0%}). Predictions beyond the "
+                "checkpoints assume that they go on straight, and their intervals leave this out"
+            )
         if self.unit == "block" and len(self.fits.kappa) > 1:
             out.append("no size has two runs: intervals leave out the variation between runs")
         return out
@@ -202,15 +217,15 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, s
             f"reward does not rise with {curves.x_name}: no speed of learning. Add later checkpoints"
         )
     unit: Literal["run", "block"] = "run" if curves.freedom else "block"
+    bends = problem.bend(y, estimate)
     if not bootstrap:
-        return SizeLaw(curves, loss, estimate, unit)
+        return SizeLaw(curves, loss, estimate, bends, unit)
     fitted = problem.curve(estimate)[0]
     shift = shifts(curves, fitted, bootstrap, seed)
     if log:
         shift = shift / (np.log(10.0) * fitted)
-    draws = problem.best(
-        y + shift, [(kappa, v) for v in np.clip(log_n0 + np.array([0, -1.5, 1.5]), low, high)]
-    )
-    return SizeLaw(
-        curves, loss, SizeFits(*(np.concatenate(pair) for pair in zip(estimate, draws, strict=True))), unit
-    )
+    near = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
+    draws = problem.best(y + shift, [(kappa, v) for v in near])
+    bends = np.concatenate([bends, problem.bend(y + shift, draws)])
+    fits = SizeFits(*(np.concatenate(pair) for pair in zip(estimate, draws, strict=True)))
+    return SizeLaw(curves, loss, fits, bends, unit)

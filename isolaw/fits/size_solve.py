@@ -92,6 +92,25 @@ class SizeProblem:
         log_x = self.z + self.centre[self.of]
         return 10.0 ** (fits.E[:, self.of] - fits.K[:, self.of] * log_x)
 
+    def bend(self, y: Floats, fits: SizeFits) -> Floats:
+        """Return by which share K changes in a decade of X, were that allowed, the same for all sizes; (D,).
+
+        One Gauss–Newton step from the law towards log10 L = E − K (z + β z²), z = log10 X about its mean,
+        with E and K of every size free; the share is 2 β. The law says 0.
+        """
+        fitted = np.ones_like(self.z) if self.log else self.curve(fits)
+        model = self.curve(fits)
+        residual = y - (np.log10(model) if self.log else model)
+        basis = [np.atleast_2d(fitted * self.z**power) for power in range(3)]
+        for i, vector in enumerate(basis):  # Gram–Schmidt within each size
+            for other in basis[:i]:
+                share = self._total(other * vector) / np.maximum(self._total(other**2), _TINY)
+                vector = vector - share[:, self.of] * other
+            basis[i] = vector
+        along = -(1.0 if self.log else _LN10) * fits.K[:, self.of] * basis[2]
+        norm = np.maximum((self.weight * along**2).sum(axis=1), _TINY)
+        return np.asarray(2.0 * (self.weight * residual * along).sum(axis=1) / norm)
+
     def _total(self, values: Floats) -> Floats:
         """Weighted sums over each size's checkpoints, (D, S)."""
         return np.add.reduceat(self.weight * values, self.first, axis=1)

@@ -207,6 +207,29 @@ def test_the_first_step_has_no_logarithm() -> None:
     assert fit(pd.concat([before, table])).K_max == fit(table).K_max
 
 
+@pytest.mark.parametrize("loss", ["reward", "log"])
+@pytest.mark.parametrize("bend", [-0.4, 0.0, 0.1])
+def test_curves_that_are_not_straight(loss: str, bend: float) -> None:
+    """log10 L = E − K (z + bend/2 · z²): K changes by ``bend`` in a decade."""
+    parts = []
+    for n, own in synthetic().groupby("model_size"):
+        K, z = 0.15 / (1 + 12 / n), np.log10(own["data"]) - np.log10(own["data"]).mean()
+        parts.append(own.assign(loss=10 ** (-0.3 - K * (z + bend / 2 * z**2))))
+    law = fit(pd.concat(parts, ignore_index=True), loss=loss)
+    assert law.bend.value == pytest.approx(bend, abs=0.05)
+
+
+def test_bends_are_reported(means: pd.DataFrame, single: pd.DataFrame) -> None:
+    """Learning speeds up over the first quarter, and slows down after step 12."""
+    for table, sign in ((means[means["in_intra_fit"] == 1], 1), (means[means["step"] >= 12], -1)):
+        law = fit_sizes(SizeCurves.from_table(table, "data", single), bootstrap=100)
+        assert law.bend.interval is not None
+        assert all(np.sign(end or 0.0) == sign for end in law.bend.interval)
+        assert "not as straight as the law has them" in law.warnings[0]
+    straight = fit(synthetic(runs=3, problems=500), bootstrap=100)
+    assert straight.warnings == []
+
+
 # Draws
 
 
@@ -245,7 +268,7 @@ def test_errors_beyond_the_runs_do_not_come_back(means: pd.DataFrame, single: pd
 def test_one_curve_a_size_is_drawn_in_blocks(means: pd.DataFrame) -> None:
     law = fit_sizes(SizeCurves.from_table(means[means["in_intra_fit"] == 1], "data"), bootstrap=100)
     assert law.unit == "block"
-    assert law.warnings == ["no size has two runs: intervals leave out the variation between runs"]
+    assert law.warnings[-1] == "no size has two runs: intervals leave out the variation between runs"
     assert law.N0.interval is not None
     exact = fit(synthetic(), bootstrap=20)  # no residuals, so nothing is known of spread
     assert exact.K_max.interval is None or np.ptp(exact.K_max.interval) < 1e-6  # type: ignore[arg-type]
