@@ -129,9 +129,12 @@ def varpro(
     x = np.ascontiguousarray(x, dtype=np.float64)
     y, weights = (np.ascontiguousarray(part, dtype=np.float64) for part in (y, weights))
     grid = np.array(list(product(*(np.linspace(a.low, a.high, a.points) for a in axes))))
-    strides = np.ones(len(axes), dtype=np.int64)
-    strides[:-1] = [a.points for a in axes[1:]]
-    counts = np.array([a.points for a in axes])
+    index = np.arange(len(grid)).reshape([a.points for a in axes])
+    neighbours = [
+        np.take(index, np.clip(np.arange(n) + step, 0, n - 1), axis=k).ravel()
+        for k, n in enumerate(index.shape)
+        for step in (-1, 1)
+    ]
     with np.errstate(divide="ignore", invalid="ignore"):
         log_x = np.log(x)
     size = max(len(y), len(weights))
@@ -145,8 +148,7 @@ def varpro(
         np.nan if low is None else float(low),
         grid,
         _on_grid(code, x, log_x, grid),
-        strides,
-        counts,
+        np.stack(neighbours, axis=1),
         np.array([a.low for a in axes]),
         np.array([a.high for a in axes]),
         robust,
@@ -260,7 +262,7 @@ def _line(s, y, w, origin, low):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, strides, counts, lo, hi, robust, out):  # type: ignore[no-untyped-def]
+def _solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo, hi, robust, out):  # type: ignore[no-untyped-def]
     size = x.size
     w = np.empty(size)
     r = np.empty(size)
@@ -269,7 +271,7 @@ def _solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, strides, coun
         y = ys[d] if ys.shape[0] > 1 else ys[0]
         weight = ws[d] if ws.shape[0] > 1 else ws[0]
         w[:] = weight
-        _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out[d])
+        _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out[d])
         if not robust or out[d, 3] == 3:
             continue
         last_r[:] = np.inf
@@ -285,7 +287,7 @@ def _solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, strides, coun
             last_r[:] = r
             for p in range(size):
                 w[p] = weight[p] * min(1.0, _HUBER * scale / max(r[p], 1e-300))
-            _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out[d])
+            _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out[d])
 
 
 @njit(cache=True, nogil=True)
@@ -307,7 +309,7 @@ def _median(r, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, out):  # type: ignore[no-untyped-def]
+def _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
     """The best of Levenberg–Marquardt from the grid's best local minima, into ``out``."""
     sw = 0.0
     wy = 0.0
@@ -328,38 +330,64 @@ def _search(code, x, log_x, y, w, low, grid, grid_s, strides, counts, lo, hi, ou
         return
     points = grid.shape[0]
     sse = np.empty(points)
-    for g in range(points):
-        base, slope, value = _line(grid_s[g], y, w, origin, low)
-        sse[g] = value if slope > 0 else np.inf
+    _grid_sse(grid_s, y, w, origin, low, sse)
     # What stands if y rises nowhere: the level, and no shape in particular.
-    out[0], out[1], out[2], out[3] = base, slope, value, 2
+    level = origin if np.isnan(low) else low
+    out[0], out[1], out[2], out[3] = level, 0.0, total + sw * (level - origin) ** 2, 2
     out[4:] = grid[0]
     found = False
-    used = np.zeros(points, dtype=np.bool_)
+    minimum = sse < np.inf
+    for g in range(points):
+        for other in neighbours[g]:
+            if sse[other] < sse[g]:
+                minimum[g] = False
     shape = np.empty(grid.shape[1])
     for _ in range(_STARTS):
         best = -1
         for g in range(points):
-            if used[g] or sse[g] == np.inf or (best >= 0 and sse[g] >= sse[best]):
-                continue
-            minimum = True
-            for k in range(strides.size):
-                position = (g // strides[k]) % counts[k]
-                if position > 0 and sse[g - strides[k]] < sse[g]:
-                    minimum = False
-                if position < counts[k] - 1 and sse[g + strides[k]] < sse[g]:
-                    minimum = False
-            if minimum:
+            if minimum[g] and (best < 0 or sse[g] < sse[best]):
                 best = g
         if best < 0:
             break
-        used[best] = True
+        minimum[best] = False
         shape[:] = grid[best]
         status, base, slope, value = _descend(code, x, log_x, y, w, origin, low, lo, hi, shape)
         if not found or value < out[2]:
             out[0], out[1], out[2], out[3] = base, slope, value, status
             out[4:] = shape
             found = True
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _grid_sse(grid_s, y, w, origin, low, sse):  # type: ignore[no-untyped-def]
+    """The sum of squares of the best line at each grid point, ∞ where none rises.
+
+    By subtraction, which is fast, and too few digits for anything but the choice of starts.
+    """
+    level = 0.0 if np.isnan(low) else low - origin
+    wy = np.empty(y.size)
+    sw = 0.0
+    swy = 0.0
+    total = 0.0
+    for p in range(y.size):
+        wy[p] = w[p] * (y[p] - origin - level)
+        sw += w[p]
+        swy += wy[p]
+        total += wy[p] * (y[p] - origin - level)
+    for g in range(sse.size):
+        s = grid_s[g]
+        ws = 0.0
+        wss = 0.0
+        along = 0.0
+        for p in range(y.size):
+            ws += w[p] * s[p]
+            wss += w[p] * s[p] * s[p]
+            along += wy[p] * s[p]
+        spread = wss
+        if np.isnan(low):
+            spread -= ws * ws / sw
+            along -= ws * swy / sw
+        sse[g] = total - along * along / spread if along > 0 and spread > 1e-12 * wss else np.inf
 
 
 @njit(cache=True, nogil=True)
@@ -383,16 +411,7 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[
             return 2, base, slope, sse
         _slopes(code, x, log_x, shape, s, d)
         _project(d, s, w, np.isnan(low))
-        for k in range(dims):
-            total = 0.0
-            for p in range(size):
-                total += w[p] * d[k, p] * (base + slope * s[p] - y[p])
-            gradient[k] = slope * total
-            for m in range(k + 1):
-                total = 0.0
-                for p in range(size):
-                    total += w[p] * d[k, p] * d[m, p]
-                normal[k, m] = normal[m, k] = slope * slope * total
+        _normal(d, s, y, w, base, slope, gradient, normal)
         moved = False
         stuck = True
         for k in range(dims):
@@ -429,6 +448,8 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[
             tried_base, tried_slope, tried_sse = _line(tried_s, y, w, origin, low)
             if tried_sse < sse:
                 moved = True
+                break
+            if expected <= 1e-15 * sse:
                 break
             damping *= growth
             growth *= 2.0
@@ -471,7 +492,22 @@ def _identified(normal, variance, lo, hi):  # type: ignore[no-untyped-def]
     return first and (lo[1] == hi[1] or variance * a < det * (hi[1] - lo[1]) ** 2)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _normal(d, s, y, w, base, slope, gradient, normal):  # type: ignore[no-untyped-def]
+    """Half the gradient of the sum of squares, and JᵀJ, where J = slope · d."""
+    for k in range(d.shape[0]):
+        total = 0.0
+        for p in range(s.size):
+            total += w[p] * d[k, p] * (base + slope * s[p] - y[p])
+        gradient[k] = slope * total
+        for m in range(k + 1):
+            total = 0.0
+            for p in range(s.size):
+                total += w[p] * d[k, p] * d[m, p]
+            normal[k, m] = normal[m, k] = slope * slope * total
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _project(d, s, w, free):  # type: ignore[no-untyped-def]
     """Take out of each row of d what 1 and s (or s alone) explain of it."""
     size = s.size
