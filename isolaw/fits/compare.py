@@ -20,7 +20,7 @@ noisy, so all laws look worse than they are by the same amount; their difference
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,13 +129,13 @@ def fit_laws(surface: Surface, path: Path) -> dict[str, Fitted]:
         s, root = slopes(log2_n)
         return np.asarray(root @ s)
 
-    out = {}
+    out: dict[str, Fitted] = {}
     wide = np.clip(path.log2_n[0, at], low, high)
     for name, (size, law) in LAWS.items():
         if size > at.size:
             continue
         best: Fitted | None = None
-        for start in _starts(name, x, wide):
+        for start in [*_starts(name, x, wide), *_contained(name, out, float(x.mean()))]:
             # The chi-square's covariance moves with θ; a few digits are all that a comparison needs.
             found = least_squares(lambda t, f=law: whitened(f(x, t)), start, x_scale="jac", max_nfev=60)
             if best is None or 2 * found.cost < best.chi2:
@@ -167,6 +167,16 @@ def _starts(name: str, x: Floats, log2_n: Floats) -> list[Floats]:
         for steep in (4.0, 12.0)
         for middle in np.quantile(x, [0.25, 0.5, 0.75])
     ]
+
+
+def _contained(name: str, simpler: Mapping[str, Fitted], middle: float) -> list[Floats]:
+    """A simpler law in the parameters of this one: no law fits worse than one that it contains."""
+    if name == "constant":
+        return []
+    if name == "non-monotone":
+        return [np.append(simpler["power"].theta, 0.0)]
+    n = float(np.clip(simpler["constant"].theta[0], -20, 20))
+    return [np.array({"power": [n, 0.0], "linear": [2**n, 0.0], "logistic": [n, 0.0, 0.0, middle]}[name])]
 
 
 def refit(name: str, compute: Floats, ridge: Ridge, near: Fitted) -> Floats:

@@ -1,14 +1,35 @@
-"""Rules for n: what each loses along the frontier."""
+"""Laws of n*: which one rewards prefer, and what each loses."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
 
-from isolaw.fits.compare import falls, nearest_level, rules
-from isolaw.fits.frontier import TOLERANCE, Frontier
+import isolaw
+from isolaw.fits.compare import (
+    LAWS,
+    Fitted,
+    falls,
+    fit_laws,
+    knots,
+    nearest_level,
+    preferred,
+    refit,
+    regret,
+    rules,
+    summary,
+)
+from isolaw.fits.frontier import TOLERANCE, Frontier, Path
+from isolaw.fits.pipeline import surface_of
+from isolaw.fits.select import Configuration, select
+from isolaw.fits.surface import Ridge, Surface, fit_surface
+from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -109,3 +130,201 @@ def test_falling_is_noticed_beyond_tolerance_only() -> None:
     out = rules(frontier(down), np.full(X.size, 4.5))
     assert not out["monotone"]
     assert out["verdict"] == "no law"
+
+
+# Laws, compared by likelihood
+
+Law = Callable[[np.ndarray], np.ndarray]
+N = [8, 16, 32, 64, 128, 256, 512]
+LOG_C = np.linspace(4.2, 6.0, 12)
+SHARE = (LOG_C - 4.2) / 1.8
+TRUE: dict[str, np.ndarray] = {
+    "constant": np.full(12, 6.0),
+    "power": 4 + 4 * SHARE,
+    "linear": np.log2(16 + 464 * SHARE),
+    "logistic": 4 + 3.5 * expit(8 * (LOG_C - 4.9)),
+    "non-monotone": 7 - 3.5 * ((LOG_C - 5.2) / 0.9) ** 2,
+}
+
+
+def simulated(
+    ridge: np.ndarray, rng: int, draws: int = 200, noise: float = 0.003, measured: Any = None
+) -> tuple[Surface, Path]:
+    """A surface with that ridge, seen with noise, and draws with the same noise about what was seen."""
+    generator = np.random.default_rng(rng)
+    truth = 0.5 - 0.01 * (np.log2(N)[:, None] - ridge) ** 2
+    seen = truth + noise * generator.standard_normal(truth.shape)
+    values = np.concatenate([seen[None], seen + noise * generator.standard_normal((draws, *truth.shape))])
+    nothing, run = np.empty(0), np.empty(0, dtype=np.int64)
+    places = [Configuration(32, n, nothing, nothing, run, (0,), 32.0 * n) for n in N]
+    surface = fit_surface(places, values, np.ones(truth.shape, dtype=bool) if measured is None else measured)
+    r = surface.ridge()
+    return surface, Path(10**LOG_C, np.array(N), r.log2_n, r.reward, r.below, r.above)
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_the_true_law_is_preferred_and_fits(name: str) -> None:
+    """χ² of the true law is about its degrees of freedom: six computes less its parameters."""
+    chosen, chi2 = [], []
+    for rng in range(12):
+        laws = fit_laws(*simulated(TRUE[name], rng))
+        chosen.append(preferred(laws))
+        chi2.append(laws[name].chi2 if name in laws else np.nan)
+    assert chosen.count(name) >= 10
+    freedom = 6 - LAWS[name][0]
+    assert np.nanmean(chi2) == pytest.approx(freedom, abs=3 * np.sqrt(2 * freedom / 12) + 0.1 * freedom)
+
+
+def test_a_law_that_is_wrong_does_not_fit() -> None:
+    laws = fit_laws(*simulated(TRUE["power"], 0))
+    assert laws["constant"].chi2 > 50
+    np.testing.assert_allclose(laws["power"](LOG_C), TRUE["power"], atol=0.5)
+    assert all(law.aic == law.chi2 + 2 * LAWS[law.name][0] for law in laws.values())
+
+
+def test_richer_laws_fit_no_worse() -> None:
+    """A constant is a power law without a slope, and that a parabola without a bend."""
+    for name, ridge in TRUE.items():
+        laws = fit_laws(*simulated(ridge, 1))
+        assert laws["power"].chi2 <= laws["constant"].chi2 + 1e-3, name
+        assert laws["logistic"].chi2 <= laws["constant"].chi2 + 1e-3, name
+        if "non-monotone" in laws:
+            assert laws["non-monotone"].chi2 <= laws["power"].chi2 + 1e-3, name
+
+
+def test_without_noise_to_judge_by_there_is_no_comparison() -> None:
+    assert fit_laws(*simulated(TRUE["power"], 0, draws=20)) == {}
+    measured = np.ones((7, 12), dtype=bool)
+    measured[2:, 2:] = False  # a surface at two computes only
+    assert fit_laws(*simulated(TRUE["power"], 0, measured=measured)) == {}
+
+
+def test_laws_with_more_parameters_than_computes_are_left_out() -> None:
+    measured = np.ones((7, 12), dtype=bool)
+    measured[2:, 3:] = False
+    surface, path = simulated(TRUE["power"], 0, measured=measured)
+    assert knots(surface).tolist() == [0, 1, 2]
+    assert not {"logistic"} & set(fit_laws(surface, path))
+
+
+def test_the_simplest_within_two_of_the_least_aic() -> None:
+    def law(name: str, aic: float) -> Fitted:
+        return Fitted(name, np.zeros(LAWS[name][0]), aic - 2 * LAWS[name][0])
+
+    three = {name: law(name, aic) for name, aic in (("constant", 12.1), ("power", 11.9), ("logistic", 10.0))}
+    assert preferred(three) == "power"
+    assert preferred(three | {"constant": law("constant", 11.0)}) == "constant"
+    assert preferred(three | {"logistic": law("logistic", 5.0)}) == "logistic"
+    assert preferred({}) is None
+
+
+def test_beyond_an_end_a_law_agrees_with_a_slope_towards_it() -> None:
+    """n* is at the grid's edge all along: a law above it is as right as one on it."""
+    laws = fit_laws(*simulated(np.full(12, 11.0), 0))
+    assert laws["constant"].chi2 == pytest.approx(0, abs=1e-9)
+    assert preferred(laws) == "constant"
+    assert laws["constant"](LOG_C[:1])[0] >= 9 - 1e-6
+
+
+def ridge(log2_n: np.ndarray) -> Ridge:
+    nowhere = np.zeros((1, log2_n.size), dtype=bool)
+    return Ridge(log2_n[None], np.zeros((1, log2_n.size)), np.zeros((1, log2_n.size)), nowhere, nowhere)
+
+
+@pytest.mark.parametrize(("name", "degree"), [("constant", 0), ("power", 1), ("non-monotone", 2)])
+def test_refitted_by_least_squares(name: str, degree: int) -> None:
+    """On the ridge of others; against numpy's polynomials. Where it is not known it does not count."""
+    found = 6 + np.random.default_rng(0).standard_normal(12)
+    found[[0, 5]] = np.nan
+    known = ~np.isnan(found)
+    near = Fitted(name, np.array([6.0, 0.0, 0.0][: degree + 1]), 0.0)
+    expected = np.polyval(np.polyfit(LOG_C[known], found[known], degree), LOG_C)
+    np.testing.assert_allclose(refit(name, 10**LOG_C, ridge(found), near), expected, atol=1e-3)
+
+
+def test_regret_is_what_the_surface_falls_by() -> None:
+    surface, _ = simulated(TRUE["power"], 0, noise=0.0, draws=1)
+    law = TRUE["power"] + np.linspace(-1, 1, 12)
+    np.testing.assert_allclose(regret(surface, law), 0.01 * np.linspace(-1, 1, 12) ** 2, atol=1e-6)
+    beyond = regret(surface, np.full(12, 30.0))  # within what was measured
+    np.testing.assert_allclose(beyond, 0.01 * (9 - TRUE["power"]) ** 2, atol=1e-6)
+    assert np.all(regret(surface, TRUE["power"]) < 1e-6)
+
+
+def test_a_summary_counts_what_is_known() -> None:
+    assert summary(np.array([0.1, np.nan, 0.3])) == {"mean_regret": pytest.approx(0.2), "max_regret": 0.3}
+    assert summary(np.full(3, np.nan)) is None
+
+
+# In a fit
+
+
+def rising(_b: int, n: int, compute: Any) -> Any:
+    ceiling = 0.5 + 0.03 * np.log2(n / 8)
+    return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * (n / 8) ** 0.7))
+
+
+def level(_b: int, n: int, compute: Any) -> Any:
+    """n = 64 is best throughout."""
+    ceiling = 0.6 - 0.01 * np.log2(n / 64) ** 2
+    return ceiling - (ceiling - 0.3) * np.exp(-compute / 5e4)
+
+
+def compared(runs: Runs) -> dict[str, Any]:
+    found: dict[str, Any] = isolaw.fit(runs, curve="exp", bootstrap=100).document["comparison"]
+    return found
+
+
+def test_held_out_regret_tells_laws_apart(synthetic: Callable[..., Runs]) -> None:
+    pairs = [(32, n) for n in N]
+    up = compared(synthetic(pairs, rising, noise=0.004))
+    held = {name: law["held_out_regret"] for name, law in up["laws"].items()}
+    assert held["logistic"] < 0.002
+    assert held["constant"] > 10 * held["logistic"]
+    assert up["verdict"] == up["preferred"] != "constant"
+    flat = compared(synthetic(pairs, level, noise=0.004))
+    assert flat["verdict"] == "constant"
+    assert flat["laws"]["constant"]["held_out_regret"] < 0.003
+    assert flat["laws"]["constant"]["max_regret"] <= TOLERANCE
+    assert flat["constant"]["n"] == 64
+
+
+def test_held_out_regret_by_hand(synthetic: Callable[..., Runs]) -> None:
+    """A constant is the mean of the others' ridge; its loss is that on the surface of the one left out."""
+    runs = synthetic([(32, n) for n in N], rising, noise=0.01, between=0.01)
+    law = isolaw.fit(runs, curve="exp", bootstrap=100)
+    compute = np.array([p["x"] for p in law.document["frontier"]])
+    table = runs.to_pandas()
+    losses = []
+    for seed in range(3):
+        others, one = (
+            surface_of(
+                select(Runs(table[part]), "avg@4", "validation", "fixed-bp").configurations, "exp", compute
+            )
+            for part in (table["seed"] != seed, table["seed"] == seed)
+        )
+        constant = np.full(compute.size, np.nanmean(others.ridge().log2_n[0]))
+        losses.append(np.nanmean(regret(one, constant)))
+    found = law.document["comparison"]["laws"]["constant"]["held_out_regret"]
+    assert found == pytest.approx(np.mean(losses), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [{8: [0], 64: [0], 512: [0]}, {8: [0, 1], 64: [0, 1], 512: [0, 2]}, {8: [0, 1], 64: [2, 3], 512: [4, 5]}],
+    ids=["one", "not all", "none shared"],
+)
+def test_without_shared_seeds_none_is_held_out(
+    synthetic: Callable[..., Runs], seeds: dict[int, list[int]]
+) -> None:
+    runs = Runs.concat([synthetic([(32, n)], rising, seeds=own, noise=0.01) for n, own in seeds.items()])
+    laws = compared(runs)["laws"]
+    assert laws
+    assert all(law["held_out_regret"] is None for law in laws.values())
+
+
+def test_a_seed_that_failed_at_once_is_not_held_out(synthetic: Callable[..., Runs]) -> None:
+    """One run has its first evaluation only: alone it is no curve."""
+    table = synthetic([(32, n) for n in N], rising, noise=0.004).to_pandas()
+    died = (table["rollouts_per_problem"] == 64) & (table["seed"] == 1) & (table["step"] > 0)
+    assert all(law["held_out_regret"] is None for law in compared(Runs(table[~died]))["laws"].values())
