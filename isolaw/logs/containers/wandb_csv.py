@@ -33,11 +33,13 @@ LogOf = Callable[[str], RawLog]
 
 def is_export(_path: Path, head: bytes) -> bool:
     """Return whether a file is one of the three, by its header."""
-    line = head.partition(b"\n")[0].decode("utf-8-sig", "replace")
+    line, newline, _ = head.decode("utf-8-sig", "replace").partition("\n")
     try:
         header = next(csv.reader([line.rstrip("\r")]), [])
     except csv.Error:
         return False
+    if not newline:
+        header = header[:-1]  # many runs make a header longer than the head: its last name is cut
     return "\0" not in line and any(is_it(header) for is_it, _ in _KINDS)
 
 
