@@ -12,7 +12,9 @@ Plain text, so MLflow itself is not needed. A store behind a server or a databas
 
 from __future__ import annotations
 
+import math
 import re
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,8 +40,10 @@ def read(path: Path) -> Iterator[RawLog]:
     Raises
     ------
     DataError
-        a file of the run cannot be read.
+        it is no run of a file store, or a file of it cannot be read.
     """
+    if not is_run(path):
+        raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml beside a folder metrics)")
     try:
         meta = dict(_META.findall(_text(path / "meta.yaml")))
         if meta.get("lifecycle_stage") == "deleted":
@@ -51,6 +55,8 @@ def read(path: Path) -> Iterator[RawLog]:
         log.config = flatten({key: scalar(text) for key, text in texts.items()})
         log.config_source = "params" if texts else ""
         add_points(log, _points(path / "metrics", log))
+        if len(log.step) > 1 and not any(log.step):  # MLflow's number for what was logged without one
+            log.step = array("d", [math.nan]) * len(log.step)
     except OSError as error:
         raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
     yield log
@@ -67,9 +73,11 @@ def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, floa
                     continue
                 fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
                 match fields:
-                    case [float(milliseconds), float(value), float(step)]:
+                    case [float(milliseconds), float(value), float(step)] if math.isfinite(
+                        milliseconds + step
+                    ):
                         yield key, step, value, milliseconds / 1000
-                    case _:
+                    case [_, *_]:
                         log.drop("metric lines that are not 'time value step'")
 
 
