@@ -13,7 +13,6 @@ Plain text, so MLflow itself is not needed. A store behind a server or a databas
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from isolaw.logs.raw import RawLog, number
 
 _LONGEST_LINE = 4_096
 _LARGEST_TEXT = 1 << 20
-_META = re.compile(r"^(\w+): *['\"]?(.*?)['\"]?\s*$", re.M)
 
 
 def is_run(path: Path) -> bool:
@@ -45,7 +43,8 @@ def read(path: Path) -> Iterator[RawLog]:
     if not is_run(path):
         raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml beside a folder metrics)")
     try:
-        meta = dict(_META.findall(_text(path / "meta.yaml")))
+        lines = (line.partition(":") for line in _text(path / "meta.yaml").splitlines())
+        meta = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
         if meta.get("lifecycle_stage") == "deleted":
             return
         name = _text(path / "tags" / "mlflow.runName").strip() or meta.get("run_name", "")
@@ -59,6 +58,8 @@ def read(path: Path) -> Iterator[RawLog]:
             log.step = array("d", [math.nan]) * len(log.step)
     except OSError as error:
         raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
+    except DataError as error:  # of the configuration
+        raise DataError(f"{path / 'params'}: {error}") from None
     yield log
 
 
@@ -73,10 +74,8 @@ def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, floa
                     continue
                 fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
                 match fields:
-                    case [float(milliseconds), float(value), float(step)] if math.isfinite(
-                        milliseconds + step
-                    ):
-                        yield key, step, value, milliseconds / 1000
+                    case [float(time), float(value), float(step)] if math.isfinite(time + step):
+                        yield key, step, value, time / 1000
                     case [_, *_]:
                         log.drop("metric lines that are not 'time value step'")
 

@@ -157,6 +157,13 @@ def test_a_name_is_that_of_the_tag(tmp_path: Path) -> None:
     assert written(tmp_path, "1 0.5 1\n").run == f"renamed ({tmp_path.name[:8]})"
 
 
+def test_a_meta_file_of_any_kind_is_quick(tmp_path: Path) -> None:
+    written(tmp_path, "1 0.5 1\n")
+    (tmp_path / "meta.yaml").write_bytes(b"run_name:" + b" " * 1_000_000 + b"x" + b"\0\xff" * 10)
+    (log,) = CONTAINER.read(tmp_path)
+    assert table(log) == {"reward": {1: 0.5}}
+
+
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     written(tmp_path, "1 0.5 1\n")
     (tmp_path / "metrics" / "locked").mkdir()
