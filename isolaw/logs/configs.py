@@ -31,11 +31,15 @@ _NAMES = (
     "config.toml",
     "config.json",
     "args.json",
+    "configs/latest/resolved/rl.json",
+    "configs/latest/resolved/orchestrator.json",
+    "configs/rl.toml",
+    "configs/orchestrator.toml",
     ".hydra/overrides.yaml",
 )
-# Folders inside a run's directory in which its logs may lie: the configuration is one further up.
+# Folders inside a run's directory in which its logs may lie.
 _INSIDE = re.compile(
-    r"checkpoint-\d+|global_step_?\d+|files|logs?|runs|metrics|tensorboard\w*|tb|train|eval", re.I
+    r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
 )
 _INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
 
@@ -242,8 +246,7 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
     """Find the configuration of a log, or of a run's directory: flat keys, and which file holds them.
 
     Looked for: a file of the log's own name (``run1.yaml`` beside ``run1.jsonl``), then the names that
-    frameworks use, in the log's directory and, where that is a folder inside a run's (``checkpoint-500``,
-    ``logs``), one further up. A model's own ``config.json`` is none.
+    frameworks use, in the log's directory and on to the run's (`home`). A model's ``config.json`` is none.
 
     Returns
     -------
@@ -255,11 +258,8 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
     if not path.is_dir():
         folder = path.parent
         names = [path.stem + suffix for suffix in (".yaml", ".yml", ".toml", ".json")] + names
-    folders = [folder]
-    if _INSIDE.fullmatch(folder.absolute().name):
-        folders.append(folder / "..")
     trouble = ""
-    for place in folders:
+    for place in _upwards(folder):
         for name in names:
             candidate = place / name
             if candidate.name == path.name or not candidate.is_file():
@@ -273,3 +273,20 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
             if config and not {"architectures", "transformers_version"} & set(config):
                 return config, source
     return {}, trouble
+
+
+def home(folder: str | Path) -> Path:
+    """Return the directory of the run in which a log's folder lies: out of ``checkpoint-500``, ``logs``…
+
+    >>> home("/runs/n8/checkpoint-500").as_posix(), home("/runs/n8").as_posix()
+    ('/runs/n8', '/runs/n8')
+    """
+    return _upwards(Path(folder))[-1]
+
+
+def _upwards(folder: Path) -> list[Path]:
+    """Return a folder and those above it, up to the run's."""
+    places = [folder.absolute()]
+    while _INSIDE.fullmatch(places[-1].name) and len(places) < 4:
+        places.append(places[-1].parent)
+    return places
