@@ -14,6 +14,7 @@ import click
 from isolaw import __version__
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
+from isolaw.cli.read import read
 from isolaw.cli.status import status
 from isolaw.cli.sweep import sweep
 from isolaw.errors import IsolawError
@@ -32,12 +33,13 @@ def cli() -> None:
 
     \b
     isolaw sweep --out DIR               make small runs (simulated unless told otherwise)
-    isolaw fit DIR --out law.json        fit the law n*(C)
+    isolaw read LOGS                     what logs hold, and where that is known from
+    isolaw fit DIR --out law.json        fit the law n*(C), to a sweep or to logs
     isolaw predict law.json --compute 1e7
     """
 
 
-for command in (sweep, fit, predict, status):
+for command in (sweep, read, fit, predict, status):
     cli.add_command(command)
 
 

@@ -17,6 +17,7 @@ from isolaw.errors import InputError, Refused
 from isolaw.fits import document as doc
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.bootstrap import resample, stream, weights_of_runs
+from isolaw.fits.choose import choose
 from isolaw.fits.compare import rules
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.frontier import Frontier
@@ -33,9 +34,9 @@ _MOST_FAILED = 0.05  # above this share the draws that are left are not a fair s
 
 def fit(
     runs: Runs,
-    metric: str = "avg@4",
+    metric: str | None = None,
     *,
-    eval_set: str = "validation",
+    eval_set: str | None = None,
     setting: Setting = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
     curve: str = "exp",
@@ -50,7 +51,8 @@ def fit(
     runs
         recorded runs (`isolaw.read`, `isolaw.sweep`).
     metric, eval_set
-        what counts as reward.
+        what counts as reward; ``avg@4`` on ``validation``, or the only accuracy there is
+        (`isolaw.fits.choose`).
     setting
         ``fixed-bp``, ``fixed-b`` or ``joint``.
     fixed
@@ -85,7 +87,9 @@ def fit(
         raise InputError(f"records {records!r}: accepted: a positive width of reward, or off")
     if not 0 <= bootstrap <= MOST_DRAWS:
         raise InputError(f"bootstrap {bootstrap}: accepted: draws up to {MOST_DRAWS}, 0 for none")
+    metric, eval_set, said = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed)
+    selection.warnings[:0] = said
     configurations, curves, failed = _fit_all(selection, curve, records, bootstrap, seed)
     low, high = frontiers.supported_range(configurations)
     compute = np.geomspace(low, high, frontiers.POINTS)

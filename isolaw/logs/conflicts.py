@@ -1,0 +1,106 @@
+"""Refusals that concern several runs: off-policy among on-policy, one run twice, attributes half known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isolaw.logs.resolve import only, option
+from isolaw.logs.stitch import Curves
+
+if TYPE_CHECKING:
+    from isolaw.logs.logged import LoggedRun
+
+_SHOWN = 12
+_TELLING = 0.01  # a curve that moves less is no fingerprint
+
+
+def mixed_policies(runs: Sequence[LoggedRun]) -> list[str]:
+    on = [run for run in runs if (fact := run.facts.get("on_policy")) and fact.value]
+    off = [run for run in runs if (fact := run.facts.get("on_policy")) and not fact.value]
+    if not on or not off:
+        return []
+    lines = "; ".join(f"{run.name} ({run.facts['on_policy'].origin})" for run in off[:_SHOWN])
+    more = f" and {len(off) - _SHOWN} more" if len(off) > _SHOWN else ""
+    return [
+        f"{len(off)} off-policy and {len(on)} on-policy runs together: off-policy are {lines}{more}. "
+        f"Leave them out, or, if you know better, {option(only(off[0].name), 'on_policy', 'true')}"
+    ]
+
+
+def drop_half_known(runs: Sequence[LoggedRun]) -> None:
+    """An attribute that only some runs know cannot say whether they differ: it is left out of all."""
+    for name in sorted({name for run in runs for name in run.attributes}):
+        if not all(name in run.facts for run in runs):
+            for run in runs:
+                if run.facts.pop(name, None):
+                    run.notes.append(
+                        f"{name} is not known of every run and was left out; --set {name}=… keeps it"
+                    )
+
+
+def without_found_copies(runs: list[LoggedRun], searched: frozenset[str]) -> list[LoggedRun]:
+    """One run may lie in a directory twice, as a console and as event files: the fuller one is kept."""
+    kept: list[LoggedRun] = []
+    for run in sorted(runs, key=lambda r: -_points(r)):
+        if searched.issuperset(run.sources):
+            twin = next(
+                (k for k in kept if k.identity == run.identity and same_curves(k.curves, run.curves)), None
+            )
+            if twin:
+                twin.notes.append(
+                    f"found again in {', '.join(run.sources)} ({run.parts[0].container}): left out"
+                )
+                continue
+        kept.append(run)
+    return [run for run in runs if run in kept]
+
+
+def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
+    groups: dict[tuple[Any, ...], list[LoggedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.identity, []).append(run)
+    problems = []
+    for first, *others in groups.values():
+        if not others:
+            continue
+        b, n, seed = (
+            first.facts[name].value for name in ("problems_per_batch", "rollouts_per_problem", "seed")
+        )
+        names = " and ".join(run.name for run in (first, *others))
+        same = [run for run in others if same_curves(first.curves, run.curves)]
+        said = (
+            f"{names}: {len(others) + 1} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed})"
+        )
+        if same:
+            where = ", ".join(source for run in same for source in run.sources)
+            said += f". Their values are identical: the same run twice? Leave out {where}"
+        if len(same) < len(others):
+            new = [run for run in others if run not in same]
+            add = " ".join(option(only(run.name), "seed", seed + i) for i, run in enumerate(new, 1))
+            said += f". If they are repetitions: {add}"
+            said += "; if one continues the other: --group-by directory, or a key of the configuration"
+        problems.append(said)
+    return problems
+
+
+def same_curves(a: Curves, b: Curves) -> bool:
+    """Return whether two runs agree wherever both measured, and both did somewhere.
+
+    TensorBoard keeps 32-bit numbers and consoles print few digits, so nearly equal is equal.
+    """
+    compared = 0
+    for target in a.of.keys() & b.of.keys():
+        one, other = a.of[target], b.of[target]
+        _, i, j = np.intersect1d(one.step, other.step, assume_unique=True, return_indices=True)
+        if not np.allclose(one.value[i], other.value[j], rtol=1e-4, atol=6e-4):
+            return False
+        if i.size and np.ptp(one.value[i]) > _TELLING:  # that both are 0 throughout says nothing
+            compared += i.size
+    return compared > 1
+
+
+def _points(run: LoggedRun) -> int:
+    return sum(curve.step.size for curve in run.curves.of.values())
