@@ -10,6 +10,7 @@ from isolaw.logs.frameworks.base import Framework
 
 # Each framework, as users write it → its module, imported when it is needed; the most particular first.
 FRAMEWORKS: dict[str, str] = {
+    "isolaw": "isolaw.logs.frameworks.isolaw",
     "veRL": "isolaw.logs.frameworks.verl",
     "prime-rl": "isolaw.logs.frameworks.prime_rl",
 }
