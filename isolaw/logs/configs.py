@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
+from isolaw.logs.plain_yaml import DEEPEST, parse_yaml
+from isolaw.logs.plain_yaml import scalar as scalar
 
 LARGEST = 1_000_000  # bytes of a configuration; veRL's has 25,000
-DEEPEST = 100
 _MOST = 100_000  # values, with aliases written out
 # Where frameworks and trackers leave it, relative to the log, the most complete first.
 _NAMES = (
@@ -110,28 +111,6 @@ def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def scalar(text: str) -> Any:
-    """Return what a bare word means in YAML or on Hydra's command line.
-
-    Unlike PyYAML, and like OmegaConf, ``1e-6`` is a number.
-
-    >>> [scalar(word) for word in ("8", "1e-6", "null", "True", "grpo")]
-    [8, 1e-06, None, True, 'grpo']
-    """
-    text = text.strip()
-    if text.lower() in ("", "~", "null", "none"):
-        return None
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if len(text) < 100 and text[-1] in "0123456789.":
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                pass
-    return text
-
-
 def overrides(words: Iterable[str]) -> dict[str, Any]:
     """Return Hydra's ``key=value`` words (``+key``, ``++key``) as flat keys.
 
@@ -145,61 +124,6 @@ def overrides(words: Iterable[str]) -> dict[str, Any]:
             quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
             out[key.removeprefix("--")] = value[1:-1] if quoted else scalar(value)
     return _interpolated(out)
-
-
-def parse_yaml(text: str) -> Any:
-    """Return a YAML document as plain mappings, lists and scalars; tags are ignored.
-
-    Raises
-    ------
-    DataError
-        not YAML, or nested too deeply.
-
-    >>> parse_yaml("data: {train_batch_size: 512}\\nlr: 1e-6\\nx: !!python/object/apply:os.abort []")
-    {'data': {'train_batch_size': 512}, 'lr': 1e-06, 'x': []}
-    """
-    import yaml
-
-    root: list[Any] = []
-    stack: list[tuple[Any, list[Any]]] = [(root, [])]  # a container, and the key that waits for its value
-    anchors: dict[str, Any] = {}
-    try:
-        # Events, not objects: nothing is constructed but what is constructed here.
-        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            if isinstance(event, yaml.CollectionEndEvent):
-                stack.pop()
-                continue
-            value: Any
-            if isinstance(event, yaml.ScalarEvent):
-                value = event.value if event.style else scalar(event.value)
-            elif isinstance(event, yaml.MappingStartEvent):
-                value = {}
-            elif isinstance(event, yaml.SequenceStartEvent):
-                value = []
-            elif isinstance(event, yaml.AliasEvent):
-                value = anchors.get(event.anchor)
-            else:
-                continue
-            if getattr(event, "anchor", None) and not isinstance(event, yaml.AliasEvent):
-                anchors[event.anchor] = value
-            _put(stack[-1], value)
-            if isinstance(event, yaml.CollectionStartEvent):
-                stack.append((value, []))
-                if len(stack) > DEEPEST:  # before the parser's own time becomes quadratic
-                    raise DataError(f"YAML nested deeper than {DEEPEST}")
-    except yaml.YAMLError as error:
-        raise DataError(f"not YAML ({' '.join(str(error).split())[:200]})") from None
-    return root[0] if root else None
-
-
-def _put(place: tuple[Any, list[Any]], value: Any) -> None:
-    container, key = place
-    if isinstance(container, list):
-        container.append(value)
-    elif not key:
-        key.append(value if isinstance(value, str | int | float | bool) else str(type(value)))
-    else:
-        container[str(key.pop())] = value
 
 
 def read(path: str | Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from isolaw.errors import DataError
-from isolaw.logs.configs import flatten, overrides, parse_yaml
+from isolaw.logs.configs import flatten, overrides
+from isolaw.logs.plain_yaml import parse_yaml
 
 FEWEST = 8  # keys: model output may hold a small dictionary, a configuration is not small
 _LARGEST = 250_000  # characters; veRL's has 25,000

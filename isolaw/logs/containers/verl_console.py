@@ -16,17 +16,13 @@ import orjson
 from isolaw.errors import DataError
 from isolaw.logs import configs
 from isolaw.logs.containers.base import Container
+from isolaw.logs.containers.step_lines import continued, record, steps
 from isolaw.logs.printed import Printed
-from isolaw.logs.raw import RawLog, number
-from isolaw.logs.text import LONGEST, clean, lines, unprefixed
+from isolaw.logs.raw import RawLog
+from isolaw.logs.text import clean, lines, unprefixed
 
-_STEP = re.compile(r"(?<![A-Za-z_/.@-])step:\s?(\d{1,12}) - (?=\S)")
-# A value with something printed right behind it: "perf/throughput:512.3Training Progress:  10%|".
-_FOLLOWED = re.compile(r"([^:]{1,300}):\s?([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?=[A-Za-z(\[]|\s)")
-_NUMERIC = re.compile(r"[\d.eE+-]{1,30}\)?")
 _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,60})")
 _INITIAL = "Initial validation metrics: {"
-_LONGEST_KEY = 300
 _MOST_LINES = 200  # of one step
 _SEARCHED = 64_000_000  # bytes in which a console has its first step
 _HEAD = 65_536
@@ -73,7 +69,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def _has_step(line: bytes) -> bool:
-    return b"step:" in line and any(_record(text)[0] for _, text in _steps(unprefixed(clean(line))[1]))
+    return b"step:" in line and any(record(text)[0] for _, text in steps(unprefixed(clean(line))[1]))
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -133,7 +129,7 @@ class _Reader:
             if longer is not None:
                 step.items, step.lines, step.last = longer, step.lines + 1, True
                 return
-        found = _steps(text)
+        found = steps(text)
         if found or (step is not None and worker == step.worker):
             self._flush()
         for own, items in found:
@@ -158,7 +154,7 @@ class _Reader:
             return
         step, items = self._step.number, self._step.items
         self._step = None
-        values, unread = _record(items)
+        values, unread = record(items)
         if not values:
             return  # model output may well say "step:1 - "
         if unread:
@@ -177,83 +173,6 @@ class _Reader:
             if "}" in text or len(self._quoted) > _MOST_LINES:
                 self._initial = dict(_PAIR.findall("".join(self._quoted)[:100_000]))
                 self._quoted = None
-
-
-def _steps(text: str) -> list[tuple[float, str]]:
-    """Return each step in a line, and the text of its items."""
-    found = list(_STEP.finditer(text))
-    ends = [*(match.start() for match in found[1:]), len(text)]
-    return [(float(match[1]), text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
-
-
-def _record(items: str) -> tuple[dict[str, str], int]:
-    """Return a step's values by key, and how many could not be read; no values if this is no step's line.
-
-    >>> _record("actor/lr:1e-06 - val/a - b:c/acc:np.float64(0.5) - x/y:?")
-    ({'actor/lr': '1e-06', 'val/a - b:c/acc': 'np.float64(0.5)'}, 1)
-    """
-    values: dict[str, str] = {}
-    unread = 0
-    begun = ""  # of a key that has " - " in it
-    for piece in items.split(" - "):
-        whole = f"{begun} - {piece}" if begun else piece
-        found = item(whole) or _followed(whole)
-        begun = "" if found or ":" in whole or len(whole) > _LONGEST_KEY else whole
-        if found:
-            values[found[0]] = found[1]
-        elif not begun:
-            unread += 1
-    unread += bool(begun)
-    ours = any("/" in key for key in values) and unread <= len(values)
-    return (values, unread) if ours else ({}, 0)
-
-
-def item(piece: str) -> tuple[str, str] | None:
-    """Return the key and the number of ``key:number``, else None; the key may hold colons.
-
-    >>> item("val/test_score/a:b:0.5"), item("actor/loss:tensor(0.5, device='cuda:0')"), item("critic/sco")
-    (('val/test_score/a:b', '0.5'), ('actor/loss', "tensor(0.5, device='cuda:0')"), None)
-    """
-    if len(piece) > 2 * _LONGEST_KEY:
-        return None
-    end = piece.rfind(":", 0, piece.find("(")) if piece.rstrip().endswith(")") else piece.rfind(":")
-    key, value = piece[:end].strip(), piece[end + 1 :].strip()
-    return (key, value) if end > 0 and key and number(value) is not None else None
-
-
-def _followed(piece: str) -> tuple[str, str] | None:
-    found = _FOLLOWED.match(piece)
-    return (found[1].strip(), found[2]) if found else None
-
-
-def continued(start: str, line: str) -> str | None:
-    """Return a step's text with the next line, if that goes on with it; None if it is something else.
-
-    >>> continued("actor/lr:0.1 - critic/sco", "re/mean:0.5 - critic/rewards/mean:0.4")
-    'actor/lr:0.1 - critic/score/mean:0.5 - critic/rewards/mean:0.4'
-    >>> continued("actor/lr:0.1 -", "critic/score/mean:0.5"), continued("actor/lr:0.1", "epoch 0, step 2")
-    ('actor/lr:0.1 - critic/score/mean:0.5', None)
-    """
-    if not line.strip() or len(start) + len(line) > LONGEST or _STEP.search(line):
-        return None
-    start, line = start.rstrip(), line.rstrip()
-    if start.endswith(" -"):
-        start, line = start[:-2], f" - {line.lstrip()}"
-    elif line.startswith("- "):
-        line = f" {line}"
-    seam, *rest = line.split(" - ")
-    last = start[start.rfind(" - ") + 3 :] if " - " in start else start
-    if not all(item(piece) for piece in rest[:-1]):
-        return None
-    named = [found for piece in rest if (found := item(piece)) and "/" in found[0]]
-    if not seam:
-        return start + line if named else None
-    across = item(last + seam)
-    if not across or "/" not in across[0]:
-        return None
-    if item(last) or _followed(last):  # only a number can have been cut where it looked whole
-        return start + line if named and _NUMERIC.fullmatch(seam) else None
-    return start + line
 
 
 def _torn(path: Path) -> bool:

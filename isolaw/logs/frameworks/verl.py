@@ -19,8 +19,8 @@ from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from isolaw.logs.configs import scalar
 from isolaw.logs.frameworks.base import Fact, Framework
+from isolaw.logs.plain_yaml import scalar
 
 _OWN = (
     "val-core/",
