@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # What a number may be wrapped in when it was printed: np.float64(0.5), tensor(0.5, device='cuda:0').
-_WRAPPED = re.compile(r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I)
+_WRAPPED = re.compile(
+    r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
+)
 
 
 @dataclass

@@ -13,7 +13,10 @@ CONTAINERS: dict[str, str] = {
     "mlflow": "isolaw.logs.containers.mlflow",
     "wandb-offline": "isolaw.logs.containers.wandb_offline",
     "tensorboard": "isolaw.logs.containers.tensorboard",
+    "trainer-state": "isolaw.logs.containers.trainer_state",
     "wandb-csv": "isolaw.logs.containers.wandb_csv",
+    "jsonl": "isolaw.logs.containers.jsonlines",
+    "verl-console": "isolaw.logs.containers.verl_console",
 }
 
 

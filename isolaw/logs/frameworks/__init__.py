@@ -13,6 +13,12 @@ FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.logs.frameworks.isolaw",
     "veRL": "isolaw.logs.frameworks.verl",
     "prime-rl": "isolaw.logs.frameworks.prime_rl",
+    "SkyRL": "isolaw.logs.frameworks.skyrl",
+    "slime": "isolaw.logs.frameworks.slime",
+    "NeMo-RL": "isolaw.logs.frameworks.nemo_rl",
+    "open-instruct": "isolaw.logs.frameworks.open_instruct",
+    "OpenRLHF": "isolaw.logs.frameworks.openrlhf",
+    "TRL": "isolaw.logs.frameworks.trl",
 }
 
 
