@@ -23,6 +23,7 @@ _LARGEST = 250_000  # characters; veRL's has 25,000
 _FOREIGN = 20  # lines that may stand between those of a dictionary
 _COMMAND = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-m\s+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*\s")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
 
 
@@ -54,7 +55,7 @@ class Printed:
             if self._goes_on(line):
                 self._keep(line)
                 return
-            if self._kind == "dict" and self._open > 0 and self._foreign < _FOREIGN and not _kind(line):
+            if self._kind == "dict" and self._foreign < _FOREIGN and not _kind(line):
                 self._foreign += 1  # something else was printed before its end
                 return
             self.close()
@@ -82,9 +83,13 @@ class Printed:
     def _keep(self, line: str) -> None:
         self._lines.append(line)
         self._size += len(line) + 1
-        self._open += line.count("{") - line.count("}")
         if self._size > _LARGEST:
             self._forget()
+        elif self._kind == "dict":
+            bare = _STRING.sub("", line)  # no string goes over a line
+            self._open += sum(bare.count(c) for c in "{[(") - sum(bare.count(c) for c in "}])")
+            if self._open <= 0:
+                self.close()
 
     def _forget(self) -> None:
         self._lines, self._kind = [], ""
@@ -95,11 +100,6 @@ class Printed:
             return self._lines[-1].endswith("\\")
         if self._kind == "yaml":
             return bool(_YAML.match(line))
-        last = self._lines[-1]
-        if last == "}" or (
-            len(self._lines) == 1 and last.endswith("}") and last.count("{") == last.count("}")
-        ):
-            return False
         return line.startswith((" ", "}", "\t"))  # pprint and json.dumps indent all lines but the first
 
 

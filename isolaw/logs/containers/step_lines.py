@@ -9,16 +9,23 @@ from isolaw.logs.text import LONGEST
 
 _STEP = re.compile(r"(?<![A-Za-z_/.@-])step:\s?(\d{1,12}) - (?=\S)")
 # A value with something printed right behind it: "perf/throughput:512.3Training Progress:  10%|".
-_FOLLOWED = re.compile(r"([^:]{1,300}):\s?([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?=[A-Za-z(\[]|\s)")
+_FOLLOWED = re.compile(
+    r"([^:]{1,300}):\s?((?:[a-z]{1,10}\.)?[a-z]{1,10}\d{0,3}\([^():]{1,60}\)"
+    r"|[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?=[A-Za-z(\[]|\s)"
+)
+_WORD = re.compile(r"[\w.-]{1,40}\s?")
 _NUMERIC = re.compile(r"[\d.eE+-]{1,30}\)?")
 _LONGEST_KEY = 300
 
 
 def steps(text: str) -> list[tuple[float, str]]:
-    """Return each step in a line, and the text of its items."""
+    """Return each step in a line, and the text of its items; the first may be cut before its number."""
     found = list(_STEP.finditer(text))
     ends = [*(match.start() for match in found[1:]), len(text)]
-    return [(float(match[1]), text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
+    cut = [(float(match[1]), text[match.end() : end]) for match, end in zip(found, ends, strict=False)]
+    return [
+        (step, items) for step, items in cut if "/" in items.partition(" - ")[0] or _WORD.fullmatch(items)
+    ]
 
 
 def record(items: str) -> tuple[dict[str, str], int]:

@@ -130,6 +130,8 @@ class _Reader:
                 step.items, step.lines, step.last = longer, step.lines + 1, True
                 return
         found = steps(text)
+        if step is not None and worker != step.worker:
+            found = [own for own in found if record(own[1])[0]]  # another worker's talk of steps ends none
         if found or (step is not None and worker == step.worker):
             self._flush()
         for own, items in found:
@@ -169,7 +171,7 @@ class _Reader:
         if self._quoted is None and _INITIAL in text:
             self._quoted = []
         if self._quoted is not None:
-            self._quoted.append(text.strip().removeprefix("(").removesuffix(")").strip("\"'"))
+            self._quoted.append(text.strip().removeprefix("(").removesuffix(")")[1:-1])
             if "}" in text or len(self._quoted) > _MOST_LINES:
                 self._initial = dict(_PAIR.findall("".join(self._quoted)[:100_000]))
                 self._quoted = None
