@@ -147,7 +147,7 @@ def _print(account: Account) -> None:
     named = {"problems_per_batch", "rollouts_per_problem", "rollouts_per_step", "on_policy"}
     rest = [f"{name} {fact.value} ({fact.origin})" for name, fact in facts.items() if name not in named]
     rows.append(("also", "; ".join(rest)))
-    rows += [("left out", f"{times:,} {reason}") for reason, times in account.left_out.items()]
+    rows += [("left out", f"{reason}: {times:,}") for reason, times in account.left_out.items()]
     rows += [("note", text) for text in account.notes]
     before = ""
     for label, text in rows:
