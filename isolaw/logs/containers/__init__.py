@@ -17,6 +17,7 @@ CONTAINERS: dict[str, str] = {
     "wandb-csv": "isolaw.logs.containers.wandb_csv",
     "jsonl": "isolaw.logs.containers.jsonlines",
     "verl-console": "isolaw.logs.containers.verl_console",
+    "stdout-dicts": "isolaw.logs.containers.stdout_dicts",
 }
 
 
