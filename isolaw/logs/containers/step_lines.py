@@ -7,13 +7,13 @@ import re
 from isolaw.logs.raw import number
 from isolaw.logs.text import LONGEST
 
-_STEP = re.compile(r"(?<![A-Za-z_/.@-])step:\s?(\d{1,12}) - (?=\S)")
+_STEP = re.compile(r"(?<![A-Za-z_/.@-])step:\s?(\d{1,12}) -(?: |$)")
 # A value with something printed right behind it: "perf/throughput:512.3Training Progress:  10%|".
 _FOLLOWED = re.compile(
     r"([^:]{1,300}):\s?((?:[a-z]{1,10}\.)?[a-z]{1,10}\d{0,3}\([^():]{1,60}\)"
     r"|[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(?=[A-Za-z(\[]|\s)"
 )
-_WORD = re.compile(r"[\w.-]{1,40}\s?")
+_WORD = re.compile(r"\w{0,40}\s?")
 _NUMERIC = re.compile(r"[\d.eE+-]{1,30}\)?")
 _LONGEST_KEY = 300
 
@@ -79,6 +79,9 @@ def continued(start: str, line: str) -> str | None:
     if not line.strip() or len(start) + len(line) > LONGEST or _STEP.search(line):
         return None
     start, line = start.rstrip(), line.rstrip()
+    if not start:  # "step:1 -" was all
+        first = item(line.partition(" - ")[0])
+        return line if first and "/" in first[0] else None
     if start.endswith(" -"):
         start, line = start[:-2], f" - {line.lstrip()}"
     elif line.startswith("- "):
