@@ -12,8 +12,6 @@ from typing import Any
 from isolaw.logs.frameworks.base import Fact, Framework
 
 _OWN = "isolaw"
-# Of the mirror itself; in the table they are other columns, or none.
-_NO_FACTS = ("run_id", "backend")
 
 
 def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
@@ -35,11 +33,10 @@ def metric(key: str) -> tuple[str, str] | None:
 
 def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
     """Return what the mirror wrote of the run: everything under our own names."""
-    own = {key.removeprefix(f"{_OWN}."): key for key in config if key.startswith(f"{_OWN}.")}
     return {
-        name: Fact(config[key], f"{key} in {config_source}")
-        for name, key in own.items()
-        if name not in _NO_FACTS
+        key.removeprefix(f"{_OWN}."): Fact(value, f"{key} in {config_source}")
+        for key, value in config.items()
+        if key.startswith(f"{_OWN}.") and key != f"{_OWN}.run_id"
     }
 
 
