@@ -70,7 +70,7 @@ def of_logged(run: LoggedRun) -> Account:
     return Account(
         run.name,
         run.framework.name,
-        ", ".join(dict.fromkeys(part.container for part in run.parts)),
+        run.container,
         run.sources,
         run.facts,
         metrics,

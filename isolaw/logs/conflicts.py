@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +24,10 @@ def mixed_policies(runs: Sequence[LoggedRun]) -> list[str]:
         return []
     lines = "; ".join(f"{run.name} ({run.facts['on_policy'].origin})" for run in off[:_SHOWN])
     more = f" and {len(off) - _SHOWN} more" if len(off) > _SHOWN else ""
+    glob = only(off[0].name, [run.name for run in runs])
     return [
         f"{len(off)} off-policy and {len(on)} on-policy runs together: off-policy are {lines}{more}. "
-        f"Leave them out, or, if you know better, {option(only(off[0].name), 'on_policy', 'true')}"
+        f"Leave them out, or, if you know better, {option(glob, 'on_policy', 'true')}"
     ]
 
 
@@ -41,18 +42,16 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
                     )
 
 
-def without_found_copies(runs: list[LoggedRun], searched: frozenset[str]) -> list[LoggedRun]:
+def without_found_copies(runs: list[LoggedRun], searched: Collection[str]) -> list[LoggedRun]:
     """One run may lie in a directory twice, as a console and as event files: the fuller one is kept."""
     kept: list[LoggedRun] = []
     for run in sorted(runs, key=lambda r: -_points(r)):
-        if searched.issuperset(run.sources):
+        if set(run.sources) <= set(searched):
             twin = next(
                 (k for k in kept if k.identity == run.identity and same_curves(k.curves, run.curves)), None
             )
             if twin:
-                twin.notes.append(
-                    f"found again in {', '.join(run.sources)} ({run.parts[0].container}): left out"
-                )
+                twin.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
                 continue
         kept.append(run)
     return [run for run in runs if run in kept]
@@ -79,8 +78,10 @@ def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
             said += f". Their values are identical: the same run twice? Leave out {where}"
         if len(same) < len(others):
             new = [run for run in others if run not in same]
-            add = " ".join(option(only(run.name), "seed", seed + i) for i, run in enumerate(new, 1))
+            globs = [only(run.name, [own.name for own in runs]) for run in new]
+            add = " ".join(option(glob, "seed", seed + i) for i, glob in enumerate(globs, 1))
             said += f". If they are repetitions: {add}"
+            said += f"; if they differ in what no log says: {option(globs[0], '<name>', '<value>')}"
             said += "; if one continues the other: --group-by directory, or a key of the configuration"
         problems.append(said)
     return problems

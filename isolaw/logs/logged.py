@@ -5,7 +5,7 @@ All that is wrong with all runs is said at once, each with what settles it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,12 @@ class LoggedRun:
     """One run, as its logs tell it."""
 
     name: str
-    parts: list[RawLog]
+    sources: list[str]
+    container: str
     framework: Framework
     facts: dict[str, Fact]
     curves: Curves
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def sources(self) -> list[str]:
-        """The files that it was read from, in order."""
-        return list(dict.fromkeys(part.source for part in self.parts))
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -73,7 +69,7 @@ def assemble(
     logs: Iterable[RawLog],
     settings: Sequence[Setting] = (),
     group_by: str | None = None,
-    searched: frozenset[str] = frozenset(),
+    searched: Collection[str] = (),
 ) -> tuple[list[LoggedRun], list[str], set[Setting]]:
     """Make runs of logs.
 
@@ -101,29 +97,41 @@ def assemble(
         a framework that was set is not known.
     """
     groups, problems = _grouped(logs, group_by)
-    several = len(groups) > 1
+    names = list(groups)
     runs: list[LoggedRun] = []
     said: dict[str, bool] = {}
     heeded: set[Setting] = set()
-    for name, parts in groups.items():
-        mine = applying(settings, name, (part.source for part in parts))
+    lacking: dict[int, tuple[str, ...]] = {}  # which problem → what is to be given
+    for name in list(groups):
+        parts = groups.pop(name)  # what a run has been made of can go
+        sources = list(dict.fromkeys(part.source for part in parts))
+        mine = applying(settings, name, sources)
         heeded |= set(mine.values())
         framework = _framework(parts, mine)
         if framework is None:
             problems.append(_unknown_framework(name, parts))
             continue
         title = f"{name} ({framework.name}, {parts[0].container})"
-        resolved = resolve(parts, framework, mine, only(name) if several else "")
+        resolved = resolve(parts, framework, mine, only(name, names) if len(names) > 1 else "")
         logging_steps = resolved.facts.get("logging_steps")
         curves = stitch(parts, framework, logging_steps.value if logging_steps else None)
         _within_reach(curves, resolved)
         if not curves.of:
             problems.append(f"{title}: no value of a metric that is known; its keys: {_listed(_keys(parts))}")
         problems += [f"{title}: {problem}" for problem in resolved.problems]
+        if resolved.lacking:
+            lacking[len(problems) - 1] = resolved.lacking
         if curves.of and not resolved.problems:
-            runs.append(LoggedRun(name, parts, framework, resolved.facts, curves, resolved.notes))
+            container = ", ".join(dict.fromkeys(part.container for part in parts))
+            runs.append(
+                LoggedRun(name, sources, container, framework, resolved.facts, curves, resolved.notes)
+            )
             if "percent" in mine:
                 said[name] = mine["percent"].value
+    if len(lacking) > 1:
+        unknown = dict.fromkeys(name for names in lacking.values() for name in names)
+        every = " ".join(option("", name, "<number>") for name in unknown)
+        problems[max(lacking)] += f"; or, where it is the same for all, {every}"
     problems += to_fractions({run.name: run.curves for run in runs}, said)
     problems += conflicts.mixed_policies(runs)
     conflicts.drop_half_known(runs)

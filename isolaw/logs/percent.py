@@ -29,7 +29,7 @@ def to_fractions(runs: Mapping[str, Curves], said: Mapping[str, bool]) -> list[s
     targets = dict.fromkeys(target for curves in runs.values() for target in curves.of)
     for target in targets:
         if is_accuracy(target[1]):
-            problems += _convert(target, {r: c for r, c in runs.items() if target in c.of}, said)
+            problems += _convert(target, runs, said)
     return problems
 
 
@@ -38,6 +38,8 @@ def _convert(target: Target, runs: Mapping[str, Curves], said: Mapping[str, bool
     percent: list[str] = []
     fractions: list[str] = []
     for run, curves in runs.items():
+        if target not in curves.of:
+            continue
         value = curves.of[target].value
         high = float(value.max())
         if run in said:
@@ -55,7 +57,7 @@ def _convert(target: Target, runs: Mapping[str, Curves], said: Mapping[str, bool
         return [
             f"{name} is in percent in {one} (up to {high:g}), but at most {low:g} in {other}"
             + (f" and {len(fractions) - 1} more" if len(fractions) > 1 else "")
-            + f": say which it is there, with {option(only(other), 'percent', 'true')} or =false"
+            + f": say which it is there, with {option(only(other, runs), 'percent', 'true')} or =false"
         ]
     for run in percent:
         curves = runs[run]

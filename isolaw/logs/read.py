@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,21 +192,20 @@ def _table_or_sweep(
 def _logged(
     everything: Search, wanted: Sequence[Setting], group_by: str | None
 ) -> tuple[list[LoggedRun], list[str], set[Setting]]:
-    logs: list[RawLog] = []
-    problems = []
-    searched = set()
-    for found in everything.found:
-        if found.container is None:
-            continue
-        try:
-            own = list(found.container.read(found.path))
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        logs += own
-        if not found.named:
-            searched |= {log.source for log in own}
-    runs, more, heeded = assemble(logs, wanted, group_by, frozenset(searched))
+    problems: list[str] = []
+    searched: set[str] = set()
+
+    def logs() -> Iterator[RawLog]:
+        for found in everything.found:
+            try:
+                for log in found.container.read(found.path) if found.container else ():
+                    if not found.named:
+                        searched.add(log.source)
+                    yield log
+            except DataError as error:
+                problems.append(str(error))
+
+    runs, more, heeded = assemble(logs(), wanted, group_by, searched)
     return runs, problems + more, heeded
 
 

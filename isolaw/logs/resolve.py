@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import escape
+from pathlib import PurePath
 from typing import Any
 
 from isolaw.logs.frameworks.base import Fact, Framework
@@ -39,11 +40,14 @@ class Resolved:
         what the user has to settle, each with the ``--set`` that does.
     notes
         what was assumed.
+    lacking
+        which of n and B_p the user has to give.
     """
 
     facts: dict[str, Fact] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    lacking: tuple[str, ...] = ()
 
 
 def resolve(
@@ -84,12 +88,18 @@ def option(glob: str, name: str, value: object) -> str:
     return f"--set {quoted if quoted != text or not glob else repr(text)}"
 
 
-def only(run: str) -> str:
-    """Return a glob for this run's name; what ``--set`` itself splits at is any character in it.
+def only(run: str, among: Iterable[str] = ()) -> str:
+    """Return a glob for this run of several: the end of its name, where no other's is like it.
 
-    >>> only("runs/n=8 [a]")
-    'runs/n?8 [[]a]'
+    What ``--set`` itself splits at is any character in it.
+
+    >>> only("runs/n=8 [a]"), only("x/a", ["x/a", "x/b"]), only("x/a", ["x/a", "y/a"])
+    ('runs/n?8 [[]a]', 'a', 'x/a')
     """
+    end = PurePath(run).name
+    others = [other for other in among if other != run]
+    if others and end and all(end not in (other, PurePath(other).name) for other in others):
+        run = end
     return escape(run).replace(":", "?").replace("=", "?")
 
 
@@ -181,6 +191,7 @@ def _unknown(out: Resolved, glob: str, *known: Fact | None) -> None:
     lacking = ["n", "B_p"] if not known[0] and not known[1] else ["B_p"] if known[1] else ["n"]
     if known[2]:
         lacking = ["n"]  # the product is known: n gives B_p
+    out.lacking = tuple(lacking)
     add = " ".join(option(glob, name, "<number>") for name in lacking)
     out.problems.append(
         f"{' and '.join(['n', 'B_p'] if known[2] else lacking)} unknown"

@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Target = tuple[str, str]  # (eval_set, metric)
 
 LAST_STEP = 2**40  # beyond it is no step
+MOST_POINTS = 50_000
 _HUGE = 1e100
 # Measured on a batch of rollouts: where one of these is, a batch was generated.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
@@ -81,17 +82,24 @@ def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | N
     targets = _targets(parts, framework, out)
     steps = _steps(parts, framework, targets, logging_steps, out)
     repeated: dict[int, bool] = {}  # step → whether its values differ
+    thinned = 0
     for target, keys in targets.items():
         pieces = [_piece(part, own, keys, out) for part, own in zip(parts, steps, strict=True)]
         step, value, wall_s = (np.concatenate([piece[i] for piece in pieces]) for i in range(3))
         if step.size:
-            out.of[target] = _later_wins(step.astype(np.int64), value, wall_s, repeated)
+            curve = _later_wins(step.astype(np.int64), value, wall_s, repeated)
+            thinned += curve.step.size > MOST_POINTS
+            out.of[target] = _thinned(curve)
     differing = sum(repeated.values())
     if differing:
         out.notes.append(f"{_count(differing, 'step')} repeated with other values: the later ones were kept")
     if len(repeated) > differing:
         same = len(repeated) - differing
         out.notes.append(f"{_count(same, 'step')} repeated with the same values, counted once")
+    if thinned:
+        out.notes.append(
+            f"{_count(thinned, 'metric')} of over {MOST_POINTS:,} steps: so many were kept, evenly spread"
+        )
     for part in parts:
         out.notes += [note for note in part.notes if note not in out.notes]
         for reason, times in part.dropped.items():
@@ -215,6 +223,14 @@ def _later_wins(step: NDArray[np.int64], value: Floats, wall_s: Floats, repeated
         for own, differs in zip(step[~last], ~np.isclose(value, kept, 1e-6, 1e-12)[~last], strict=True):
             repeated[int(own)] = repeated.get(int(own), False) or bool(differs)
     return Curve(step[last], value[last], wall_s[last])
+
+
+def _thinned(curve: Curve) -> Curve:
+    """A hundred thousand points tell no more of a curve than these, and would fill the memory."""
+    if curve.step.size <= MOST_POINTS:
+        return curve
+    kept = np.linspace(0, curve.step.size - 1, MOST_POINTS).round().astype(np.int64)
+    return Curve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
 
 
 def _count(number: int, what: str) -> str:

@@ -120,7 +120,8 @@ def test_what_is_missing_is_asked_for(isolaw: Call, tmp_path: Path, tree: Tree) 
         code, out, err = isolaw(*command, tmp_path / "runs")
         assert (code, out) == (2, "")
         assert "isolaw: 2 problems" in err
-        assert f"--set '{tmp_path}/runs/n8:n=<number>' --set '{tmp_path}/runs/n8:B_p=<number>'" in err
+        assert "--set 'n8:n=<number>' --set 'n8:B_p=<number>'" in err
+        assert "or, where it is the same for all, --set 'n=<number>' --set 'B_p=<number>'" in err
     assert tree(tmp_path) == before
     settings = ("--set", "B_p=32", "--set", "*/n8:n=8", "--set", "*/n32:n=32")
     code, out, _ = isolaw("read", tmp_path / "runs", *settings)

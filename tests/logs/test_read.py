@@ -107,6 +107,7 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
         "2 problems",
         "a (Toy, toy log): B_p unknown (known: n = 8 (toy.n in toy.yaml)): add --set 'a:B_p=<number>'",
         "b (Toy, toy log): n and B_p unknown: add --set 'b:n=<number>' --set 'b:B_p=<number>'",
+        "or, where it is the same for all, --set 'B_p=<number>' --set 'n=<number>'",
     ):
         assert word in text
     runs = isolaw.read(tmp_path, settings=["B_p=4", "b:n=16"])

@@ -181,3 +181,14 @@ def test_it_is_what_a_dictionary_would_do(parts: list[list[dict[str, Any]]]) -> 
         for record in (record for records in parts for record in records if name in record):
             expected[record["at"]] = record[name]
         assert points(curves, target) == expected
+
+
+def test_a_curve_beyond_all_use_is_thinned_and_said(
+    toy_framework: Framework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isolaw.logs.stitch.MOST_POINTS", 11)
+    part = log(*({"at": s, "r": s / 10, **({"e": 0.5} if s % 10 == 0 else {})} for s in range(1, 102)))
+    curves = stitch([part], toy_framework)
+    assert list(points(curves)) == [1, 11, 21, 31, 41, 51, 61, 71, 81, 91, 101]
+    assert len(points(curves, EVAL)) == 10
+    assert curves.notes == ["1 metric of over 11 steps: so many were kept, evenly spread"]
