@@ -41,6 +41,11 @@ class PrintedArguments:
         self._form: re.Pattern[str] | None = None  # of the arguments that are being collected
         self._foreign = 0
 
+    @property
+    def collecting(self) -> bool:
+        """Whether the next line may be an argument."""
+        return self._form is not None
+
     def add(self, line: str) -> None:
         """Take a line."""
         if self._form:

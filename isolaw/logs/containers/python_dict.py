@@ -11,6 +11,8 @@ _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
 # A short text, or a word that may be a call: -1e-06, nan, np.float64(0.5), tensor(0.5, device='cuda:0').
 _VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?")
+# A whole quotation, or one of the signs that structure.
+_SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
 
 
 def parse(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
@@ -60,19 +62,15 @@ def _cut_off(text: str, at: int) -> bool:
 
 def _end_of_value(text: str, at: int) -> int:
     """Where a value ends that is a list, a dictionary, a long text: at a sign of its own level."""
-    inside, quote = 0, ""
-    while at < len(text):
-        sign = text[at]
-        if quote:
-            at += sign == "\\"
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "([{":
+    inside = 0
+    for found in _SIGN.finditer(text, at):
+        sign = found[0]
+        if sign in "([{":
             inside += 1
         elif sign in ",)]}":
             if not inside:
-                return at
+                return found.start()
             inside -= sign != ","
-        at += 1
+        elif len(sign) == 1:  # a quotation that does not end
+            break
     return len(text)

@@ -33,6 +33,8 @@ from isolaw.logs.text import clean, lines, unprefixed
 _LOOKED_AT = 1 << 22  # bytes: what is printed before the first metrics may be long
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
 _MOST_ENDS = 20
+# One of them is in every line that says something, if none before it waits for more.
+_SIGNS = (b"{'", b"%|", b"tep ", b"-----", b"model_name_or_path=")
 _MOST_BARS = 50
 _STEP = re.compile(
     r"\b(?:global[_ ]step|step|rollout|eval|perf|passrate|multi_turn) (\d{1,9})(?:, eval_metrics)?: ?$", re.I
@@ -81,8 +83,8 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "printed dictionaries", str(path))
     reader = _Reader(log)
     for _, line in lines(path, log, returns=True):
-        worker, text = unprefixed(clean(line))
-        reader.add(worker, text)
+        if reader.waits or any(sign in line for sign in _SIGNS) or line.rstrip().endswith(b"("):
+            reader.add(*unprefixed(clean(line)))
     reader.close()
     if not log.step:
         raise DataError(
@@ -103,10 +105,15 @@ class _Reader:
         self.arguments = PrintedArguments()
         self._part: list[str] = []  # the lines of a dictionary that has not ended yet
         self._size = self._ends = 0  # how long they are, how many of them end in a brace
-        self._worker = ""
-        self._step = math.nan  # of the dictionary that is being read, or comes next
+        self._worker, self._step = "", math.nan  # of the dictionary that is being read
+        self._next = "", math.nan  # worker and step of one whose number stood on a line of its own
         self._bars: dict[int, int] = {}  # how far a bar of this length has come
         self._seen: list[tuple[int, bool, dict[int, int]]] = []  # record, of training?, the bars at it
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next line may belong to what is being read."""
+        return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
 
     def add(self, worker: str, text: str) -> None:
         """Take a line."""
@@ -125,9 +132,9 @@ class _Reader:
             self._progress(text)
         numbered = _STEP.search(text[-60:])
         if numbered:
-            self._worker, self._step = worker, float(numbered[1])
-        elif worker == self._worker:
-            self._step = math.nan
+            self._next = worker, float(numbered[1])
+        elif worker == self._next[0]:
+            self._next = "", math.nan
         self.arguments.add(text)
 
     def close(self) -> None:
@@ -139,12 +146,14 @@ class _Reader:
     def _begin(self, worker: str, text: str, begin: int) -> None:
         before = text[:begin]
         self._progress(before)
+        self._worker, self._step = worker, math.nan
         numbered = _STEP.search(before[-60:])
         if numbered:
             self._step = float(numbered[1])
-        elif worker != self._worker or before.strip():
-            self._step = math.nan  # the number on the line before was not of this
-        self._worker = worker
+        elif worker == self._next[0]:
+            if not before.strip():
+                self._step = self._next[1]
+            self._next = "", math.nan
         self._part, self._size, self._ends = [text[begin:]], 0, 0
         self._dictionary(self._part[0])
 
@@ -168,7 +177,7 @@ class _Reader:
         if values is None:
             self._give_up()
             return
-        step, self._part, self._step = self._step, [], math.nan
+        step, self._part = self._step, []
         trained = "loss" in values or "reward" in values
         if "train_runtime" in values:
             return  # the summary at the end
@@ -185,7 +194,7 @@ class _Reader:
         text = self._part[0]
         if not math.isnan(self._step) or "'loss': " in text or "'reward': " in text or "'eval_" in text:
             self.log.drop("torn dictionaries")
-        self._part, self._step = [], math.nan
+        self._part = []
 
     def _progress(self, text: str) -> None:
         for bar in _BAR.finditer(text):

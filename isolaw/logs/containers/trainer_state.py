@@ -67,12 +67,11 @@ def read(path: Path) -> Iterator[RawLog]:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
+        if path.stat().st_size > _LARGEST:
+            raise DataError(f"{path}: larger than {_LARGEST >> 20} MB; not a trainer's state")
+        content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    if len(content) > _LARGEST:
-        raise DataError(f"{path}: larger than {_LARGEST >> 20} MB; not a trainer's state")
     # A crash may leave NUL bytes where the file system had not written yet.
     return content.decode("utf-8-sig", errors="replace").rstrip("\0")
 
