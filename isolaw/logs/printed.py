@@ -66,11 +66,11 @@ class Printed:
 
     def close(self) -> None:
         """Read what has been collected."""
-        text, kind = "\n".join(self._lines), self._kind
+        text, kind, whole = "\n".join(self._lines), self._kind, self._open <= 0
         self._forget()
         if kind == "command":
             self.command = _command(text) or self.command
-        elif kind:
+        elif kind and whole and text.count(":") >= FEWEST:
             config = _parsed(text, kind)
             if len(config) >= FEWEST:
                 self.config = config

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,27 +25,26 @@ from isolaw.logs.text import lines
 _LONGEST_KEY = 300  # of nested metrics, joined
 _EPOCH = 1e9  # seconds; a smaller "time" is no clock
 _SHOWN = 3
+_HEAD = 65_536
+_LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
 # File names that say what a file is, not whose run: the run is the directory.
 _GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
 
 
 def is_metrics(_path: Path, head: bytes) -> bool:
     """Return whether a file's lines are JSON objects whose keys are a framework's metrics."""
-    if head.lstrip()[:1] != b"{":
+    if head.lstrip(b"\0 \t\r\n")[:1] != b"{":
         return False
     whole, end, _ = head.rpartition(b"\n")
-    found = [_values(_parsed(line)) for line in (whole if end else head).splitlines() if line.strip()]
-    objects = [values for values in found if values is not None]
+    if not end and len(head) >= _HEAD:  # one line is longer than what was read of it
+        return _LOGGER.match(head) is not None
+    found = [_parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
+    objects = [record for record in found if record is not None]
     if not objects or len(objects) < len(found) / 2:
-        return head.startswith(b'{"step":') and b'"data":{' in head[:60].replace(b" ", b"")  # a long line
-    return any(_is_logger(line) for line in head.splitlines()[:20]) or (
-        frameworks.find({key for values in objects for key in values}, {}) is not None
-    )
-
-
-def _is_logger(line: bytes) -> bool:
-    record = _parsed(line)
-    return record is not None and set(record) == {"step", "data"} and isinstance(record["data"], dict)
+        return False
+    if any(set(record) == {"step", "data"} and type(record["data"]) is dict for record in objects):
+        return True
+    return frameworks.find({key for record in objects for key in _values(record)}, {}) is not None
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -65,11 +65,11 @@ def read(path: Path) -> Iterator[RawLog]:
     last = 0
     for last, line in lines(path, log):
         record = _parsed(line)
-        values = _values(record)
-        if record is None or values is None:
+        if record is None:
             if line.strip(b"\0 \t\r"):
                 broken.append(last)
             continue
+        values = _values(record)
         if b"\\" in line:
             values = {_printable(key): value for key, value in values.items()}
         clock = _finite(record.get("time"))
@@ -102,10 +102,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return record if type(record) is dict else None
 
 
-def _values(record: dict[str, Any] | None) -> dict[str, Any] | None:
+def _values(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record's metrics under flat keys."""
-    if record is None:
-        return None
     data = record.get("data")
     if type(data) is dict and "step" in record:
         values = data
