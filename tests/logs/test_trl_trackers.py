@@ -21,7 +21,8 @@ import isolaw
 ARGUMENTS = {
     "per_device_train_batch_size": 6, "gradient_accumulation_steps": 16, "num_generations": 8,
     "num_iterations": 1, "steps_per_generation": 16, "generation_batch_size": 384, "learning_rate": 1e-06,
-    "beta": 0.0, "seed": 42, "logging_steps": 5, "lr_scheduler_kwargs": {}, "output_dir": "out", "report_to": ["tensorboard"],
+    "beta": 0.0, "seed": 42, "logging_steps": 5, "lr_scheduler_kwargs": {},
+    "output_dir": "out", "report_to": ["tensorboard"],
 }  # fmt: skip
 SETTINGS = {"n": 8, "B_p": 48}
 

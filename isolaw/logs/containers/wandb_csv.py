@@ -27,6 +27,7 @@ _RUN = ("run_name", "run", "name", "run_id")
 _SAMPLED = (
     "a W&B export is a sample of the run's history; its own folder, or run.scan_history(), holds all of it"
 )
+_MOST_RUNS = 10_000
 Rows = Iterable[list[str]]
 LogOf = Callable[[str], RawLog]
 
@@ -56,6 +57,8 @@ def read(path: Path) -> Iterator[RawLog]:
 
     def log_of(run: str) -> RawLog:
         if run not in logs:
+            if len(logs) == _MOST_RUNS:
+                raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
             logs[run] = RawLog(str(path), "W&B CSV", run, notes=[_SAMPLED])
         return logs[run]
 

@@ -150,6 +150,12 @@ def test_two_runs_of_one_name(tmp_path: Path) -> None:
         read(tmp_path, "Step,a - reward,a - reward\n1,0.5,0.25\n")
 
 
+def test_more_runs_than_there_can_be(tmp_path: Path) -> None:
+    rows = "".join(f"{i},reward,1,0.5\n" for i in range(10_001))
+    with pytest.raises(DataError, match="more than 10,000 runs"):
+        read(tmp_path, "run_name,metric,step,value\n" + rows)
+
+
 def test_half_a_last_line(tmp_path: Path) -> None:
     logs = read(tmp_path, WIDE[: WIDE.rindex('"0.4"') - 5])
     assert table(logs["qwen - n16"]) == {HELD_OUT: {10: 0.28, 20: 0.35}}
