@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from isolaw.logs.frameworks.base import Fact, Framework
+from isolaw.logs.frameworks.configured import Configured, known
 
 _OWN = re.compile(
     r"(?:train|eval)/[^/]+/(?:effective|all)/|(?:entropy|reward|is_truncated)/all/mean$"
@@ -39,6 +40,7 @@ _TRAINING = {
 _TRACE = {"reward/mean": "reward", "num_output_tokens/mean": "response_length"}
 _ALL = {"is_truncated/mean": "truncated_fraction"}
 _SCORE = re.compile(r"(avg|pass)(?:@|_at_)(\d{1,6})")
+_GROUP_SIZE = re.compile(r"(?:orchestrator\.)?(?:train\.)?env\.\d+\.(?:group_size|rollouts_per_example)")
 _NOT_KEPT = re.compile(
     r"(?:time|timing|perf|inference|dispatcher|system|event_loop_lag|progress|batch|watcher|scheduler)/"
     r"|optim/lr$|.*/(?:max|min|std)$|.*/(?:timing|error)/"
@@ -97,48 +99,37 @@ def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
 
 def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
     """Return what prime-rl's configuration (``rl.toml``, or the orchestrator's) says of the run."""
-
-    def first(*keys: str, kind: type | tuple[type, ...] = int) -> Fact | None:
-        for key in keys:
-            value = config.get(key)
-            if isinstance(value, kind) and not isinstance(value, bool):
-                return Fact(value, f"{key} in {config_source}" if config_source else key)
-        return None
-
-    def orchestrated(*names: str, kind: type | tuple[type, ...] = int) -> Fact | None:
-        return first(*(f"orchestrator.{name}" for name in names), *names, kind=kind)
-
-    number = (int, float)
-    out = {
-        "rollouts_per_problem": _group_size(config, orchestrated("group_size", "rollouts_per_example")),
-        "rollouts_per_step": _trained_on(orchestrated("batch_size")),
-        "on_policy": _on_policy(
-            first("max_async_level", "orchestrator.max_async_level") or orchestrated("max_off_policy_steps")
-        ),
-        "seed": orchestrated("seed"),
-        "algorithm": orchestrated("algorithms.0.id", "algo.type", kind=str),
-        "problem_set": _environments(config, config_source),
-        "lr": first("trainer.optim.lr", "optim.lr", kind=number),
-        "temperature": orchestrated("train.sampling.temperature", "sampling.temperature", kind=number),
-        "model": orchestrated("model.name", kind=str),
-    }
-    return {name: fact for name, fact in out.items() if fact is not None}
+    own = Configured(config, config_source)
+    lag = own.count(*_either("max_async_level"), *_either("max_off_policy_steps"), least=0)
+    return known(
+        {
+            "rollouts_per_problem": _group_size(own),
+            "rollouts_per_step": _trained_on(own.count(*_either("batch_size"))),
+            "on_policy": _on_policy(lag),
+            "seed": own.count(*_either("seed"), least=0),
+            "algorithm": own.text(*_either("algorithms.0.id"), *_either("algo.type")),
+            "problem_set": _environments(own),
+            "lr": own.number("trainer.optim.lr", "optim.lr"),
+            "temperature": own.number(
+                *_either("train.sampling.temperature"), *_either("sampling.temperature")
+            ),
+            "model": own.text(*_either("model.name")),
+        }
+    )
 
 
-def _group_size(config: Mapping[str, Any], shared: Fact | None) -> Fact | None:
+def _either(name: str) -> tuple[str, str]:
+    """A setting of the orchestrator's, in ``rl.toml`` and in the orchestrator's own file."""
+    return f"orchestrator.{name}", name
+
+
+def _group_size(own: Configured) -> Fact | None:
     """Environments may have one of their own; n is one number only where they agree."""
-    own = {
-        value
-        for key, value in config.items()
-        if re.fullmatch(r"(?:orchestrator\.)?(?:train\.)?env\.\d+\.(?:group_size|rollouts_per_example)", key)
-    }
-    if len(own) == 1 and isinstance(value := own.pop(), int):
-        return (
-            Fact(value, shared.origin)
-            if shared and shared.value == value
-            else Fact(value, "its environments")
-        )
-    return None if own else shared
+    names = [key for key in own.config if _GROUP_SIZE.fullmatch(key)]
+    sizes = [own.count(name) for name in names]
+    if len({size and size.value for size in sizes}) > 1:
+        return None
+    return sizes[0] if sizes else own.count(*_either("group_size"), *_either("rollouts_per_example"))
 
 
 def _trained_on(batch: Fact | None) -> Fact | None:
@@ -152,17 +143,13 @@ def _on_policy(lag: Fact | None) -> Fact:
     return Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
 
 
-def _environments(config: Mapping[str, Any], source: str) -> Fact | None:
-    names: list[str] = []
-    for table in ("orchestrator.train.env", "train.env", "orchestrator.env", "env"):
-        for i in range(20):
-            for field in ("name", "taskset.id", "id"):
-                name = config.get(f"{table}.{i}.{field}")
-                if isinstance(name, str) and name:
-                    names.append(name)
-                    break
-        if names:
-            return Fact("+".join(names), f"{table} in {source}" if source else table)
+def _environments(own: Configured) -> Fact | None:
+    for table in (*_either("train.env"), *_either("env")):
+        found = [
+            own.text(*(f"{table}.{i}.{name}" for name in ("name", "taskset.id", "id"))) for i in range(20)
+        ]
+        if names := [fact.value for fact in found if fact]:
+            return own.fact(table, "+".join(names))
     return None
 
 

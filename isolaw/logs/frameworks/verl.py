@@ -20,6 +20,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from isolaw.logs.frameworks.base import Fact, Framework
+from isolaw.logs.frameworks.configured import Configured, known, one_update
 from isolaw.logs.plain_yaml import scalar
 
 _OWN = (
@@ -97,15 +98,36 @@ def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
     """Return whether these metric keys, or this configuration, are veRL's or EasyR1's."""
     if any(key.startswith(_OWN) for key in keys):
         return True
-    config = _dotted(config)
-    return "actor_rollout_ref.rollout.n" in config or {"worker.rollout.n", "data.rollout_batch_size"} <= set(
-        config
-    )
+    own = _dotted(config)
+    return "actor_rollout_ref.rollout.n" in own or {"worker.rollout.n", "data.rollout_batch_size"} <= set(own)
 
 
 def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
     """Return what veRL's, or EasyR1's, configuration says of the run."""
-    return _Reader(_dotted(config), config_source).facts()
+    own = Configured(_dotted(config), config_source)
+    easy = "worker.rollout.n" in own.config or "data.rollout_batch_size" in own.config
+    worker = "worker" if easy else "actor_rollout_ref"
+    batch = own.count("data.rollout_batch_size" if easy else "data.train_batch_size")
+    mini = own.count(f"{worker}.actor.{'global_batch_size' if easy else 'ppo_mini_batch_size'}")
+    on_policy = None
+    if batch:
+        passes = own.count(f"{worker}.actor.ppo_epochs")
+        on_policy = one_update(batch.value, mini, passes, _apart(own), "prompts")
+    return known(
+        {
+            "rollouts_per_problem": own.count(f"{worker}.rollout.n"),
+            "problems_per_batch": _generated(own, batch),
+            "on_policy": on_policy,
+            "seed": own.count("data.seed", least=0),
+            "algorithm": own.text("algorithm.adv_estimator"),
+            "problem_set": _problem_set(own),
+            "lr": own.number(f"{worker}.actor.optim.lr"),
+            "kl": _kl(own, f"{worker}.actor"),
+            "entropy": own.number(f"{worker}.actor.entropy_coeff"),
+            "temperature": own.number(f"{worker}.rollout.temperature"),
+            "model": own.text("actor_rollout_ref.model.path", "worker.actor.model.model_path"),
+        }
+    )
 
 
 def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -118,108 +140,52 @@ def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-class _Reader:
-    def __init__(self, config: Mapping[str, Any], source: str) -> None:
-        self.config = config
-        self.where = f" in {source}" if source else ""
-        easy = "worker.rollout.n" in config or "data.rollout_batch_size" in config
-        self.actor = "worker.actor" if easy else "actor_rollout_ref.actor"
-        self.batch = "data.rollout_batch_size" if easy else "data.train_batch_size"
-        self.mini = f"{self.actor}.{'global_batch_size' if easy else 'ppo_mini_batch_size'}"
-        self.rollout = "worker.rollout" if easy else "actor_rollout_ref.rollout"
+def _generated(own: Configured, trained: Fact | None) -> Fact | None:
+    """Prompts of a batch; with DAPO's dynamic sampling more are generated than trained on."""
+    if trained is None or not own.says("algorithm.filter_groups.enable"):
+        return trained
+    generated = own.count("data.gen_batch_size") or trained
+    return Fact(
+        generated.value,
+        f"{generated.origin} (dynamic sampling: so many for each of num_gen_batches batches a step, of "
+        f"which it trains on {trained.value}; compute counts one batch)",
+    )
 
-    def facts(self) -> dict[str, Fact]:
-        out: dict[str, Fact | None] = {
-            "rollouts_per_problem": self.count(f"{self.rollout}.n"),
-            "problems_per_batch": self.problems_per_batch(),
-            "on_policy": self.on_policy(),
-            "seed": self.count("data.seed", least=0),
-            "algorithm": self.text("algorithm.adv_estimator"),
-            "problem_set": self.problem_set(),
-            "lr": self.number(f"{self.actor}.optim.lr"),
-            "kl": self.kl(),
-            "entropy": self.number(f"{self.actor}.entropy_coeff"),
-            "temperature": self.number(f"{self.rollout}.temperature"),
-            "model": self.text("actor_rollout_ref.model.path") or self.text("worker.actor.model.model_path"),
-        }
-        return {name: fact for name, fact in out.items() if fact is not None}
 
-    def problems_per_batch(self) -> Fact | None:
-        trained = self.count(self.batch)
-        if trained is None or self.config.get("algorithm.filter_groups.enable") is not True:
-            return trained
-        generated = self.count("data.gen_batch_size") or trained
-        return Fact(
-            generated.value,
-            f"{generated.origin} (dynamic sampling: so many for each of num_gen_batches batches a step, of "
-            f"which it trains on {trained.value}; compute counts one batch)",
-        )
+def _apart(own: Configured) -> Fact:
+    """Whether generation runs beside training: the fully asynchronous and the one-step-off trainers."""
+    for key in own.config:
+        if key.startswith("async_training."):
+            return own.fact(key, True)
+    hybrid = "actor_rollout_ref.hybrid_engine"
+    return Fact(own.config.get(hybrid) is False, f"{hybrid} = False{own.where}")
 
-    def on_policy(self) -> Fact | None:
-        for key in self.config:
-            if key.startswith("async_training."):
-                return Fact(False, f"{key}{self.where}: rollouts are generated while the policy is trained")
-        hybrid = "actor_rollout_ref.hybrid_engine"
-        if self.config.get(hybrid) is False:
-            return Fact(
-                False, f"{hybrid} = False{self.where}: rollouts are generated while the policy is trained"
-            )
-        batch, mini = self.count(self.batch), self.count(self.mini)
-        if batch is None or mini is None:
-            return None
-        epochs = self.count(f"{self.actor}.ppo_epochs")
-        passes = epochs.value if epochs else 1
-        same = mini.value >= batch.value and passes == 1
-        return Fact(
-            same,
-            f"{self.mini} = {mini.value}, {self.batch} = {batch.value}, "
-            f"{self.actor}.ppo_epochs = {passes}{'' if epochs else ' (unless set)'}{self.where}",
-        )
 
-    def kl(self) -> Fact | None:
-        """The coefficient that acts: in the loss, or in the reward; 0 where neither is on."""
-        if self.config.get("algorithm.disable_kl") is True:
-            return Fact(0.0, f"algorithm.disable_kl = True{self.where}")
-        if "algorithm.kl_coef" in self.config:  # EasyR1: one coefficient for both
-            return self.number("algorithm.kl_coef")
-        in_loss, in_reward = f"{self.actor}.use_kl_loss", "algorithm.use_kl_in_reward"
-        if self.config.get(in_loss) is True:
-            return self.number(f"{self.actor}.kl_loss_coef")
-        if self.config.get(in_reward, True) is True:  # the older versions have no such switch
-            return self.number("algorithm.kl_ctrl.kl_coef")
-        if in_loss in self.config:
-            return Fact(0.0, f"{in_loss} and {in_reward} = False{self.where}")
+def _kl(own: Configured, actor: str) -> Fact | None:
+    """The coefficient that acts: in the loss, or in the reward; 0 where neither is on."""
+    if own.says("algorithm.disable_kl"):
+        return own.fact("algorithm.disable_kl", 0.0)
+    if "algorithm.kl_coef" in own.config:  # EasyR1: one coefficient for both
+        return own.number("algorithm.kl_coef")
+    in_loss, in_reward = f"{actor}.use_kl_loss", "algorithm.use_kl_in_reward"
+    if own.says(in_loss):
+        return own.number(f"{actor}.kl_loss_coef")
+    if own.says(in_reward) or in_reward not in own.config:  # the older versions have no such switch
+        return own.number("algorithm.kl_ctrl.kl_coef")
+    return own.fact(f"{in_loss} and {in_reward} = False", 0.0) if in_loss in own.config else None
+
+
+def _problem_set(own: Configured) -> Fact | None:
+    files = own.config.get("data.train_files")
+    if isinstance(files, str):
+        files = files.strip("[]").split(",") if files.startswith("[") else [files]
+    if files is None:  # MLflow numbers a list
+        files = [own.config.get(f"data.train_files.{i}") for i in range(20)]
+        files = [file for file in files if file is not None]
+    if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
         return None
-
-    def problem_set(self) -> Fact | None:
-        files = self.config.get("data.train_files")
-        if isinstance(files, str):
-            files = files.strip("[]").split(",") if files.startswith("[") else [files]
-        if files is None:  # MLflow numbers a list
-            files = [self.config.get(f"data.train_files.{i}") for i in range(20)]
-            files = [file for file in files if file is not None]
-        if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
-            return None
-        names = dict.fromkeys(_named(file.strip(" '\"")) for file in files)
-        return Fact("+".join(names), f"data.train_files{self.where}") if all(names) else None
-
-    def number(self, key: str) -> Fact | None:
-        value = self.config.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return Fact(value, f"{key}{self.where}")
-
-    def count(self, key: str, least: int = 1) -> Fact | None:
-        value = self.config.get(key)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            return None
-        return Fact(value, f"{key}{self.where}")
-
-    def text(self, key: str) -> Fact | None:
-        value = self.config.get(key)
-        return Fact(value, f"{key}{self.where}") if isinstance(value, str) and value else None
+    names = dict.fromkeys(_named(file.strip(" '\"")) for file in files)
+    return own.fact("data.train_files", "+".join(names)) if all(names) else None
 
 
 def _named(file: str) -> str:
