@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.logs.containers.mlflow import CONTAINER
 from isolaw.logs.raw import RawLog
@@ -66,6 +67,28 @@ def test_a_run_as_verl_logs_it(client, tmp_path: Path) -> None:
         "trainer.seed": None,
     }
     assert (log.config_source, log.dropped) == ("params", {})
+
+
+def test_a_store_becomes_runs(client, tmp_path: Path) -> None:
+    experiment = client.create_experiment("p")
+    for seed in (1, 2):
+        run = client.create_run(experiment, run_name=f"seed {seed}").info.run_id
+        for key, value in {
+            "data/train_batch_size": 32,
+            "actor_rollout_ref/rollout/n": 8,
+            "data/seed": seed,
+        }.items():
+            client.log_param(run, key, value)
+        for key, steps in TABLE.items():
+            for step, value in steps.items():
+                client.log_metric(run, key, value, step=step)
+    client.delete_run(client.create_run(experiment).info.run_id)
+    runs = isolaw.read(tmp_path / "mlruns")
+    held_out = runs.points[(runs.points["eval_set"] == "aime24") & (runs.points["metric"] == "avg@8")]
+    assert dict(zip(held_out["compute"], held_out["value"], strict=True)) == {
+        step * 32 * 8: value for step, value in TABLE[HELD_OUT].items()
+    }
+    assert sorted(runs.table()["seed"]) == [1, 2]
 
 
 def test_deleted_runs_are_left_out(client, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.logs.containers.tensorboard import CONTAINER
 from isolaw.logs.raw import RawLog
@@ -104,6 +105,18 @@ def test_the_known_table(tmp_path: Path) -> None:
         {},
         {},
     )
+
+
+def test_it_becomes_a_run(tmp_path: Path) -> None:
+    """veRL writes no configuration to TensorBoard."""
+    file = verl(tmp_path)
+    with pytest.raises(DataError, match="n and B_p unknown: add --set"):
+        isolaw.read(file)
+    runs = isolaw.read(tmp_path, settings={"n": 8, "B_p": 32})
+    held_out = runs.points[(runs.points["eval_set"] == "aime24") & (runs.points["metric"] == "avg@8")]
+    assert dict(zip(held_out["compute"], held_out["value"], strict=True)) == {
+        step * 32 * 8: value for step, value in TABLE[HELD_OUT].items()
+    }
 
 
 def test_it_is_found_by_content(tmp_path: Path) -> None:

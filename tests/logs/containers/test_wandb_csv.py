@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.logs.containers.wandb_csv import CONTAINER
 from isolaw.logs.raw import RawLog
@@ -68,6 +69,17 @@ def test_wide(text: str, tmp_path: Path) -> None:
         assert log.container == "W&B CSV"
         assert log.config == {}
         assert any("sample of the run's history" in note for note in log.notes)
+
+
+def test_wide_becomes_runs(tmp_path: Path) -> None:
+    (tmp_path / "export.csv").write_text(WIDE)
+    settings = {"B_p": 32, "qwen-n8:n": 8, "qwen - n16:n": 16}
+    points = isolaw.read(tmp_path / "export.csv", settings=settings).points
+    assert set(points["eval_set"] + " " + points["metric"]) == {"aime24 avg@8"}
+    found = zip(points["rollouts_per_problem"], points["compute"], points["value"], strict=True)
+    assert sorted(found) == [
+        (8, 0, 0.25), (8, 2560, 0.3125), (16, 5120, 0.28), (16, 10240, 0.35), (16, 15360, 0.4)
+    ]  # fmt: skip
 
 
 def test_long(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wandb.proto.wandb_internal_pb2 import Record
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.logs.containers.wandb_offline import CONTAINER
 from isolaw.logs.raw import RawLog
@@ -124,6 +125,15 @@ def test_the_known_table(run: Path) -> None:
     assert log.dropped == {"values that are not finite": 1}
     assert list(log.wall_s) == sorted(log.wall_s)
     assert 0 <= log.wall_s[0] < 60
+
+
+def test_it_becomes_a_run(run: Path) -> None:
+    runs = isolaw.read(run)
+    held_out = runs.points[(runs.points["eval_set"] == "aime24") & (runs.points["metric"] == "avg@8")]
+    assert dict(zip(held_out["compute"], held_out["value"], strict=True)) == {
+        step * 32 * 8: value for step, value in TABLE[HELD_OUT].items()
+    }
+    assert len(runs) == 1
 
 
 def test_the_file_alone(run: Path) -> None:
