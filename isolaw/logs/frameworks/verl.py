@@ -71,7 +71,7 @@ def metric(key: str) -> tuple[str, str] | None:
     section, _, rest = key.partition("/")
     if section in ("val-core", "val-aux"):
         return _validation(rest)
-    if section == "val":
+    if section == "val" and rest:
         data = rest.removeprefix("test_score/")
         return (data, "test_score") if data not in ("", rest) else ("validation", rest)
     if not rest or _NOT_KEPT.match(key) or section.startswith("val_"):
