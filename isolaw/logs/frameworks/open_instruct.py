@@ -58,9 +58,8 @@ def metric(key: str) -> tuple[str, str] | None:
     found = _PER_DATA.fullmatch(key)
     if found:
         return found[1], "reward"
-    if _NOT_KEPT.fullmatch(key):
-        return None
-    return eval_set, key.removeprefix("eval/")
+    name = key.removeprefix("eval/")
+    return None if not name or _NOT_KEPT.fullmatch(key) else (eval_set, name)
 
 
 def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
