@@ -193,6 +193,7 @@ def test_mlflow_knows_a_run_by_our_id(spec, tmp_path: Path) -> None:
     assert_mirrored(out, "mlflow", away)
 
 
+@pytest.mark.slow
 def test_several_trackers_and_worker_processes(spec, tmp_path: Path) -> None:
     out = tmp_path / "out"
     isolaw.sweep(spec(["tensorboard", "mlflow"], executor={"kind": "processes", "jobs": 2}), out)
