@@ -119,10 +119,10 @@ def overrides(words: Iterable[str]) -> dict[str, Any]:
     """
     out = {}
     for word in words:
-        key, equals, value = word.lstrip("+").partition("=")
+        key, equals, value = word.lstrip("+").removeprefix("--").partition("=")
         if equals and re.fullmatch(r"[A-Za-z_][\w./@-]*", key):
             quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-            out[key.removeprefix("--")] = value[1:-1] if quoted else scalar(value)
+            out[key] = value[1:-1] if quoted else scalar(value)
     return _interpolated(out)
 
 

@@ -85,6 +85,8 @@ def _put(place: tuple[Any, list[Any]], value: Any) -> None:
     if isinstance(container, list):
         container.append(value)
     elif not key:
-        key.append(value if isinstance(value, str | int | float | bool) else str(type(value)))
+        if isinstance(value, list | dict):
+            value = f"<{type(value).__name__}>"  # never written out: it may be an alias bomb
+        key.append("null" if value is None else value)
     else:
         container[str(key.pop())] = value

@@ -133,6 +133,8 @@ def _literal(text: str) -> Any:
 
 def _command(text: str) -> dict[str, Any]:
     words = text.replace("\\\n", " ").partition("\n")[0]
+    found = _COMMAND.search(words)
+    words = words[found.end() :] if found else ""
     try:
         return overrides(shlex.split(words))
     except ValueError:  # a quotation that does not end
