@@ -95,7 +95,7 @@ def read(path: Path) -> Iterator[RawLog]:
     config, source = beside(path)
     log.config = config | printed
     # Of a model's arguments alone, one is kept.
-    log.config_source = f"the arguments printed in {path.name}" if len(printed) > 1 or not source else source
+    log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
     yield log
 
 

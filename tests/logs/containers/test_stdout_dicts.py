@@ -198,7 +198,7 @@ first,
 
 def test_printed_arguments(tmp_path: Path) -> None:
     log = read(tmp_path, ARGUMENTS + trainer())
-    assert log.config_source == "the arguments printed in train.log"
+    assert log.config_source == "train.log"
     wanted = {"generation_batch_size": 96, "num_generations": 6, "learning_rate": 1e-06, "seed": 42}
     assert wanted.items() <= log.config.items()
     assert log.config["model_name_or_path"] == "Qwen/Qwen3-0.6B"
