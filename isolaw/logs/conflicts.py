@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from isolaw.logs.raw import RawLog
 from isolaw.logs.resolve import only, option
 from isolaw.logs.stitch import Curves
 
@@ -14,7 +15,22 @@ if TYPE_CHECKING:
     from isolaw.logs.logged import LoggedRun
 
 _SHOWN = 12
+# A console prints some digits, TensorBoard keeps 32 bits, the others all.
+_EXACTNESS = {"printed dictionaries": 0, "veRL console": 1, "TensorBoard events": 2}
 _TELLING = 0.01  # a curve that moves less is no fingerprint
+
+
+def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
+    """One run may be told in several ways: where they tell of the same step, the most exact is to win.
+
+    A way that numbers nothing has nothing to add to one that does, and would put its values at wrong steps.
+    """
+    numbered = [part for part in parts if not np.isnan(np.asarray(part.step)).all()]
+    ways = {part.container for part in parts}
+    if len(ways) > 1 and numbered:
+        ways = {part.container for part in numbered}
+        parts = [part for part in parts if part.container in ways]
+    return sorted(parts, key=lambda part: _EXACTNESS.get(part.container, len(_EXACTNESS)))
 
 
 def mixed_policies(runs: Sequence[LoggedRun]) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from isolaw.errors import DataError
 from isolaw.logs.load import load
 from isolaw.metrics import is_accuracy
 
@@ -61,8 +60,6 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     """
     frame = load(path)
     columns = [str(column) for column in frame.columns]
-    if len(columns) > 10_000:
-        raise DataError(f"{path}: {len(columns):,} columns; a table has at most 10,000")
     guessed = _guess(columns)
     lines = [
         f"# How the columns of {Path(path).name} become isolaw's: a draft, made of guesses. Correct it, then",

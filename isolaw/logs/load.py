@@ -18,6 +18,7 @@ from isolaw.runs import read_parquet
 
 PARQUET_MAGIC = b"PAR1"
 _LONGEST_LINE = 1 << 20
+_MOST_COLUMNS = 10_000
 
 
 def load(path: str | Path) -> pd.DataFrame:
@@ -52,10 +53,13 @@ def load(path: str | Path) -> pd.DataFrame:
 def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     if b"\0" in content[:65_536]:
         raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
+    commas = content.partition(b"\n")[0].count(b",")
+    if commas > _MOST_COLUMNS:  # pandas' time is quadratic in names that repeat
+        raise DataError(f"{path}: {commas + 1:,} columns; a table has at most {_MOST_COLUMNS:,}")
     options: dict[str, Any] = {"encoding": "utf-8-sig", "skip_blank_lines": False, "low_memory": False}
     try:
-        frame = pd.read_csv(io.BytesIO(content), **options)
         header = pd.read_csv(io.BytesIO(content), header=None, nrows=1, dtype=str, **options).iloc[0]
+        frame = pd.read_csv(io.BytesIO(content), **options)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:

@@ -114,7 +114,9 @@ def assemble(
         title = f"{name} ({framework.name}, {parts[0].container})"
         resolved = resolve(parts, framework, mine, only(name, names) if len(names) > 1 else "")
         logging_steps = resolved.facts.get("logging_steps")
-        curves = stitch(parts, framework, logging_steps.value if logging_steps else None)
+        curves = stitch(
+            conflicts.most_exact_last(parts), framework, logging_steps.value if logging_steps else None
+        )
         _within_reach(curves, resolved)
         if not curves.of:
             problems.append(f"{title}: no value of a metric that is known; its keys: {_listed(_keys(parts))}")

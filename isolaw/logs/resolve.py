@@ -42,12 +42,15 @@ class Resolved:
         what was assumed.
     lacking
         which of n and B_p the user has to give.
+    hints
+        for what is unknown, what the framework says that it would follow from.
     """
 
     facts: dict[str, Fact] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lacking: tuple[str, ...] = ()
+    hints: dict[str, str] = field(default_factory=dict)
 
 
 def resolve(
@@ -108,7 +111,9 @@ def _from_logs(
 ) -> None:
     for part in parts:
         for name, fact in framework.facts(part.config, part.config_source).items():
-            if fact.value is None:
+            if fact.value is None:  # what it would follow from
+                if name in SPLIT and fact.origin:
+                    out.hints.setdefault(name, fact.origin)
                 continue
             value = _sound(name, fact.value)
             if value is None:
@@ -197,4 +202,5 @@ def _unknown(out: Resolved, glob: str, *known: Fact | None) -> None:
         f"{' and '.join(['n', 'B_p'] if known[2] else lacking)} unknown"
         + (f" (known: {', '.join(there)})" if there else "")
         + f": add {add}"
+        + "".join(f" ({hint})" for name, hint in out.hints.items() if name not in out.facts)
     )

@@ -83,11 +83,13 @@ def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | N
     steps = _steps(parts, framework, targets, logging_steps, out)
     repeated: dict[int, bool] = {}  # step → whether its values differ
     thinned = 0
+    # What is told in several ways is rounded in one of them.
+    slack = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
         pieces = [_piece(part, own, keys, out) for part, own in zip(parts, steps, strict=True)]
         step, value, wall_s = (np.concatenate([piece[i] for piece in pieces]) for i in range(3))
         if step.size:
-            curve = _later_wins(step.astype(np.int64), value, wall_s, repeated)
+            curve = _later_wins(step.astype(np.int64), value, wall_s, repeated, slack)
             thinned += curve.step.size > MOST_POINTS
             out.of[target] = _thinned(curve)
     differing = sum(repeated.values())
@@ -214,13 +216,19 @@ def _piece(part: RawLog, steps: Floats, keys: list[str], out: Curves) -> tuple[F
     return step, value, wall_s
 
 
-def _later_wins(step: NDArray[np.int64], value: Floats, wall_s: Floats, repeated: dict[int, bool]) -> Curve:
+def _later_wins(
+    step: NDArray[np.int64],
+    value: Floats,
+    wall_s: Floats,
+    repeated: dict[int, bool],
+    slack: tuple[float, float],
+) -> Curve:
     order = np.argsort(step, kind="stable")
     step, value, wall_s = step[order], value[order], wall_s[order]
     last = np.append(step[1:] != step[:-1], True)
     if not last.all():
         kept = value[last][np.cumsum(last) - last]  # for each value, the one that is kept at its step
-        for own, differs in zip(step[~last], ~np.isclose(value, kept, 1e-6, 1e-12)[~last], strict=True):
+        for own, differs in zip(step[~last], ~np.isclose(value, kept, *slack)[~last], strict=True):
             repeated[int(own)] = repeated.get(int(own), False) or bool(differs)
     return Curve(step[last], value[last], wall_s[last])
 

@@ -273,3 +273,18 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     text = refusal(path)
     for word in ("unknown problems_per_batch", "no log of a known form either", "--write-mapping"):
         assert word in text
+
+
+def test_a_way_that_numbers_nothing_adds_nothing_to_one_that_does() -> None:
+    from isolaw.logs.conflicts import most_exact_last
+    from isolaw.logs.raw import RawLog
+
+    state, printed = RawLog("a", "trainer state", "r"), RawLog("b", "printed dictionaries", "r")
+    state.add({"reward": 0.5}, 5)
+    printed.add({"reward": 0.5})
+    assert most_exact_last([printed, state]) == most_exact_last([state, printed]) == [state]
+    printed.add({"reward": 0.6}, 10)
+    assert most_exact_last([state, printed]) == [printed, state]
+    again = RawLog("c", "trainer state", "r")
+    again.add({"reward": 0.5})
+    assert most_exact_last([state, again]) == [state, again]

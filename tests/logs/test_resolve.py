@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.logs.frameworks.base import Framework
+from isolaw.logs.frameworks.base import Fact, Framework
 from isolaw.logs.raw import RawLog
 from isolaw.logs.resolve import Resolved, resolve
 from isolaw.logs.settings import applying, parse
@@ -142,3 +142,16 @@ def test_attributes_are_plain_values(run: Any) -> None:
 @pytest.mark.parametrize(("value", "seed"), [(7, 7), ("7", 7), (-1, 0), (None, 0), ("random", 0)])
 def test_seed(run: Any, value: Any, seed: int) -> None:
     assert run({"toy.n": 8, "toy.prompts": 2, "toy.seed": value}).facts["seed"].value == seed
+
+
+def test_what_it_would_follow_from_is_said(run: Any) -> None:
+    hint = Fact(None, "B_p = train_batch_size (6) · devices / n")
+    resolved = run({"toy.n": 6})
+    assert "devices" not in resolved.problems[0]
+    framework = Framework(
+        "Toy", lambda k, c: True, (), lambda k: None, lambda c, s: {"problems_per_batch": hint}
+    )
+    (problem,) = resolve([RawLog("f", "toy", "r")], framework, {}).problems
+    assert problem.endswith("--set 'B_p=<number>' (B_p = train_batch_size (6) · devices / n)")
+    settings = applying(parse(["n=6", "B_p=16"]), "r", [])
+    assert resolve([RawLog("f", "toy", "r")], framework, settings).problems == []

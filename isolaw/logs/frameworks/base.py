@@ -14,7 +14,8 @@ from typing import Any
 class Fact:
     """Something known of a run, and where from.
 
-    ``origin`` is what `isolaw read` prints: ``"data.train_batch_size in config.yaml"``.
+    ``origin`` is what `isolaw read` prints: ``"data.train_batch_size in config.yaml"``. A value of None is
+    not known; ``origin`` then says what it would follow from.
     """
 
     value: Any
@@ -43,8 +44,8 @@ class Framework:
         ``facts(config, config_source)``: what the configuration says, under our names:
         ``rollouts_per_problem``, ``problems_per_batch``, ``rollouts_per_step`` (any two give the third),
         ``on_policy`` (bool: one optimiser step for each batch, and no asynchrony), ``seed``,
-        ``algorithm``, and attributes of the run (``lr``, ``kl``, ``model``, ``n_train_problems``). Only what is
-        known; a guess is not a fact.
+        ``algorithm``, ``logging_steps`` (updates between records, for logs without steps), and attributes
+        of the run (``lr``, ``kl``, ``model``, ``n_train_problems``). Only what is known; no guesses.
     first_step
         what the framework counts the first update as, 1 or 0.
     """
