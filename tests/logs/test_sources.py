@@ -186,3 +186,14 @@ def test_runs_need_a_source() -> None:
     with pytest.raises(InputError, match="nothing to read"):
         isolaw.read()
     assert Runs is isolaw.Runs
+
+
+def test_the_documentation_names_every_container_and_framework() -> None:
+    from isolaw.logs import frameworks
+
+    root = Path(__file__).parents[2]
+    formats, readme = ((root / name).read_text() for name in ("docs/formats.md", "README.md"))
+    for name in containers.CONTAINERS:
+        assert f"`{name}`" in formats
+    for name in frameworks.FRAMEWORKS:
+        assert name in readme
