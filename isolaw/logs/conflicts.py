@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from isolaw.logs.frameworks.base import Fact
 from isolaw.logs.raw import RawLog
 from isolaw.logs.resolve import only, option
 from isolaw.logs.stitch import Curves
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _SHOWN = 12
 # A console prints some digits, TensorBoard keeps 32 bits, the others all.
 _EXACTNESS = {"printed dictionaries": 0, "veRL console": 1, "TensorBoard events": 2}
+_BASE_BATCH = 1024
+_ROUNDED = 1.02  # people write 7.1e-7
 _TELLING = 0.01  # a curve that moves less is no fingerprint
 
 
@@ -56,6 +59,23 @@ def drop_half_known(runs: Sequence[LoggedRun]) -> None:
                     run.notes.append(
                         f"{name} is not known of every run and was left out; --set {name}=… keeps it"
                     )
+
+
+def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
+    """Where lr follows √B, runs share one base lr, at B = 1,024, as in a sweep of ours: no two recipes."""
+    lrs = [run.facts["lr"].value if "lr" in run.facts else None for run in runs]
+    if len(set(lrs)) < 2 or not all(isinstance(lr, int | float) and lr > 0 for lr in lrs):
+        return
+    rollouts = np.array([run.facts["rollouts_per_step"].value for run in runs], dtype=np.float64)
+    base = np.array(lrs, dtype=np.float64) * np.sqrt(_BASE_BATCH / rollouts)
+    if base.max() > base.min() * _ROUNDED:
+        return
+    value = float(f"{np.median(base):.3g}")
+    for run in runs:
+        old = run.facts["lr"]
+        run.facts["lr"] = Fact(value, f"of B = {_BASE_BATCH:,}; {old.value} here: {old.origin}")
+        run.facts["lr_scaling"] = Fact("sqrt", "lr follows √B in all runs")
+        run.notes.append(f"lr follows √B in all runs: lr = {value:g} is that of B = {_BASE_BATCH:,}")
 
 
 def without_found_copies(runs: list[LoggedRun], searched: Collection[str]) -> list[LoggedRun]:

@@ -137,6 +137,7 @@ def assemble(
     problems += to_fractions({run.name: run.curves for run in runs}, said)
     problems += conflicts.mixed_policies(runs)
     conflicts.drop_half_known(runs)
+    conflicts.base_learning_rates(runs)
     runs = conflicts.without_found_copies(runs, searched)
     problems += conflicts.same_identity(runs)
     return runs, problems, heeded

@@ -288,3 +288,24 @@ def test_a_way_that_numbers_nothing_adds_nothing_to_one_that_does() -> None:
     again = RawLog("c", "trainer state", "r")
     again.add({"reward": 0.5})
     assert most_exact_last([state, again]) == [state, again]
+
+
+@pytest.mark.parametrize(
+    ("lrs", "expected"),
+    [
+        ({8: 3.5e-7, 32: 7.1e-7, 128: 1.41e-6}, {9.97e-7}),  # B = 128, 512, 2048
+        ({8: 3.5e-7, 32: 7.1e-7, 128: 7.1e-7}, {3.5e-7, 7.1e-7}),
+        ({8: 1e-6, 32: 1e-6, 128: 1e-6}, {1e-6}),
+        ({8: 0, 32: 1e-6, 128: 1e-6}, {0, 1e-6}),
+    ],
+)
+def test_a_learning_rate_that_follows_the_batch_is_one_recipe(
+    toy: Toy, toy_curve: Curve, tmp_path: Path, lrs: dict[int, float], expected: set[float]
+) -> None:
+    for n, lr in lrs.items():
+        toy(tmp_path / f"n{n}", toy_curve(), f"n{n}", {"toy.n": n, "toy.prompts": 16, "toy.lr": lr})
+    runs = isolaw.read(tmp_path)
+    assert {own["lr"] for own in runs.attributes.values()} == expected
+    follows = len(set(lrs.values())) == 3
+    assert any("lr follows √B" in note for note in runs.notes) == follows
+    assert ("lr_scaling" in runs.attributes["n8"]) == follows
