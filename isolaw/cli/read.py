@@ -141,12 +141,16 @@ def _print(account: Account) -> None:
         counts = ", ".join(f"{metric} ({size})" for metric, size in account.metrics[eval_set].items())
         rows.append((eval_set, counts))
     policy = facts.get("on_policy")
-    known = {True: "yes", False: "no"}
-    if account.framework or policy:
-        rows.append(("on-policy", f"{known[policy.value]:<8} {policy.origin}" if policy else "not known"))
+    if account.framework not in ("", "isolaw") or policy:
+        rows.append(
+            ("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}" if policy else "not known")
+        )
     named = {"problems_per_batch", "rollouts_per_problem", "rollouts_per_step", "on_policy"}
-    rest = [f"{name} {fact.value} ({fact.origin})" for name, fact in facts.items() if name not in named]
-    rows.append(("also", "; ".join(rest)))
+    rest: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        if name not in named:
+            rest.setdefault(fact.origin, []).append(f"{name} {fact.value}")
+    rows += [("also", f"{', '.join(known)} ({origin})") for origin, known in rest.items()]
     rows += [("left out", f"{reason}: {times:,}") for reason, times in account.left_out.items()]
     rows += [("note", text) for text in account.notes]
     before = ""
