@@ -138,7 +138,7 @@ def survey(
         )
     notes = list(everything.notes)
     if everything.passed:
-        notes.append(f"{everything.passed:,} files that are no logs were passed over")
+        notes.append(f"passed over, being no logs: {everything.passed:,} of the files found")
     return Reading(Runs.concat(parts), accounts, notes)
 
 
