@@ -2,7 +2,7 @@
 
 A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small runs, which split to use.
 
-    runs = isolaw.read("DIR")                       a sweep, or a table
+    runs = isolaw.read("DIR")                       a sweep, logs of other frameworks, or tables
     law = isolaw.fit(runs, metric="avg@4")          n*(C), with intervals
     law.predict(compute=1e7)                        the allocation for a budget
     isolaw.sweep("sweep.toml", out="DIR")           make the runs

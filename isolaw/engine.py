@@ -8,7 +8,9 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from isolaw.executors.base import Event
 from isolaw.runs import Runs
 from isolaw.spec import RunSpec, SweepSpec
 from isolaw.store import SweepStore
+from isolaw.trackers import mirror
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
             + ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         )
     runs, more = _resolved_runs(spec, pairs)
-    problems += more
+    problems += more + mirror.check(spec.tracking)
     if problems:
         raise SpecError(list({str(p): p for p in problems}.values()))
     _check_directory(store, spec, runs)
@@ -171,6 +174,8 @@ def sweep(
 
 def _run(spec: SweepSpec, out: Path, written: str | None, on_event: Callable[[Event], None] | None) -> Runs:
     for event in execute(plan(spec, out), out, written):
+        if event.kind == "warning":
+            warnings.warn(event.cause, stacklevel=3)
         if on_event is not None:
             on_event(event)
     state = status(out)
@@ -190,17 +195,26 @@ def execute(planned: Plan, out: str | Path, written: str | None = None) -> Itera
         store.write_spec(planned.spec, written)
         for run in planned.runs:
             store.run(run.run_id).create(run)
-        if planned.todo:
-            yield from _executor(planned, store.directory)
+        with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
+            with closing(_executor(planned, store.directory)) as events:
+                for event in events:
+                    yield event
+                    yield from mirrored.after(event)
+            # Also what a tracker missed when it failed, or was not asked for yet.
+            for run in planned.runs:
+                yield from mirrored.update(run.run_id)
         if any(store.run(run.run_id).lines() for run in planned.runs):
             store.publish(store.collect())
 
 
-def _executor(planned: Plan, directory: Path) -> Iterator[Event]:
+def _executor(planned: Plan, directory: Path) -> Generator[Event]:
     chosen = planned.spec.executor
+    if not planned.todo:
+        return
     if chosen.kind == "inline":
-        return inline.run(directory, planned.todo)
-    return processes.run(directory, planned.todo, chosen.jobs or os.cpu_count() or 1)
+        yield from inline.run(directory, planned.todo)
+    else:
+        yield from processes.run(directory, planned.todo, chosen.jobs or os.cpu_count() or 1)
 
 
 def status(out: str | Path) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from isolaw.errors import InputError
 
 _NAME = re.compile(r"(avg|best|worst)@([1-9]\d*)")
+_SHARE = re.compile(r"(?:avg|best|worst|pass|maj)@[1-9]\d*")
+_MEAN = re.compile(r"avg@[1-9]\d*|pass@1")
 
 
 class Landscape(NamedTuple):
@@ -35,6 +37,28 @@ def parse(metric: str) -> tuple[str, int] | None:
     """Return ``("best", 4)`` for ``"best@4"``, and None for a name that is not of that form."""
     match = _NAME.fullmatch(metric)
     return (match[1], int(match[2])) if match else None
+
+
+def is_accuracy(metric: str) -> bool:
+    """Return whether a name is that of a share of correct answers, so that its values are in [0, 1].
+
+    >>> [is_accuracy(name) for name in ("avg@8", "pass@16", "holdout_acc", "reward", "accelerate")]
+    [True, True, True, False, False]
+    """
+    return bool(_SHARE.fullmatch(metric)) or _is_plain_accuracy(metric)
+
+
+def is_mean_accuracy(metric: str) -> bool:
+    """Return whether a name is that of the mean share of correct answers, not the best of several.
+
+    >>> [is_mean_accuracy(name) for name in ("avg@8", "pass@1", "accuracy", "best@8", "pass@8")]
+    [True, True, True, False, False]
+    """
+    return bool(_MEAN.fullmatch(metric)) or _is_plain_accuracy(metric)
+
+
+def _is_plain_accuracy(metric: str) -> bool:
+    return not {"acc", "accuracy"}.isdisjoint(re.split(r"[^a-z]+", metric.lower()))
 
 
 def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.float64]:

@@ -204,16 +204,18 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
         raise DataError(f"{where}{name} holds durations; accepted: numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
-    bad = column.index[numbers.isna() & (column.notna() | (not missing_allowed))]
+    bad = column[numbers.isna() & (column.notna() | (not missing_allowed))]
     if len(bad):
-        raise DataError(f"{where}{name} is not a number: {_at(column, bad[0])} has {_shown(column[bad[0]])}")
+        raise DataError(
+            f"{where}{name} is not a number: {_at(column, bad.index[0])} has {_shown(bad.iloc[0])}"
+        )
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
     whole = numbers.round()
-    bad = column.index[((whole.abs() > _LARGEST) | (whole - numbers).abs().gt(_slack(name))).fillna(False)]
+    bad = column[((whole.abs() > _LARGEST) | (whole - numbers).abs().gt(_slack(name))).fillna(False)]
     if len(bad):
         raise DataError(
-            f"{where}{name} must be a whole number: {_at(column, bad[0])} has {_shown(column[bad[0]])}"
+            f"{where}{name} must be a whole number: {_at(column, bad.index[0])} has {_shown(bad.iloc[0])}"
         )
     return whole.astype("Int64").astype(dtype)
 
@@ -270,10 +272,12 @@ def _shown(value: Any) -> str:
 
 
 def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
+    # A line of a wide table stands there once for each of its metrics: the first is shown.
+    rows = {i: table.loc[[i]].iloc[0] for i in index[:_SHOWN]}
     shown = [
-        f"{_at(table, i)} ({column} {table.loc[i, column]}, B_p {table.loc[i, 'problems_per_batch']}, "
-        f"n {table.loc[i, 'rollouts_per_problem']}, step {table.loc[i, 'step']})"
-        for i in index[:_SHOWN]
+        f"{_at(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
+        f"n {row['rollouts_per_problem']}, step {row['step']})"
+        for i, row in rows.items()
     ]
     more = f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else ""
     return ", ".join(shown) + more

@@ -163,6 +163,20 @@ class ExecutorSection(_Section):
     jobs: Count | None = None
 
 
+class TrackingSection(_Section):
+    """Trackers that runs are mirrored to; the sweep's own files stay the truth.
+
+    ``directory`` is where they put their files (the sweep's own unless given), ``project`` what W&B
+    calls a project and MLflow an experiment.
+    """
+
+    to: Annotated[
+        tuple[Literal["tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_listed), AfterValidator(_once)
+    ] = ()
+    directory: Annotated[str, Field(min_length=1)] | None = None
+    project: Annotated[str, Field(min_length=1, max_length=128)] = "isolaw"
+
+
 class SweepSpec(_Section):
     """A whole sweep: everything that a sweep file can say.
 
@@ -181,6 +195,7 @@ class SweepSpec(_Section):
     problems: ProblemsSpec = ProblemsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     executor: ExecutorSection = ExecutorSection()
+    tracking: TrackingSection = TrackingSection()
     bandit: dict[str, Any] = {}
     replay: dict[str, Any] = {}
     real: dict[str, Any] = {}

@@ -177,7 +177,7 @@ class SweepStore:
             lines = run.lines()
             if lines:
                 records += _records(run_id, spec, lines)
-                attributes[run_id] = _attributes(spec)
+                attributes[run_id] = attributes_of(spec)
                 unfinished += run.done_compute() // spec.batch_rollouts < spec.steps
         if not records:
             raise StoreError(f"{self.directory}: no checkpoint has been recorded yet")
@@ -256,6 +256,11 @@ class RunStore:
                 raise StoreError(f"{self.points}: line {number} is not a checkpoint; the file was damaged")
             out.append(record)
         return out
+
+    def settled(self) -> list[dict[str, Any]]:
+        """Return the checkpoints that no resume cuts: those up to the last published state."""
+        state = self.state()
+        return [line for line in self.lines() if state is not None and line["step"] <= int(state.name)]
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the run as its only writer; a worker whose engine was killed gets a moment to go."""
@@ -337,7 +342,8 @@ def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[di
     return [{**run, **{k: line[k] for k in per_line}, **row} for line in lines for row in line["rows"]]
 
 
-def _attributes(spec: RunSpec) -> dict[str, Any]:
+def attributes_of(spec: RunSpec) -> dict[str, Any]:
+    """Return what rides on a run beside its columns: backend, recipe, D."""
     recipe = spec.recipe.model_dump(exclude={"algorithm"})
     own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if spec.backend != "replay":

@@ -16,6 +16,7 @@ from isolaw.cli.backtest import backtest
 from isolaw.cli.compare import compare
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
+from isolaw.cli.read import read
 from isolaw.cli.size import size
 from isolaw.cli.status import status
 from isolaw.cli.sweep import sweep
@@ -35,13 +36,14 @@ def cli() -> None:
 
     \b
     isolaw sweep --out DIR               make small runs (simulated unless told otherwise)
-    isolaw fit DIR --out law.json        fit the law n*(C)
+    isolaw read LOGS                     what logs hold, and where that is known from
+    isolaw fit DIR --out law.json        fit the law n*(C), to a sweep or to logs
     isolaw predict law.json --compute 1e7
     isolaw backtest DIR --fit-below 1e6  would small runs have told?
     """
 
 
-for command in (sweep, fit, predict, backtest, compare, size, status):
+for command in (sweep, read, fit, predict, backtest, compare, size, status):
     cli.add_command(command)
 
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import constants, pairs, print_json
+from isolaw.cli.common import constants, note, print_json
+from isolaw.cli.read import read_sources, source_options
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option("--fit-below", type=float, required=True, metavar="C", help="Fit checkpoints up to here.")
-@click.option("--metric", default="avg@4", show_default=True, help="What counts as reward.")
-@click.option("--eval-set", default="validation", show_default=True, help="Which evaluation set.")
+@click.option("--metric", help="What counts as reward (as in isolaw fit).")
+@click.option("--eval-set", help="Which evaluation set (as in isolaw fit).")
 @click.option(
     "--setting",
     type=click.Choice(["fixed-bp", "fixed-b", "joint"]),
@@ -30,24 +31,19 @@ from isolaw.cli.common import constants, pairs, print_json
     help="How n* is found (isolaw fit --help).",
 )
 @click.option("--bootstrap", type=click.IntRange(0, 10_000), default=400, show_default=True, help="Draws.")
-@click.option("--column", multiple=True, metavar="NAME=COLUMN", help="Our name for a column of the table.")
-@click.option("--derive", multiple=True, metavar="NAME=ARITHMETIC", help='As "compute=step*512*n".')
-@click.option("--constant", multiple=True, metavar="NAME=VALUE", help="As problems_per_batch=512.")
+@source_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
     """Fit SOURCE… below a compute, and judge on held-out seeds what that recommends above it."""
-    import isolaw
     from isolaw.fits.backtest import backtest as run
     from isolaw.report import words
 
-    mapping = {
-        "columns": pairs(options.pop("column"), "--column"),
-        "derive": pairs(options.pop("derive"), "--derive"),
-        "constants": constants(options.pop("constant"), "--constant"),
-    }
-    fixed = constants(options.pop("fixed"), "--fixed")
-    runs = isolaw.Runs.concat([isolaw.read(s, metric=options["metric"], **mapping) for s in sources])
-    result = run(runs, fit_below, options.pop("metric"), fixed=fixed, **options)
+    reading = read_sources(sources, options["metric"], options)
+    for text in reading.notes:
+        note(f"note: {text}")
+    fixed = constants(options["fixed"], "--fixed")
+    keywords = {name: options[name] for name in ("eval_set", "setting", "method", "bootstrap")}
+    result = run(reading.runs, fit_below, options["metric"], fixed=fixed, **keywords)
     if as_json:
         print_json(result)
         return

@@ -9,8 +9,9 @@ import click
 from click.core import ParameterSource
 
 from isolaw.cli.common import constants, note, pairs, print_json
+from isolaw.cli.read import read_sources, source_options
 
-# Options that fit curves; ready-made points have none.
+# Options that read logs or fit curves; ready-made points have none.
 _RUNS_ONLY = {
     "metric",
     "eval_set",
@@ -24,6 +25,10 @@ _RUNS_ONLY = {
     "seed",
     "figures",
     "by",
+    "format",
+    "settings",
+    "group_by",
+    "mapping",
 }
 
 
@@ -38,8 +43,10 @@ _RUNS_ONLY = {
     show_default=True,
     help="What a budget counts; with --points, compute or steps (the law linear in M).",
 )
-@click.option("--metric", default="avg@4", show_default=True, help="What counts as reward.")
-@click.option("--eval-set", default="validation", show_default=True, help="Which evaluation set.")
+@click.option(
+    "--metric", help="What counts as reward; avg@4 unless given, or the only accuracy that was measured."
+)
+@click.option("--eval-set", help="Which evaluation set; validation unless given, or the only one.")
 @click.option(
     "--setting",
     type=click.Choice(["fixed-bp", "fixed-b", "joint"]),
@@ -79,11 +86,7 @@ _RUNS_ONLY = {
     "--bootstrap", type=click.IntRange(0, 10_000), default=400, show_default=True, help="Draws; 0 for none."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
-@click.option("--column", multiple=True, metavar="NAME=COLUMN", help="Our name for a column of the table.")
-@click.option(
-    "--derive", multiple=True, metavar="NAME=ARITHMETIC", help='As "compute=prompts_seen*rollout_n".'
-)
-@click.option("--constant", multiple=True, metavar="NAME=VALUE", help="As problems_per_batch=512.")
+@source_options
 @click.option("--out", type=click.Path(), help="Write the law here (and its draws beside it).")
 @click.option(
     "--figures", type=click.Path(), metavar="DIR", help="Draw both figures into DIR, as PNG and SVG."
@@ -96,11 +99,15 @@ _RUNS_ONLY = {
 def fit(
     ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any
 ) -> None:
-    """Fit the allocation law to SOURCE…: a sweep's directory, or a Parquet or CSV table."""
+    """Fit the allocation law to SOURCE…: logs, a sweep's directory, or tables.
+
+    What isolaw read says of the sources is what is fitted.
+    """
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     unheeded = sorted(given & _RUNS_ONLY) if points is not None else []
     if unheeded:
-        raise click.UsageError(f"--{unheeded[0].replace('_', '-')} is not for --points")
+        name = {"settings": "set"}.get(unheeded[0], unheeded[0].replace("_", "-"))
+        raise click.UsageError(f"--{name} is not for --points")
     accepted = ("compute", "steps") if points is not None else ("compute", "tokens", "wall_s")
     if x not in accepted:
         raise click.UsageError(
@@ -113,7 +120,7 @@ def fit(
         return
     if not sources:
         raise click.UsageError(
-            "nothing to fit: name a sweep's directory or a table, or use --points FILE.csv"
+            "nothing to fit: name logs, a sweep's directory or a table, or use --points FILE.csv"
         )
     _fit_runs(sources, as_json, {**options, "x": x})
 
@@ -126,17 +133,10 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     _check_out(options["out"])
     if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
         raise click.UsageError(f"--figures {options['figures']}: not a directory's name")
-    parts = [
-        isolaw.read(
-            source,
-            metric=options["metric"],
-            columns=pairs(options["column"], "--column"),
-            derive=pairs(options["derive"], "--derive"),
-            constants=constants(options["constant"], "--constant"),
-        )
-        for source in sources
-    ]
-    runs = isolaw.Runs.concat(parts)
+    reading = read_sources(sources, options["metric"], options)
+    runs = reading.runs
+    for text in reading.notes:
+        note(f"note: {text}")
     fixed = constants(options["fixed"], "--fixed")
     names = ("metric", "eval_set", "setting", "x", "method", "curve", "robust", "bootstrap", "seed")
     keywords = {**{name: options[name] for name in names}, "records": records}

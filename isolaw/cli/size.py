@@ -76,7 +76,8 @@ def size(
     """
     from isolaw.fits.size import fit_sizes
     from isolaw.fits.size_curves import SizeCurves
-    from isolaw.logs.table import Mapped, load
+    from isolaw.logs.load import load
+    from isolaw.logs.table import Mapped
 
     sizes = [_size(text) for text in predicted]
     if at and not sizes:
@@ -117,7 +118,7 @@ def _runs_table(path: str, mapped: Mapped) -> pd.DataFrame:
     """The table of --runs with our names; it may lack columns that only the means have."""
     from dataclasses import replace
 
-    from isolaw.logs.table import load
+    from isolaw.logs.load import load
 
     frame = load(path)
     there = {name: column for name, column in mapped.columns.items() if column in frame.columns}

@@ -119,6 +119,9 @@ def _execute(plan: Plan, out: str, written: str | None) -> None:
         task = progress.add_task("starting", total=max(total, 1))
         ended = 0
         for event in engine.execute(plan, out, written):
+            if event.kind == "warning":
+                note(f"warning: {event.cause}")
+                continue
             if event.kind == "checkpoint":
                 progress.advance(task, max(event.compute - reached[event.run_id], 0))
                 reached[event.run_id] = max(event.compute, reached[event.run_id])

@@ -21,10 +21,10 @@ from isolaw.store import SweepStore
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a run: a checkpoint, its end, or its failure."""
+    """Something that happened to a run: a checkpoint, its end, its failure; or what the user should know."""
 
     run_id: str
-    kind: Literal["checkpoint", "done", "failed"]
+    kind: Literal["checkpoint", "done", "failed", "warning"]
     compute: int = 0
     cause: str = ""
 

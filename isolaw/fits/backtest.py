@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from isolaw.errors import InputError, Refused
+from isolaw.fits.choose import choose
 from isolaw.fits.frontier import supported_range
 from isolaw.fits.pipeline import fit, surface_of
 from isolaw.fits.select import Floats, select
@@ -32,9 +33,9 @@ FIXED = 16
 def backtest(
     runs: Runs,
     fit_below: float,
-    metric: str = "avg@4",
+    metric: str | None = None,
     *,
-    eval_set: str = "validation",
+    eval_set: str | None = None,
     setting: Any = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
     **options: Any,
@@ -71,6 +72,7 @@ def backtest(
     >>> sorted(result["rules"])
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """
+    metric, eval_set, _ = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed)
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:

@@ -22,6 +22,7 @@ from isolaw.errors import InputError, Refused
 from isolaw.fits import document as doc
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.bootstrap import Sample, indices, resample
+from isolaw.fits.choose import choose
 from isolaw.fits.compare import LEAST_KNOTS, Fitted, fit_laws, knots, preferred, refit, regret, rules, summary
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.frontier import Path
@@ -43,9 +44,9 @@ _COMPARED = ("exp", "hill")  # families with a start and a ceiling of their own
 
 def fit(
     runs: Runs,
-    metric: str = "avg@4",
+    metric: str | None = None,
     *,
-    eval_set: str = "validation",
+    eval_set: str | None = None,
     setting: Setting = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
     x: X = "compute",
@@ -63,7 +64,8 @@ def fit(
     runs
         recorded runs (`isolaw.read`, `isolaw.sweep`).
     metric, eval_set
-        what counts as reward.
+        what counts as reward; ``avg@4`` on ``validation``, or the only accuracy there is
+        (`isolaw.fits.choose`).
     setting
         ``fixed-bp``, ``fixed-b`` or ``joint``.
     fixed
@@ -100,7 +102,9 @@ def fit(
     True
     """
     width = _checked(method, curve, records, bootstrap)
+    metric, eval_set, said = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed, x)
+    selection.warnings[:0] = said
     configurations = selection.configurations
     misfit = _misfit(configurations)
     if curve == "auto":

@@ -11,7 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest
-from isolaw.logs.table import Mapped, load
+from isolaw.logs.load import load
+from isolaw.logs.table import Mapped
 
 
 def read_points(

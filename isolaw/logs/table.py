@@ -1,4 +1,4 @@
-"""Tables as runs: a CSV or Parquet file, its columns mapped to the data model's names.
+"""Tables as runs: a CSV, Parquet or JSON lines file, its columns mapped to the data model's names.
 
 A *long* table has columns ``metric`` and ``value``; in a *wide* one the metric is a column's name.
 A run is one combination of the identity columns: problem set, algorithm, B_p, n, seed, and every
@@ -7,19 +7,22 @@ further column that was mapped to a name of the user's own (``lr=learning_rate``
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError, unknown
 from isolaw.logs.arithmetic import derive
-from isolaw.runs import COLUMNS, Runs, plain, read_parquet
+from isolaw.logs.load import load
+from isolaw.runs import COLUMNS, Runs, plain
+
+if TYPE_CHECKING:
+    from isolaw.logs.mapping import Metrics
 
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
 _DEFAULTS: dict[str, Any] = {
@@ -28,7 +31,6 @@ _DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "eval_set": "validation",
 }
-PARQUET_MAGIC = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -78,61 +80,24 @@ class Mapped:
         return out
 
 
-def load(path: str | Path) -> pd.DataFrame:
-    """Read a CSV or Parquet file, told apart by content; the index is the line (CSV) or row number.
-
-    Raises
-    ------
-    DataError
-        missing, empty, binary, or not a table.
-    """
-    path = Path(path)
-    try:
-        content = path.read_bytes()  # once: it may be a pipe
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    if not content.strip():
-        raise DataError(f"{path}: the file is empty")
-    if content.startswith(PARQUET_MAGIC):
-        frame = read_parquet(path).to_pandas()
-        frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
-    else:
-        frame = _read_csv(path, content)
-    if frame.empty:
-        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
-    return frame
-
-
-def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
-    if b"\0" in content[:65_536]:
-        raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
-    options: dict[str, Any] = {"encoding": "utf-8-sig", "skip_blank_lines": False, "low_memory": False}
-    try:
-        frame = pd.read_csv(io.BytesIO(content), **options)
-        header = pd.read_csv(io.BytesIO(content), header=None, nrows=1, dtype=str, **options).iloc[0]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
-        raise DataError(f"{path}: not a CSV table ({str(error).strip()})") from None
-    twice = header[header.duplicated()].dropna()
-    if len(twice):
-        raise DataError(f"{path}: two columns are called {twice.iloc[0]!r}")
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the surplus as row labels
-        raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
-    return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
-
-
-def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | None = None) -> Runs:
+def read_table(
+    path: str | Path,
+    mapped: Mapped | None = None,
+    metric: str | None = None,
+    metrics: Metrics | None = None,
+) -> Runs:
     """Read a table as `Runs`.
 
     Parameters
     ----------
     path
-        CSV or Parquet.
+        CSV, Parquet or JSON lines.
     mapped
         how columns are named there.
     metric
         in a wide table, the column that holds the rewards; ``avg@4`` unless given.
+    metrics
+        or which columns hold which metrics; their empty cells are left out.
 
     Raises
     ------
@@ -141,14 +106,17 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
     """
     source = str(path)
     frame = load(path)
-    if set(COLUMNS) <= set(frame.columns) and not mapped:
+    if set(COLUMNS) <= set(frame.columns) and not mapped and not metrics:
         # Our own table: as Parquet it carries the attributes of its runs, as CSV it cannot.
         return Runs(frame, source=source) if frame.index.name == "line" else Runs.from_parquet(path)
+    notes: list[str] = list(frame.attrs.get("notes", ()))
     mapped = mapped or Mapped()
     _refuse_symbols([name for name in mapped.names if name != metric], source)
     table = mapped.apply(frame, source)
-    notes: list[str] = []
-    if "value" in mapped.names and "metric" not in table.columns:
+    if metrics:
+        table, said = metrics.melt(table, source)
+        notes += said
+    elif "value" in mapped.names and "metric" not in table.columns:
         table["metric"] = metric or "avg@4"  # the rewards were named; the metric is their name
     if not {"metric", "value"} <= set(table.columns):
         table = _widened(table, metric or "avg@4", source)
@@ -164,7 +132,12 @@ def read_table(path: str | Path, mapped: Mapped | None = None, metric: str | Non
         raise DataError(f"{source}: {name} is empty in {table.index.name} {table.index[empty[name]][0]}")
     table["run_id"] = table["run_id"].astype("str") if "run_id" in table else _run_ids(table, identity)
     notes += _fill_step_and_compute(table, source)
-    unused = [c for c in frame.columns if c not in mapped.sources and c not in COLUMNS and c != metric]
+    if metrics:
+        table = table.dropna(subset="value")  # after the steps were numbered
+        if table.empty:
+            raise DataError(f"{source}: the metrics' columns are empty: {', '.join(sorted(metrics.sources))}")
+    used = {*mapped.sources, *COLUMNS, metric, *(metrics.sources if metrics else ())}
+    unused = [c for c in frame.columns if c not in used]
     notes += _check_unused(table, unused, source)
     attributes = {
         str(row["run_id"]): {name: plain(row[name]) for name in attributes_of}

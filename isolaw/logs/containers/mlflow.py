@@ -1,0 +1,99 @@
+"""MLflow's file store: one folder for each run, ``mlruns/<experiment>/<run>``.
+
+::
+
+    meta.yaml                 run_name, lifecycle_stage (a deleted run is left out)
+    metrics/<key>             lines "milliseconds value step"; a key with slashes is nested folders
+    params/<key>              one value a file: the configuration
+    tags/mlflow.runName
+
+Plain text, so MLflow itself is not needed. A store behind a server or a database is not read.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+from isolaw.errors import DataError
+from isolaw.logs.configs import flatten, scalar
+from isolaw.logs.containers.base import Container
+from isolaw.logs.containers.joined import add_points
+from isolaw.logs.raw import RawLog, number
+
+_LONGEST_LINE = 4_096
+_LARGEST_TEXT = 1 << 20
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory is a run of a file store (an experiment has a meta.yaml too)."""
+    return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read one run; nothing where it was deleted.
+
+    Raises
+    ------
+    DataError
+        it is no run of a file store, or a file of it cannot be read.
+    """
+    if not is_run(path):
+        raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml beside a folder metrics)")
+    try:
+        lines = (line.partition(":") for line in _text(path / "meta.yaml").splitlines())
+        meta = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
+        if meta.get("lifecycle_stage") == "deleted":
+            return
+        name = _text(path / "tags" / "mlflow.runName").strip() or meta.get("run_name", "")
+        log = RawLog(str(path), "MLflow run", f"{name} ({path.name[:8]})" if name else path.name)
+        params = path / "params"
+        texts = {".".join(param.relative_to(params).parts): _text(param) for param in _files(params)}
+        log.config = flatten({key: scalar(text) for key, text in texts.items()})
+        log.config_source = "params" if texts else ""
+        add_points(log, _points(path / "metrics", log))
+        if len(log.step) > 1 and not any(log.step):  # MLflow's number for what was logged without one
+            log.step = array("d", [math.nan]) * len(log.step)
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
+    except DataError as error:  # of the configuration
+        raise DataError(f"{path / 'params'}: {error}") from None
+    yield log
+
+
+def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, float]]:
+    """Each metric line as (key, step, value, seconds)."""
+    for path in _files(folder):
+        key = "/".join(path.relative_to(folder).parts)
+        with path.open("rb") as file:
+            for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
+                if not line.endswith(b"\n"):
+                    log.drop("torn metric lines")
+                    continue
+                fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
+                match fields:
+                    case [float(time), float(value), float(step)] if math.isfinite(time + step):
+                        yield key, step, value, time / 1000
+                    case [_, *_]:
+                        log.drop("metric lines that are not 'time value step'")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _text(path: Path) -> str:
+    """Return a small text file's content, "" where there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(_LARGEST_TEXT).decode("utf-8", "replace")
+
+
+def _never(_path: Path, _head: bytes) -> bool:
+    return False
+
+
+CONTAINER = Container("mlflow", directory=is_run, file=_never, read=read)

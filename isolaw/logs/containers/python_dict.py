@@ -1,0 +1,76 @@
+"""A dictionary as Python prints it, ``{'loss': 0.25, 'kl': np.float64(nan)}``; nothing is evaluated.
+
+`ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust stack and memory.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SPACE = re.compile(r"\s*")
+_KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
+# A short text, or a word that may be a call: -1e-06, nan, np.float64(0.5), tensor(0.5, device='cuda:0').
+_VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?")
+# A whole quotation, or one of the signs that structure.
+_SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
+
+
+def parse(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
+    """Read the dictionary that begins at ``at``: its plain values as text, what is nested left out.
+
+    Returns
+    -------
+    values, end
+        where it ends. None for the values where it is none: then ``end`` is how far it was read, the
+        length of the text if that ends before the dictionary does.
+
+    >>> parse("12: {'loss': '0.25', 'kl': np.float64(nan), 'names': ['a', {}], 'n': 8} done", 4)
+    ({'loss': '0.25', 'kl': 'np.float64(nan)', 'n': '8'}, 71)
+    >>> parse("{'loss': 0.25, 'k"), parse("{'a', 'b'}")
+    ((None, 17), (None, 4))
+    """
+    values: dict[str, str] = {}
+    at = _after_space(text, at + 1)
+    while not text.startswith("}", at):
+        key = _KEY.match(text, at)
+        if key is None:
+            return None, len(text) if _cut_off(text, at) else at + 3
+        value = _VALUE.match(text, key.end())
+        end = _after_space(text, value.end()) if value else -1
+        if value and text[end : end + 1] in (",", "}"):
+            plain = value[1] if value[1] is not None else value[2]
+            values[key[1] or key[2]] = value[0] if plain is None else plain
+        else:
+            end = _end_of_value(text, key.end())
+        if end >= len(text):
+            return None, len(text)
+        if text[end] not in ",}":
+            return None, end
+        at = _after_space(text, end + 1) if text[end] == "," else end
+    return values, at + 1
+
+
+def _after_space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+
+
+def _cut_off(text: str, at: int) -> bool:
+    """Whether the text may end within a key, rather than hold something else in its place."""
+    rest = text[at : at + 303]
+    return at + len(rest) == len(text) and (not rest or (rest[0] in "'\"" and rest.count(rest[0]) < 2))
+
+
+def _end_of_value(text: str, at: int) -> int:
+    """Where a value ends that is a list, a dictionary, a long text: at a sign of its own level."""
+    inside = 0
+    for found in _SIGN.finditer(text, at):
+        sign = found[0]
+        if sign in "([{":
+            inside += 1
+        elif sign in ",)]}":
+            if not inside:
+                return found.start()
+            inside -= sign != ","
+        elif len(sign) == 1:  # a quotation that does not end
+            break
+    return len(text)

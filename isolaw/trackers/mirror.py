@@ -1,0 +1,139 @@
+"""`Mirror`: a sweep's runs, written to trackers from the store's own lines.
+
+Only checkpoints that no resume can cut are mirrored, each once and in order; what a tracker holds already
+is asked of the tracker. So a run that is killed, continued or extended neither goes backwards nor doubles. A
+tracker that fails is left alone for the rest of the sweep, with one warning: the next ``isolaw sweep`` brings
+it up to date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from isolaw.errors import Problem
+from isolaw.executors.base import Event
+from isolaw.spec import RunSpec, TrackingSection
+from isolaw.store import SweepStore, attributes_of
+from isolaw.trackers.base import SECONDS, STEP, TOKENS, TrackedRun, Tracker, Writer
+
+EVERY_S = 10.0  # how often a run that is executing is looked at
+
+
+def trackers(section: TrackingSection) -> list[Tracker]:
+    """Return the trackers that a sweep names."""
+    return [importlib.import_module(f"isolaw.trackers.{name}").TRACKER for name in section.to]
+
+
+def check(section: TrackingSection) -> list[Problem]:
+    """Return what is wrong with a ``[tracking]`` section, before anything is spent."""
+    problems = [
+        Problem("tracking.to", f"{own.library} is not installed: pip install 'isolaw[{own.name}]'")
+        for own in trackers(section)
+        if not _installed(own)
+    ]
+    if section.directory is not None and Path(section.directory).is_file():
+        problems.append(Problem("tracking.directory", found=section.directory, accepted="a directory"))
+    return problems
+
+
+def _installed(tracker: Tracker) -> bool:
+    found = importlib.util.find_spec(tracker.library)
+    return found is not None and found.origin is not None  # W&B's folder wandb/ here is no library
+
+
+class Mirror:
+    """The trackers of one sweep, fed by the engine that executes it.
+
+    Parameters
+    ----------
+    section
+        what the sweep file says.
+    store
+        the sweep's directory, whose lines are mirrored.
+    """
+
+    def __init__(self, section: TrackingSection, store: SweepStore) -> None:
+        self._section = section
+        self._store = store
+        self._trackers = trackers(section)
+        self._writers: dict[tuple[str, str], Writer] = {}
+        self._reached: dict[tuple[str, str], int] = {}
+        self._looked: dict[str, float] = {}
+
+    def after(self, event: Event) -> Iterator[Event]:
+        """Mirror what an event made final; yield a warning for a tracker that fails."""
+        now = time.monotonic()
+        ended = event.kind != "checkpoint"
+        if ended or now - self._looked.setdefault(event.run_id, now) >= EVERY_S:
+            self._looked[event.run_id] = now
+            yield from self.update(event.run_id, ended=ended)
+
+    def update(self, run_id: str, *, ended: bool = True) -> Iterator[Event]:
+        """Bring every tracker's copy of a run up to date, and close it where the run ``ended``."""
+        for tracker in list(self._trackers):
+            try:
+                self._write(tracker, run_id)
+                if ended and (writer := self._writers.pop((tracker.name, run_id), None)):
+                    writer.close(finished=self._store.run(run_id).done_compute() > 0)
+            except Exception as error:  # a library of somebody else's must not stop a run
+                self._trackers.remove(tracker)
+                reason = str(error) or type(error).__name__
+                yield Event(run_id, "warning", cause=f"{tracker.name}: not mirrored from here on: {reason}")
+
+    def _write(self, tracker: Tracker, run_id: str) -> None:
+        run, key = self._store.run(run_id), (tracker.name, run_id)
+        lines = run.settled()
+        if not lines:
+            return
+        tracked = self._tracked(run.read_spec(), lines)
+        if key not in self._reached:
+            self._reached[key] = tracker.reached(tracked)
+        began = run.points.stat().st_mtime - lines[-1]["wall_s"]
+        for line in lines:
+            if line["compute"] <= self._reached[key]:
+                continue
+            if key not in self._writers:
+                self._writers[key] = tracker.open(tracked)
+            self._writers[key].log(line["compute"], _values(line), began + line["wall_s"])
+            self._reached[key] = line["compute"]
+
+    def _tracked(self, spec: RunSpec, lines: list[dict[str, Any]]) -> TrackedRun:
+        config = {
+            "run_id": spec.run_id,
+            "problem_set": spec.problems.set,
+            "algorithm": spec.recipe.algorithm,
+            "problems_per_batch": spec.problems_per_batch,
+            "rollouts_per_problem": spec.rollouts_per_problem,
+            "seed": spec.seed,
+            **attributes_of(spec),
+        }
+        for name in ("n_problems", "n_samples"):
+            counts = {row.get(name) for line in lines for row in line["rows"]}
+            if len(counts) == 1 and None not in counts:
+                config[name] = counts.pop()
+        return TrackedRun(
+            run_id=spec.run_id,
+            name=f"Bp{spec.problems_per_batch}-n{spec.rollouts_per_problem}-seed{spec.seed}-{spec.run_id[:8]}",
+            directory=Path(self._section.directory or self._store.directory),
+            project=self._section.project,
+            config={"isolaw": config},
+        )
+
+    def close(self) -> None:
+        """Close what is open, where a sweep was interrupted."""
+        for writer in self._writers.values():
+            with contextlib.suppress(Exception):
+                writer.close(finished=False)
+        self._writers.clear()
+
+
+def _values(line: dict[str, Any]) -> dict[str, float]:
+    values = {f"{row['eval_set']}/{row['metric']}": row["value"] for row in line["rows"]}
+    values |= {STEP: line["step"], SECONDS: line["wall_s"]}
+    return values | ({} if line["tokens"] is None else {TOKENS: line["tokens"]})

@@ -1,0 +1,58 @@
+"""W&B: ``<directory>/wandb/offline-run-*``, for ``wandb sync``; uploaded at once with ``WANDB_MODE=online``.
+
+Offline unless asked: a run that trains must not wait for a network. A run that is continued is another
+folder with the same id, and ``wandb sync`` uploads both in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.logs.containers.wandb_offline import CONTAINER
+from isolaw.trackers.base import TrackedRun, Tracker
+
+
+class _Writer:
+    def __init__(self, run: TrackedRun) -> None:
+        import wandb
+
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
+        (run.directory / "wandb").mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=run.project,
+            name=run.name,
+            id=_id(run),
+            dir=str(run.directory),
+            config=dict(run.config),
+            mode=mode,
+            resume="allow" if mode == "online" else None,
+            reinit="create_new",
+            # Nothing of ours is printed to, recorded from or measured on this process.
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
+        )
+
+    def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
+        self._run.log(dict(values), step=compute, commit=True)
+
+    def close(self, finished: bool) -> None:
+        self._run.finish(exit_code=0 if finished else 1)
+
+
+def _id(run: TrackedRun) -> str:
+    return run.run_id[:16]
+
+
+def _reached(run: TrackedRun) -> int:
+    steps = [-1.0]
+    # A second folder of the same second ends in -1.
+    for file in run.directory.glob(f"wandb/*run-*-{_id(run)}*/run-*.wandb"):
+        with contextlib.suppress(DataError):  # begun, and nothing written yet
+            steps += [step for log in CONTAINER.read(file) for step in log.step]
+    return int(max(steps))
+
+
+TRACKER = Tracker("wandb", "wandb", reached=_reached, open=_Writer)
