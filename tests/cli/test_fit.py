@@ -118,7 +118,11 @@ def test_options_reach_the_fit(isolaw: Call, csv: Path) -> None:
         return strict(stdout)
 
     plain = document("--bootstrap", 5)
-    assert (plain["curve"], plain["records"], plain["bootstrap"]["seed"]) == ("exp", 0.005, 0)
+    assert (plain["method"], plain["records"], plain["bootstrap"]["seed"]) == ("surface", None, 0)
+    aicc = {name: family["aicc"] for name, family in plain["comparison"]["curves"].items() if name != "basis"}
+    assert plain["curve"] == min(aicc, key=aicc.__getitem__)
+    paper = document("--bootstrap", 5, "--method", "paper")
+    assert (paper["method"], paper["curve"], paper["records"]) == ("paper", "exp", 0.005)
     other = document("--bootstrap", 7, "--curve", "hill", "--records", "0.01", "--seed", 3)
     assert (other["curve"], other["records"]) == ("hill", 0.01)
     assert (other["bootstrap"]["draws"], other["bootstrap"]["seed"]) == (7, 3)
@@ -275,7 +279,8 @@ def test_bad_input(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree
 
 WRONG: dict[str, tuple[list[object], list[str]]] = {
     "nothing to fit": ([], ["nothing to fit", "--points FILE.csv"]),
-    "records": (["x.csv", "--records", "some"], ["--records 'some'", "0.005, or off"]),
+    "records": (["x.csv", "--records", "some"], ["--records 'some'", "0.005, auto, or off"]),
+    "method": (["{csv}", "--method", "guess"], ["--method", "'surface'", "'paper'"]),
     "records that are no width": (["{csv}", *MAPPED, "--records", "0"], ["records 0.0", "positive width"]),
     "records that are no number": (["{csv}", *MAPPED, "--records", "nan"], ["positive width"]),
     "curve": (["{csv}", "--curve", "linear"], ["--curve", "'exp'"]),

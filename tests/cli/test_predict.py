@@ -45,13 +45,16 @@ def test_as_json(isolaw: Call, law: Path) -> None:
     code, stdout, stderr = isolaw("predict", law, "--compute", "1e7", "--json")
     assert (code, stderr) == (0, "")
     data = strict(stdout)
-    estimates = {"rollouts_per_problem", "problems_per_batch", "steps", "unspent", "reward"}
-    assert {"compute", "near_optimal", "flags", *estimates} <= set(data)
+    estimates = {"reward", "n_star", "law_n"}
+    assert {"compute", "options", "expected_regret", "probability_within_0.005", "flags"} <= set(data)
     assert data["compute"] == 10_000_000
     for name in estimates:
         assert set(data[name]) == {"value", "interval", "status"}
-    n, b, steps = (data[k]["value"] for k in ("rollouts_per_problem", "problems_per_batch", "steps"))
-    assert n * b * steps + data["unspent"]["value"] == 10_000_000
+    n, b, steps = (data[k] for k in ("rollouts_per_problem", "problems_per_batch", "steps"))
+    assert n * b * steps + data["unspent"] == 10_000_000
+    regrets = [option["expected_regret"] for option in data["options"]]
+    assert regrets == sorted(regrets)
+    assert regrets[0] == data["expected_regret"]
     assert any(f.startswith("extrapolation") for f in data["flags"])
     assert data == Law.load(law).predict(1e7).to_dict()
 
@@ -66,8 +69,8 @@ def test_ways_to_write_a_budget(isolaw: Call, law: Path, budget: str) -> None:
 def test_cap_and_training_problems(isolaw: Call, law: Path) -> None:
     options = ("--max-batch-rollouts", 4096, "--n-train-problems", 100)
     data = strict(isolaw("predict", law, "--compute", "1e8", *options, "--json")[1])
-    assert data["rollouts_per_problem"]["value"] * data["problems_per_batch"]["value"] <= 4096
-    assert data["epochs"]["value"] == pytest.approx(32 * data["steps"]["value"] / 100)
+    assert data["rollouts_per_problem"] * data["problems_per_batch"] <= 4096
+    assert data["epochs"] == pytest.approx(32 * data["steps"] / 100)
     assert any(f.startswith("limited") for f in data["flags"])
     assert any(f.startswith("epochs") for f in data["flags"])
 

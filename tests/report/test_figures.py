@@ -38,7 +38,9 @@ CASES: dict[str, tuple[list[tuple[int, int]], dict[str, Any], dict[str, Any]]] =
     "fixed-b": ([(1024 // n, n) for n in LEVELS], {}, {"setting": "fixed-b"}),
     "joint": ([(b, n) for b in (16, 32) for n in LEVELS], {}, {"setting": "joint"}),
     "hill": ([(32, n) for n in LEVELS], {}, {"curve": "hill"}),
+    "paper": ([(32, n) for n in LEVELS], {}, {"method": "paper"}),
     "refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {}),
+    "paper, refused": ([(32, n) for n in LEVELS], {"reward": worse_with_n}, {"method": "paper"}),
     "no draws": ([(32, n) for n in LEVELS], {}, {"bootstrap": 0}),
     "narrow": ([(32, n) for n in LEVELS], {"zero": False, "start": 6e5}, {"bootstrap": 60}),
     "not from zero": ([(32, n) for n in LEVELS], {"zero": False, "compute": lambda b, n: 200 * b * n}, {}),
@@ -70,24 +72,50 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     assert axes.get_xscale() == "log"
     assert "n*, rollouts per problem" in texts(figure)
     assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
-    points = next(line for line in axes.lines if str(line.get_label()).startswith("n* (best"))
+    points = next(line for line in axes.lines if str(line.get_label()) == "n of the highest curve")
     frontier = law.document["frontier"]
     known = [(p["x"], p["n_star_strict"]) for p in frontier if not p["censored"]]
     assert list(zip(*points.get_data(), strict=True)) == known
     shown = labels(figure)
-    assert ("n*, censored: only a bound" in shown) == any(p["censored"] for p in frontier)
-    assert ("law" in shown) == (law.logistic is not None)
-    assert ("95 % of draws (pointwise)" in shown) == (law.logistic is not None and len(law.draws) > 1)
+    paper = law.document["method"] == "paper"
+    assert ("the same, where n* is only a bound" in shown) == any(p["censored"] for p in frontier)
+    assert ("law (logistic)" in shown) == (law.logistic is not None)
+    drawn = len(law.draws) > 1
+    assert ("95 % of draws (pointwise)" in shown) == (paper and law.logistic is not None and drawn)
+    intervals = any(p["n_star"]["interval"] for p in frontier)
+    assert ("95 % of draws, at each C" in shown) == (not paper and intervals)
+    assert ("95 % of draws, at all C" in shown) == (not paper and intervals)
+    assert ("n*" in shown) == (not paper)
+
+
+def test_the_drawn_ridge_is_the_ridge(case: tuple[str, Law, Runs]) -> None:
+    _, law, _ = case
+    if law.document["method"] == "paper":
+        return
+    lines = law_figure(law).axes[0].lines
+    ridge = next(own for own in lines if own.get_label() == "n*")
+    x, y = (np.asarray(v, dtype=float) for v in ridge.get_data())
+    assert y.tolist() == [p["n_star"]["value"] for p in law.document["frontier"]]
+    edges = [line for line in lines if line.get_linestyle() == ":"]
+    assert len(edges) in (0, 2)
+    for side, line in enumerate(edges):
+        drawn = np.asarray(line.get_ydata(), dtype=float)
+        for at, point in zip(drawn, law.document["frontier"], strict=True):
+            end = point["band"][side]
+            # An open end leaves the page.
+            assert at == end if end is not None else not 8 / 1.6 <= at <= 512 * 1.8
+    assert x.tolist() == [p["x"] for p in law.document["frontier"]]
 
 
 def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
     name, law, _ = case
     if law.logistic is None:
-        assert name in ("refused", "not from zero")
+        assert name in ("refused", "paper, refused", "not from zero")
         return
-    line = next(own for own in law_figure(law).axes[0].lines if own.get_label() == "law")
+    line = next(own for own in law_figure(law).axes[0].lines if own.get_label() == "law (logistic)")
     x, y = (np.asarray(v, dtype=float) for v in line.get_data())
-    np.testing.assert_allclose(y, 2 ** law.logistic(x if name == "fixed-b" else np.log10(x))[0])
+    exponent = law.logistic(x if name == "fixed-b" else np.log10(x))[0]
+    np.testing.assert_allclose(y, 2 ** np.clip(exponent, -20, 60))
     assert np.all(np.diff(y) >= -1e-9)
 
 
@@ -137,7 +165,8 @@ def test_the_same_law_gives_the_same_files(synthetic: Make, tmp_path: Path) -> N
 def test_censored_points_are_drawn_apart(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n)
     law = isolaw.fit(runs, bootstrap=5)
-    censored = next(own for own in law_figure(law).axes[0].lines if "censored" in str(own.get_label()))
+    lines = law_figure(law).axes[0].lines
+    censored = next(own for own in lines if "only a bound" in str(own.get_label()))
     assert len(censored.get_xdata()) == sum(p["censored"] for p in law.document["frontier"])
     assert censored.get_markerfacecolor() == "white"
 

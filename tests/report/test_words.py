@@ -75,10 +75,14 @@ def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
 
 def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     law = fit(synthetic, compute=1e7, noise=0.003)
-    first, best, *rest = words.law_summary(law.document)
+    first, start, end, *rest = words.law_summary(law.document)
     assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
     assert "setting fixed-bp, curve exp" in first
-    assert best.startswith("Best n: 8 at C = 16,384, 512 at C = 1e+07")
+    assert start.startswith("Best n at C = 16,384: 8, perhaps less (95 % of draws: 8 or less)")
+    assert end.startswith("Best n at C = 1e+07: 512, perhaps more (95 % of draws: 512 or more)")
+    assert start.endswith("the smallest n within 0.005 of the best is 8.")
+    tolerated = law.document["frontier"][-1]["n_star_tolerance"]
+    assert end.endswith(f"the smallest n within 0.005 of the best is {tolerated}.")
     overtakes = [line for line in rest if "overtakes" in line]
     assert [line.split(" at ")[0] for line in overtakes] == [
         "n = 32 overtakes n = 8",
@@ -96,7 +100,7 @@ def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
     law = fit(synthetic, [(1024 // n, n) for n in LEVELS], setting="fixed-b")
     text = "\n".join(words.law_summary(law.document))
     assert "batch_rollouts = 1024" in text
-    assert "at M = 1," in text
+    assert "Best n at M = 1: " in text
     assert " C = " not in text
 
 
@@ -112,6 +116,30 @@ def test_a_constant_is_called_one(synthetic: Make) -> None:
     assert any(line.startswith("A constant n = 32 loses at most") for line in words.law_summary(law.document))
 
 
+def test_the_laws_are_told_apart(synthetic: Make) -> None:
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003), bootstrap=60)
+    comparison = law.document["comparison"]
+    line = next(own for own in words.law_summary(law.document) if own.startswith("Law: the rewards prefer "))
+    names = {"logistic": "a logistic, n levelling off", "power": "a power law", "linear": "n linear in log C"}
+    assert line.startswith(f"Law: the rewards prefer {names[comparison['preferred']]}")
+    for name, fitted in comparison["laws"].items():
+        difference = fitted["aic"] - comparison["laws"][comparison["preferred"]]["aic"]
+        assert (f"{name} {difference:+.1f}" in line) == (name != comparison["preferred"])
+    held = comparison["laws"][comparison["preferred"]]["held_out_regret"]
+    assert f"It loses {held:.4f} in reward on held-out seeds" in line
+    assert f"the best constant n {comparison['laws']['constant']['held_out_regret']:.4f}" in line
+
+
+def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
+    def reward(_b: int, n: int, compute: Any) -> Any:
+        return 0.6 - 0.02 * np.log2(n / 64) ** 2 - 0.2 * np.exp(-compute / 1e5)
+
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], reward, noise=0.003), bootstrap=60)
+    line = next(own for own in words.law_summary(law.document) if own.startswith("Law: the rewards prefer "))
+    assert "a constant n (AIC" in line
+    assert "the best constant" not in line
+
+
 def test_summary_of_a_prediction(synthetic: Make) -> None:
     law = fit(synthetic, noise=0.003, attributes={"n_train_problems": 2000})
     prediction = law.predict(3e6)
@@ -121,13 +149,16 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
         f"For a budget of C = 3e+06 rollouts: n = {a.rollouts_per_problem} rollouts for each of B_p = 32 "
         f"problems, M = {a.steps:,} steps ({prediction.unspent:,} rollouts left over)."
     )
-    assert lines[1].startswith("n: ")
-    assert "95 % of draws" in lines[2]
-    for other in prediction.near_optimal:
-        (line,) = [
-            own for own in lines if own[1:].startswith(f" n = {other.allocation.rollouts_per_problem}, ")
-        ]
-        assert line.startswith("*") == (other.allocation == a)
+    best = prediction.options[0]
+    assert lines[1] == (
+        f"Expected to lose {best.expected_regret:.4f} in avg@4 against the best there is; "
+        f"within 0.005 of it in {best.probability:.0%} of draws."
+    )
+    assert lines[2] == f"avg@4 then: {words.quantity(best.reward.to_dict())}."
+    assert lines[3].startswith(f"n* there: {words.quantity(prediction.n_star.to_dict())}")
+    assert ("the law says" in lines[3]) == (prediction.law_n.value is not None)
+    for other in prediction.options[1:]:
+        (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
         assert f"loses {other.expected_regret:.4f}" in line
         assert f"in {other.probability:.0%} of draws" in line
     assert any(line.startswith("Epochs: ") for line in lines)
