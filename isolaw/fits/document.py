@@ -66,7 +66,7 @@ def _saturation(
     not shown, n* at the largest compute bounds the level from below.
     """
     last = path.n[:, -1]
-    if path.at_top[0, -1]:
+    if path.at_top[0, -1] and not path.above[0, -1]:
         return from_draws(float(path.levels[-1]), last[1:], "lower_bound", path.levels)
     reason = _not_level(path, x, law, comparison)
     if not reason:

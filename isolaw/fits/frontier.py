@@ -91,7 +91,7 @@ class Path:
     @property
     def at_top(self) -> NDArray[np.bool_]:
         """Where n* is the largest n of the grid, (1 + D, X)."""
-        return self.below & ~self.above & (self.log2_n >= np.log2(self.levels[-1]) - 1e-9)
+        return self.below & (self.log2_n >= np.log2(self.levels[-1]) - 1e-9)
 
     @property
     def n(self) -> Floats:

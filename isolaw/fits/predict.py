@@ -204,6 +204,10 @@ def _candidates(law: Law, budget: int, cap: int | None, flags: list[str]) -> lis
     largest = max((c.configuration.step_cost for c in out + other), default=0.0)
     if other and not out:
         flags.append("extrapolation: of the configurations that fit, none was measured at this budget")
+    absent = sorted({c.n for c in other} - {c.n for c in out})
+    if out and absent:
+        listed = ", ".join(map(str, absent))
+        flags.append(f"censored: n = {listed} were not measured at this budget, so they do not compete")
     out = out or other
     if not out:
         limit = f"a budget of {budget}" if min(batches) > budget else f"max_batch_rollouts = {cap}"
