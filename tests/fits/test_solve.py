@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from isolaw.fits import solve
+from isolaw.fits import kernel, solve
 from isolaw.fits.curves import FAMILIES
 from isolaw.fits.solve import Axis, Floats, Solution, Status, basis, varpro
 
@@ -183,13 +183,13 @@ def test_the_gradient_is_that_of_the_projected_sum_of_squares(case: Case) -> Non
             return float(held.fit(p.y, p.weights).sse[0])
 
         s, d = basis(case.family, case.x, shape[None])[0], np.empty((shape.size, case.x.size))
-        solve._slopes(solve.CODES[case.family], case.x, log_x, shape, s, d)
+        kernel._slopes(solve.CODES[case.family], case.x, log_x, shape, s, d)
         steps = 1e-5 * np.eye(shape.size)
         numeric = [(case.s(case.x, shape + h) - case.s(case.x, shape - h)) / 2e-5 for h in steps]
         np.testing.assert_allclose(d, numeric, rtol=1e-6, atol=1e-8)
-        solve._project(d, s, p.weights, case.low is None)
+        kernel._project(d, s, p.weights, case.low is None)
         low = np.nan if case.low is None else case.low
-        base, slope, _ = solve._line(s, p.y, p.weights, 0.0, low)
+        base, slope, _ = kernel._line(s, p.y, p.weights, 0.0, low)
         gradient = 2 * slope * d @ (p.weights * (base + slope * s - p.y))
         np.testing.assert_allclose(gradient, [(sse(shape + h) - sse(shape - h)) / 2e-5 for h in steps], 1e-5)
 
