@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -155,9 +158,24 @@ def _print(account: Account) -> None:
     rows += [("note", text) for text in account.notes]
     before = ""
     for label, text in rows:
-        click.echo(f"  {label if label != before else '':<14} {text}")
+        click.echo(_wrapped(f"  {label if label != before else '':<14} ", text))
         before = label
     click.echo()
+
+
+def _wrapped(label: str, text: str) -> str:
+    """Fold a long row under its label for a terminal; what goes elsewhere stays one line."""
+    if not sys.stdout.isatty():
+        return label + text
+    width = max(shutil.get_terminal_size().columns, 60)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _total(reading: Reading) -> str:
