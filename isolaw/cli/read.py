@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from isolaw.cli.common import constants, note, pairs, print_json
+from isolaw.cli.common import constants, note, pairs, print_json, shown
 
 if TYPE_CHECKING:
     from isolaw.logs.accounts import Account
@@ -104,6 +104,10 @@ def read(
     TensorBoard, W&B, MLflow), a sweep's directory, or a table.
     """
     if write_mapping is not None:
+        if out is not None or as_json:
+            raise click.UsageError(
+                "--write-mapping drafts a mapping and reads nothing else: no --out, no --json"
+            )
         _write_mapping(sources, write_mapping)
         return
     if out is not None:
@@ -131,7 +135,7 @@ def _print(account: Account) -> None:
     facts = account.facts
     b, n, batch = (facts[k] for k in ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step"))
     whose = ", ".join(part for part in (account.framework, account.container) if part)
-    click.echo(f"{click.style(account.run, bold=True)} ({whose})")
+    click.echo(f"{click.style(shown(account.run), bold=True)} ({whose})")
     several = f" and {len(account.sources) - 1} more" if len(account.sources) > 1 else ""
     rows = [
         ("from", account.sources[0] + several),
@@ -158,7 +162,7 @@ def _print(account: Account) -> None:
     rows += [("note", text) for text in account.notes]
     before = ""
     for label, text in rows:
-        click.echo(_wrapped(f"  {label if label != before else '':<14} ", text))
+        click.echo(_wrapped(f"  {shown(label) if label != before else '':<14} ", shown(text)))
         before = label
     click.echo()
 
