@@ -1,13 +1,15 @@
 # make demo   set up, then the main job: a simulated sweep, its law, a recommendation
 # make test   set up, then every test
 # make check  ruff and mypy
+# make fuzz   60 s of fuzzing for each log reader; SECONDS=5 for less
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
+SECONDS := 60
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install demo test check clean
+.PHONY: help install demo test check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -30,6 +32,11 @@ $(STAMPS)/dev: $(STAMPS)/base
 	@$(PIP) -e '.[dev]'
 	@touch $@ $(STAMPS)/test
 
+$(STAMPS)/fuzz: $(STAMPS)/test
+	@echo "installing atheris (once)"
+	@$(PIP) -e '.[fuzz]'
+	@touch $@
+
 install: $(STAMPS)/base
 
 demo: install
@@ -43,5 +50,14 @@ check: $(STAMPS)/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+fuzz: $(STAMPS)/fuzz
+	@mkdir -p .fuzz
+	@for reader in $$($(BIN)/python fuzz/readers.py 2>/dev/null); do \
+	  echo "fuzzing $$reader"; \
+	  $(BIN)/python fuzz/readers.py $$reader -verbosity=0 -max_total_time=$(SECONDS) >.fuzz/log 2>&1 || \
+	    { tail -40 .fuzz/log; exit 1; }; \
+	  grep -E 'executed_units|peak_rss' .fuzz/log; \
+	done
+
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ import click
 
 from isolaw import __version__
 from isolaw.cli.backtest import backtest
+from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
@@ -57,18 +58,19 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="isolaw", standalone_mode=False)
     except click.ClickException as error:
+        error.message = shown(error.message)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("isolaw: interrupted; the same command continues", err=True)
         return 130
     except IsolawError as error:
-        click.echo(f"isolaw: {error}", err=True)
+        click.echo(f"isolaw: {shown(str(error))}", err=True)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory
-        click.echo(f"isolaw: {type(error).__name__}: {error}", err=True)
+        click.echo(f"isolaw: {type(error).__name__}: {shown(str(error))}", err=True)
         return 1
     return code if isinstance(code, int) else 0

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import click
+
+# What a terminal would obey or could not print: control characters, those that turn the direction of what
+# follows, halves of a character. Our own line breaks go on with an indented line; a name's need not.
+_UNSHOWN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\n(?! )"
+)
+
+
+def shown(text: str) -> str:
+    r"""Return a text as it may stand on a terminal, whatever names and logs had in them.
+
+    >>> print(shown("a\x1b[31m\n  b"))
+    a\u001b[31m
+      b
+    """
+    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def pairs(values: Iterable[str], option: str) -> dict[str, str]:
@@ -38,9 +55,10 @@ def _number(text: str) -> Any:
 
 def print_json(value: Any) -> None:
     """Print JSON to standard output; NaN is a defect, not a value."""
-    click.echo(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
+    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
+    click.echo("\n".join(shown(line) for line in text.split("\n")))
 
 
 def note(text: str) -> None:
     """Print a note to standard error."""
-    click.echo(text, err=True)
+    click.echo(shown(text), err=True)

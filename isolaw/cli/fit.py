@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from isolaw.cli.common import constants, note, pairs, print_json
+from isolaw.cli.common import constants, note, pairs, print_json, shown
 from isolaw.cli.read import read_sources, source_options
 
 # Options that read logs or fit curves; ready-made points have none.
@@ -154,7 +154,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
         print_json(law.document)
     else:
         for line in words.law_summary(law.document):
-            click.echo(line)
+            click.echo(shown(line))
     for warning in law.document["warnings"]:
         note(f"note: {warning}")
     if figures and not as_json:
@@ -220,7 +220,7 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
         print_json(document)
         return
     for line in words.points_summary(document):
-        click.echo(line)
+        click.echo(shown(line))
     if options["out"]:
         click.echo(f"Law: {options['out']} (it names n*(C), but no curves: isolaw predict needs runs)")
 

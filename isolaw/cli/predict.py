@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from isolaw.cli.common import print_json
+from isolaw.cli.common import print_json, shown
 
 
 @click.command()
@@ -28,4 +28,4 @@ def predict(
         print_json(prediction.to_dict())
         return
     for line in words.prediction_summary(prediction, fitted.document):
-        click.echo(line)
+        click.echo(shown(line))

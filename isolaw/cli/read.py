@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from isolaw.cli.common import constants, note, pairs, print_json
+from isolaw.cli.common import constants, note, pairs, print_json, shown
 
 if TYPE_CHECKING:
     from isolaw.logs.accounts import Account
@@ -101,6 +104,10 @@ def read(
     TensorBoard, W&B, MLflow), a sweep's directory, or a table.
     """
     if write_mapping is not None:
+        if out is not None or as_json:
+            raise click.UsageError(
+                "--write-mapping drafts a mapping and reads nothing else: no --out, no --json"
+            )
         _write_mapping(sources, write_mapping)
         return
     if out is not None:
@@ -128,7 +135,7 @@ def _print(account: Account) -> None:
     facts = account.facts
     b, n, batch = (facts[k] for k in ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step"))
     whose = ", ".join(part for part in (account.framework, account.container) if part)
-    click.echo(f"{click.style(account.run, bold=True)} ({whose})")
+    click.echo(f"{click.style(shown(account.run), bold=True)} ({whose})")
     several = f" and {len(account.sources) - 1} more" if len(account.sources) > 1 else ""
     rows = [
         ("from", account.sources[0] + several),
@@ -155,9 +162,24 @@ def _print(account: Account) -> None:
     rows += [("note", text) for text in account.notes]
     before = ""
     for label, text in rows:
-        click.echo(f"  {label if label != before else '':<14} {text}")
+        click.echo(_wrapped(f"  {shown(label) if label != before else '':<14} ", shown(text)))
         before = label
     click.echo()
+
+
+def _wrapped(label: str, text: str) -> str:
+    """Fold a long row under its label for a terminal; what goes elsewhere stays one line."""
+    if not sys.stdout.isatty():
+        return label + text
+    width = max(shutil.get_terminal_size().columns, 60)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _total(reading: Reading) -> str:

@@ -205,7 +205,10 @@ def home(folder: str | Path) -> Path:
     >>> home("/runs/n8/checkpoint-500").as_posix(), home("/runs/n8").as_posix()
     ('/runs/n8', '/runs/n8')
     """
-    return _upwards(Path(folder))[-1]
+    found = _upwards(Path(folder))[-1]
+    here = Path.cwd()
+    named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)
+    return found.relative_to(here) if named_so else found  # runs are called as the user calls them
 
 
 def _upwards(folder: Path) -> list[Path]:

@@ -20,6 +20,7 @@ _SHOWN = 12
 _EXACTNESS = {"printed dictionaries": 0, "veRL console": 1, "TensorBoard events": 2}
 _BASE_BATCH = 1024
 _ROUNDED = 1.02  # people write 7.1e-7
+_BEYOND = 0.1  # of a copy's steps: one way of writing may have been cut off before another
 _TELLING = 0.01  # a curve that moves less is no fingerprint
 
 
@@ -83,9 +84,7 @@ def without_found_copies(runs: list[LoggedRun], searched: Collection[str]) -> li
     kept: list[LoggedRun] = []
     for run in sorted(runs, key=lambda r: -_points(r)):
         if set(run.sources) <= set(searched):
-            twin = next(
-                (k for k in kept if k.identity == run.identity and same_curves(k.curves, run.curves)), None
-            )
+            twin = next((k for k in kept if k.identity == run.identity and _copy(k.curves, run.curves)), None)
             if twin:
                 twin.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
                 continue
@@ -105,7 +104,7 @@ def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
             first.facts[name].value for name in ("problems_per_batch", "rollouts_per_problem", "seed")
         )
         names = " and ".join(run.name for run in (first, *others))
-        same = [run for run in others if same_curves(first.curves, run.curves)]
+        same = [run for run in others if _copy(first.curves, run.curves) or _copy(run.curves, first.curves)]
         said = (
             f"{names}: {len(others) + 1} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed})"
         )
@@ -121,6 +120,14 @@ def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
             said += "; if one continues the other: --group-by directory, or a key of the configuration"
         problems.append(said)
     return problems
+
+
+def _copy(a: Curves, b: Curves) -> bool:
+    """Return whether ``b`` tells what ``a`` does; what goes on beyond it was resumed, and is no copy."""
+    if not same_curves(a, b) or a.steps is None:
+        return False
+    steps = np.unique(np.concatenate([curve.step for curve in b.of.values()]))
+    return bool(np.mean((steps < a.steps[0]) | (steps > a.steps[1])) <= _BEYOND)
 
 
 def same_curves(a: Curves, b: Curves) -> bool:

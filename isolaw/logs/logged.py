@@ -196,7 +196,10 @@ def _keys(parts: Sequence[RawLog]) -> list[str]:
 def _unknown_framework(name: str, parts: Sequence[RawLog]) -> str:
     keys = _keys(parts)
     if not keys:
-        return f"{name} ({parts[0].container}): nothing in it is a number with a name"
+        lost = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
+        return f"{parts[0].source} ({parts[0].container}): nothing in it is a number with a name" + (
+            f"; left out: {lost}" if lost else ""
+        )
     return (
         f"{name} ({parts[0].container}): its names are of no framework that is known: {_listed(keys)}. "
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "

@@ -115,9 +115,12 @@ def _expanded(source: str | Path) -> list[Path]:
 
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)
+        mode = path.stat().st_mode
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
+    regular = stat.S_ISREG(mode)
+    if not regular and not stat.S_ISFIFO(mode):  # a device may have no end
+        raise DataError(f"{path}: a device or a socket; accepted: a file, a directory, a pipe")
     if forced:
         return Found(path, containers[0])
     if not regular:  # a pipe can be read once only, so it is not looked into

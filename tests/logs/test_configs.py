@@ -295,6 +295,14 @@ def test_one_further_up_from_a_folder_inside_a_run(tmp_path: Path, inside: str) 
     assert home(log.parent) == tmp_path / "run"
 
 
+def test_a_run_is_called_as_the_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs/a/checkpoint-5").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert home("runs/a/checkpoint-5") == home("runs/a") == Path("runs/a")
+    monkeypatch.chdir(tmp_path / "runs/a")
+    assert home("checkpoint-5") == home(".") == tmp_path / "runs/a"  # "." is no name
+
+
 def test_not_from_the_folder_of_all_runs(tmp_path: Path) -> None:
     put(tmp_path / "config.yaml", n=8)
     assert beside(tmp_path / "qwen_n16/run.jsonl") == ({}, "")

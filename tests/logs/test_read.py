@@ -165,6 +165,18 @@ def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert any(f"found again in {b} (toy log): left out" in note for note in found.accounts[0].notes)
 
 
+def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    """A resumed run may repeat some steps with the same values; what came after them is not lost."""
+    toy(tmp_path / "run" / "1.out", toy_curve(range(1, 13)), "first", KNOWN)
+    toy(tmp_path / "run" / "2.out", toy_curve(range(10, 41)), "second", KNOWN)
+    text = refusal(tmp_path)
+    assert "if one continues the other: --group-by directory" in text
+    assert "identical" not in text
+    (account,) = survey([tmp_path], group_by="directory").accounts
+    assert account.steps == (1, 40)
+    assert "3 steps repeated with the same values, counted once" in account.notes
+
+
 def test_flat_curves_are_no_fingerprint(toy: Toy, tmp_path: Path) -> None:
     """Two seeds that never solve anything are two runs."""
     zeros = [{"at": s, "toy/eval/aime24/avg@8": 0.0} for s in range(10)]

@@ -1,0 +1,265 @@
+"""Feed the log readers what a fuzzer makes of sound logs: ``python fuzz/readers.py READER [-libfuzzer=…]``.
+
+READER is a container's name, ``read`` (a log and its configuration, through all of reading) or ``config``;
+without one they are listed. Anything but a message fails, as do more than 5 s for 1 MB and more than 500 MB;
+what failed is kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
+
+Several files are one input, with `SEPARATOR` between them. Checksums count as right: the fuzzer would never
+hit one, and behind them nothing would be tested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import atheris
+
+with atheris.instrument_imports(include=["isolaw"]):
+    from isolaw.errors import DataError, InputError
+    from isolaw.logs import configs, containers, frameworks
+    from isolaw.logs.read import survey
+
+    for name in containers.CONTAINERS:
+        containers.get(name)
+    list(frameworks.known())
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / ".fuzz"
+SEPARATOR = b"\n==\n"
+SECONDS, MEGABYTES = 5, 500
+LARGE = 1_000_000
+ONE_IN = 64  # inputs are also read repeated to 1 MB: time may not grow faster than size
+SETTINGS = [{"n": 8, "B_p": 16}, {"n": 8, "B_p": 16, "framework": "veRL"}, None]
+MLFLOW = ("meta.yaml", "tags/mlflow.runName", "params/data.train_batch_size", "metrics/critic/score/mean")
+CONFIGS = ("config.yaml", "config.json", "config.toml")
+
+
+class Right:
+    """A checksum that every other equals."""
+
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+    def __ne__(self, _other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def believe_checksums() -> None:
+    from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
+
+    from isolaw.logs.containers import wandb_offline
+
+    pywrap_tensorflow.masked_crc32c = lambda _data: Right()
+    wandb_offline.zlib = SimpleNamespace(crc32=lambda *_: Right())
+
+
+def write(folder: Path, names: Iterable[str], content: bytes) -> None:
+    parts = content.split(SEPARATOR)
+    for name, part in zip(names, parts, strict=False):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(part)
+
+
+def drain(name: str, path: Path) -> None:
+    """Read as this container, whatever it makes of the file."""
+    container = containers.get(name)
+    container.directory(path.parent)
+    if path.is_file():
+        container.file(path, path.read_bytes()[:65_536])
+    for log in container.read(path):
+        assert len(log.step) == len(log.wall_s)
+        for key, series in log.series.items():
+            assert isinstance(key, str)
+            assert len(series.record) == len(series.value)
+        json.dumps(log.config, default=str)
+
+
+def as_file(name: str) -> Callable[[Path, bytes], None]:
+    def read(folder: Path, content: bytes) -> None:
+        write(folder, ["log", "config.yaml"], content)
+        drain(name, folder / "log")
+
+    return read
+
+
+def as_mlflow(folder: Path, content: bytes) -> None:
+    (folder / "metrics").mkdir()
+    write(folder, MLFLOW, content)
+    drain("mlflow", folder)
+
+
+def as_wandb(folder: Path, content: bytes) -> None:
+    names = ("run-a.wandb", "files/output.log", "files/config.yaml", "files/wandb-metadata.json")
+    write(folder, names, content)
+    drain("wandb-offline", folder)
+
+
+def as_config(folder: Path, content: bytes) -> None:
+    for name in CONFIGS:
+        (folder / name).write_bytes(content)
+        with contextlib.suppress(DataError):
+            configs.read(folder / name)
+
+
+def whole(folder: Path, content: bytes) -> None:
+    """All of reading: as a directory whose files nobody named."""
+    write(folder, ["log", "config.yaml"], content)
+    reading = survey([folder], settings=SETTINGS[zlib.crc32(content) % len(SETTINGS)])
+    json.dumps([account.to_dict() for account in reading.accounts], allow_nan=False)
+
+
+READERS: dict[str, Callable[[Path, bytes], None]] = {
+    **{name: as_file(name) for name in containers.CONTAINERS},
+    "mlflow": as_mlflow,
+    "wandb-offline": as_wandb,
+    "config": as_config,
+    "read": whole,
+}
+
+
+def fixtures(name: str) -> ModuleType:
+    """A module of the tests: they write sound logs."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / "tests" / "logs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def seeds(reader: str, folder: Path) -> list[bytes]:
+    """Sound logs, as the tests write them."""
+    verl = fixtures("containers/conftest").VerlRun(steps=4)
+    config = json.dumps(verl.config).encode()
+    hostile = fixtures("test_hostile").seeds(folder / "canary")
+    console = verl.console()
+    metrics = [
+        verl.jsonl().encode(),
+        b'{"step": 1, "time": 1.7e9, "reward/all/mean": 0.5, "nested": {"a": 1}}\n',
+    ]
+    dicts = fixtures("containers/test_stdout_dicts")
+    stdout = [dicts.trainer().encode(), dicts.trainer(dicts.old, bars=False).encode()]
+    stdout.append(dicts.slime(range(2)).encode())
+    states = fixtures("containers/test_trainer_state")
+    state = [states.state(states.HISTORY).encode()]
+    csv = fixtures("containers/test_wandb_csv")
+    exports = [csv.WIDE.encode(), csv.LONG.encode(), csv.HISTORY.encode()]
+    boards = fixtures("containers/test_tensorboard")
+    values = [(s, 1.0 * s, boards.scalar(boards.SCORE, s / 8)) for s in (1, 2)]
+    values += [(2, 2.0, boards.text("args/text_summary", config.decode()))]
+    events = [boards.write(folder, values).read_bytes()]
+    offline = fixtures("containers/test_wandb_offline")
+    records = [offline.history(step, **{boards.SCORE: "0.5", "_runtime": "7"}) for step in (1, 2)]
+    updated = offline.Record()
+    updated.config.update.add(key="data", value_json='{"train_batch_size": 16}')
+    offline.wandb_file(folder, updated.SerializeToString(), *records)
+    runs = [
+        SEPARATOR.join(
+            [(folder / "run-dddd4444.wandb").read_bytes(), stdout[0], config, b'{"args": ["a=1"]}']
+        )
+    ]
+    runs.append(SEPARATOR.join([offline.HEADER, stdout[0], hostile["config.yaml"]]))
+    texts = [*metrics, console, *stdout, *state, *exports, *events]
+    return {
+        "jsonl": metrics,
+        "verl-console": [console, hostile["train.log"]],
+        "stdout-dicts": [*stdout, hostile["stdout.txt"]],
+        "trainer-state": state,
+        "wandb-csv": exports,
+        "tensorboard": events,
+        "wandb-offline": runs,
+        "mlflow": [
+            SEPARATOR.join([b"run_name: 'a'\nlifecycle_stage: active\n", b"a", b"16", b"1 0.5 1\n2 0.5 2\n"])
+        ],
+        "config": [
+            config,
+            hostile["config.yaml"],
+            b"a: &a [1, *a]\nb: ${a}\n",
+            b'[data]\nn = 8\n"a.b" = [1]\n',
+        ],
+        "read": [text + SEPARATOR + config for text in texts],
+    }[reader]
+
+
+def dictionary(path: Path) -> Path:
+    """Words that the forms are made of, in libFuzzer's syntax."""
+    words = (
+        "step:|step:1 - |np.float64(|tensor(|, device='cuda:0')|'loss': |'reward': |'epoch': |{'|nan|NaN|"
+        '"step": |"data": {|"log_history": [|"global_step": |critic/score/mean|val-core/a/acc/mean@8|Step |'
+        "1e999|-Infinity|!!python/object/apply:|&a |*a|${a}|_step|_runtime|run_name,metric,step,value| - |"
+        "__MIN|100%|##| 1/2 [|Initial validation metrics: {|(TaskRunner pid=1) |GRPOConfig(|,\n|\r|\x1b[36m"
+    )
+    escaped = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in words.split("|"))
+    path.write_text("".join(f'"{word}"\n' for word in escaped if word))
+    return path
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] not in READERS:
+        print("\n".join(READERS))
+        sys.exit(len(sys.argv) > 1)
+    reader = sys.argv.pop(1)
+    kept = KEPT / reader
+    corpus = kept / "corpus"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if not corpus.is_dir():
+            corpus.mkdir(parents=True)
+            for number, content in enumerate(seeds(reader, folder)):
+                (corpus / f"seed-{number}").write_bytes(content)
+        believe_checksums()
+        warnings.simplefilter("error")  # it would stand between the user's results
+        read = READERS[reader]
+
+        def attempt(content: bytes) -> None:
+            run = folder / "run"
+            shutil.rmtree(run, ignore_errors=True)
+            run.mkdir()
+            began = time.process_time()
+            try:
+                read(run, content)
+            except InputError as error:
+                said = str(error)
+            else:
+                said = "no error"
+            assert said
+            took = time.process_time() - began
+            assert took < SECONDS, f"{took:.1f} s for {len(content):,} bytes"
+
+        def one(content: bytes) -> None:
+            attempt(content)
+            if zlib.crc32(content) % ONE_IN == 0:
+                parts = content.split(SEPARATOR)
+                size = LARGE // len(parts)
+                attempt(SEPARATOR.join((part * (size // max(len(part), 1) + 1))[:size] for part in parts))
+
+        options = [
+            f"-rss_limit_mb={MEGABYTES}",
+            f"-timeout={10 * SECONDS}",  # seconds of the wall: the machine may be busy
+            "-max_len=65536",
+            f"-artifact_prefix={kept}/",
+            f"-dict={dictionary(kept / 'words')}",
+            "-print_final_stats=1",
+        ]
+        given = sys.argv[1:]
+        again = any(not word.startswith("-") for word in given)
+        atheris.Setup([sys.argv[0], *options, *given, *([] if again else [str(corpus)])], one)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
