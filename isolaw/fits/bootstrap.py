@@ -33,7 +33,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.curves import fit_curves
+from isolaw.fits.curves import Curves, fit_curves
 from isolaw.fits.select import Configuration, Floats
 from isolaw.fits.surface import hat
 
@@ -130,7 +130,7 @@ def _single(configurations: list[Configuration], family: str) -> Effects:
     ]
     own = []
     for i, c in enumerate(configurations):
-        at = np.array([curve(c.checkpoints)[0] for curve in curves])
+        at = np.array([_at(curve, c) for curve in curves])
         at[i] = c.mean
         own.append((c.log_checkpoints, at[i] - projection[i] @ at))
     return Effects(nothing, own, (0, freedom), "lack of fit")
@@ -224,12 +224,17 @@ def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator)
     """The residuals about the fitted curve, in circular blocks of about P^(1/3) checkpoints."""
     size = c.mean.size
     curve = fit_curves(c.checkpoints, c.mean[None], np.ones((1, size)), family)
-    fitted = curve(c.checkpoints)[0]
+    fitted = _at(curve, c)
     residuals = (c.mean - fitted) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
     length = max(1, round(size ** (1 / 3)))
     starts = rng.integers(0, size, (draws, -(-size // length)))
     index = (starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, :size] % size
     return np.asarray(fitted - c.mean + residuals[index])
+
+
+def _at(curve: Curves, c: Configuration) -> Floats:
+    """A curve at the checkpoints of ``c``; a power law, which has no reward at C = 0, where that is put."""
+    return curve(np.exp(c.log_checkpoints) if curve.family == "power" else c.checkpoints)[0]
 
 
 def indices(c: Configuration) -> NDArray[np.int64]:

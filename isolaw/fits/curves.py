@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LEAST_POINTS = 5
 _RISE_SEEN = 0.5
+_NO_ERROR = 1e-300  # a power law without any error has E at its logarithm: finite, so that it can be saved
 
 
 def _time_axis(compute: Floats) -> Axis:
@@ -95,8 +96,7 @@ class Curves:
     def parameters(self) -> dict[str, Floats]:
         """Return each parameter's values, (D,), by name."""
         if self.family == "power":
-            with np.errstate(divide="ignore"):
-                return {"E": np.log(self.slope), "K": self.shape[:, 0]}
+            return {"E": np.log(np.maximum(self.slope, _NO_ERROR)), "K": self.shape[:, 0]}
         shape = {n: np.exp(self.shape[:, i]) for i, n in enumerate(FAMILIES[self.family].parameters[2:])}
         return {"R0": self.low, "A": self.low + self.slope, **shape}
 

@@ -219,7 +219,7 @@ def crossovers(configurations: list[Configuration], curves: list[Curves], first:
             shared = (low, high) if high > low else None
             draws = _overtaken(compute, lead, low, high) if shared else np.full(len(lead), np.nan)
             either = min(spans[i][0], spans[j][0]), max(spans[i][1], spans[j][1])
-            beyond = float(_overtaken(compute, lead[:1], *either)[0])
+            beyond = float(_overtaken(compute, lead[:1], *either)[0]) if either[1] > either[0] else np.nan
             out.append(Crossover(int(a), int(levels[j]), shared, draws, beyond))
     return out
 
