@@ -58,7 +58,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="isolaw", standalone_mode=False)
     except click.ClickException as error:
-        error.message = shown(error.message)
+        error.message = shown(error.message)  # type: ignore[misc]  # it may hold a name of a file
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):

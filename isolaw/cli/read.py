@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import textwrap
@@ -200,15 +201,18 @@ def _check_table(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path}: is a directory; accepted: a file's name, as {path / 'points.parquet'}")
     if path.exists():
-        with path.open("rb") as file:
-            head = file.read(4)
+        head = b""
+        if path.is_file():  # opening a pipe would wait
+            with path.open("rb") as file:
+                head = file.read(4)
         if head != b"PAR1" or not is_ours(path, head):
             raise DataError(f"{path}: exists and is not a table of runs; nothing was written over")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise DataError(f"{path}: nothing can be written in {above}")
 
 
 def _write_table(reading: Reading, path: Path) -> None:
-    import os
-
     from isolaw.errors import DataError
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

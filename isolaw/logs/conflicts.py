@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from isolaw.logs.logged import LoggedRun
 
 _SHOWN = 12
+_MOST_ALIKE = 50  # runs that one is compared with; more of one identity are refused whatever they hold
 # A console prints some digits, TensorBoard keeps 32 bits, the others all.
 _EXACTNESS = {"printed dictionaries": 0, "veRL console": 1, "TensorBoard events": 2}
 _BASE_BATCH = 1024
@@ -81,15 +82,18 @@ def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
 
 def without_found_copies(runs: list[LoggedRun], searched: Collection[str]) -> list[LoggedRun]:
     """One run may lie in a directory twice, as a console and as event files: the fuller one is kept."""
-    kept: list[LoggedRun] = []
+    kept: dict[tuple[Any, ...], list[LoggedRun]] = {}
+    left_out = set()
     for run in sorted(runs, key=lambda r: -_points(r)):
+        alike = kept.setdefault(run.identity, [])
         if set(run.sources) <= set(searched):
-            twin = next((k for k in kept if k.identity == run.identity and _copy(k.curves, run.curves)), None)
+            twin = next((own for own in alike[:_MOST_ALIKE] if _copy(own.curves, run.curves)), None)
             if twin:
                 twin.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
+                left_out.add(run.name)
                 continue
-        kept.append(run)
-    return [run for run in runs if run in kept]
+        alike.append(run)
+    return [run for run in runs if run.name not in left_out]
 
 
 def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
@@ -103,18 +107,23 @@ def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
         b, n, seed = (
             first.facts[name].value for name in ("problems_per_batch", "rollouts_per_problem", "seed")
         )
-        names = " and ".join(run.name for run in (first, *others))
+        among = [run.name for run in (first, *others)]
+        names = " and ".join(among[:_SHOWN]) + (
+            f" and {len(among) - _SHOWN:,} more" if len(among) > _SHOWN else ""
+        )
         same = [run for run in others if _copy(first.curves, run.curves) or _copy(run.curves, first.curves)]
         said = (
             f"{names}: {len(others) + 1} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed})"
         )
         if same:
-            where = ", ".join(source for run in same for source in run.sources)
+            sources = [source for run in same for source in run.sources]
+            where = ", ".join(sources[:_SHOWN]) + (", …" if len(sources) > _SHOWN else "")
             said += f". Their values are identical: the same run twice? Leave out {where}"
         if len(same) < len(others):
             new = [run for run in others if run not in same]
-            globs = [only(run.name, [own.name for own in runs]) for run in new]
+            globs = [only(run.name, [own.name for own in runs]) for run in new[:_SHOWN]]
             add = " ".join(option(glob, "seed", seed + i) for i, glob in enumerate(globs, 1))
+            add += " …" if len(new) > _SHOWN else ""
             said += f". If they are repetitions: {add}"
             said += f"; if they differ in what no log says: {option(globs[0], '<name>', '<value>')}"
             said += "; if one continues the other: --group-by directory, or a key of the configuration"

@@ -101,7 +101,7 @@ def only(run: str, among: Iterable[str] = ()) -> str:
     """
     end = PurePath(run).name
     others = [other for other in among if other != run]
-    if others and end and all(end not in (other, PurePath(other).name) for other in others):
+    if others and end and not any(other == end or other.endswith(f"/{end}") for other in others):
         run = end
     return escape(run).replace(":", "?").replace("=", "?")
 

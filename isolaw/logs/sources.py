@@ -105,6 +105,8 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def _expanded(source: str | Path) -> list[Path]:
+    if not str(source).strip():  # as of a variable that is not set; as a path it would be this directory
+        raise DataError(f"a source is {str(source)!r}; accepted: a file, a directory, a glob")
     if os.path.lexists(source) or not glob.has_magic(str(source)):
         return [Path(source)]
     found = sorted(glob.glob(str(source), recursive=True), key=natural)

@@ -63,6 +63,16 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
         yield number + 1, rest
 
 
+def is_text(head: bytes) -> bool:
+    """Return whether a file's first bytes may be a console's: weights and archives are not searched through.
+
+    >>> is_text("τ = 0.5".encode()), is_text(b"\\0" * 99 + b"step:1"), is_text(bytes(range(256)))
+    (True, True, False)
+    """
+    text = head.replace(b"\0", b"")
+    return text.decode("utf-8", errors="replace").count("\ufffd") <= len(text) / 20
+
+
 def clean(line: bytes) -> str:
     r"""Return a line as text: NUL and control bytes, escape sequences and what cannot be decoded removed.
 

@@ -28,7 +28,7 @@ from isolaw.logs.containers.base import Container
 from isolaw.logs.containers.printed_arguments import PrintedArguments
 from isolaw.logs.containers.python_dict import parse
 from isolaw.logs.raw import RawLog, number
-from isolaw.logs.text import clean, lines, unprefixed
+from isolaw.logs.text import clean, is_text, lines, unprefixed
 
 _LOOKED_AT = 1 << 22  # bytes: what is printed before the first metrics may be long
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
@@ -49,7 +49,7 @@ def is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file holds metrics as Python dictionaries, in its first 4 MB."""
     if _holds_metrics(head):
         return True
-    if len(head) < 65_536 or b"\0\0\0\0" in head:
+    if len(head) < 65_536 or b"\0\0\0\0" in head or not is_text(head):
         return False
     try:
         with path.open("rb") as file:

@@ -19,7 +19,7 @@ from isolaw.logs.containers.base import Container
 from isolaw.logs.containers.step_lines import continued, record, steps
 from isolaw.logs.printed import Printed
 from isolaw.logs.raw import RawLog
-from isolaw.logs.text import clean, lines, unprefixed
+from isolaw.logs.text import clean, is_text, lines, unprefixed
 
 _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,60})")
 _INITIAL = "Initial validation metrics: {"
@@ -44,7 +44,7 @@ _GENERIC = {
 
 def is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file has a line of veRL's with a step's metrics."""
-    if head.count(b"\0") > len(head) / 2 or _is_json(head):
+    if head.count(b"\0") > len(head) / 2 or _is_json(head) or not is_text(head):
         return False
     if any(_has_step(line) for line in head.replace(b"\r", b"\n").split(b"\n")):
         return True

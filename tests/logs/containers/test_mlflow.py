@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import DataError
@@ -195,3 +197,17 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     assert table(log) == {"reward": {1: 0.5}}
     with pytest.raises(DataError, match="gone: not a run"):
         list(CONTAINER.read(tmp_path / "gone"))
+
+
+POINT = st.from_regex(rb"[0-9]{1,13} [0-9.eE+-]{1,9} [0-9-]{1,9}\n?")
+
+
+@given(st.lists(st.binary(max_size=60) | POINT, max_size=9))
+def test_any_bytes_are_survived(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+    run = tmp_path_factory.mktemp("run")
+    content = b"".join(lines)
+    for name in ("meta.yaml", "metrics/critic/score/mean", "params/a.b", "tags/mlflow.runName"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_bytes(content)
+    for log in CONTAINER.read(run):
+        assert all(math.isfinite(value) for own in log.series.values() for value in own.value)

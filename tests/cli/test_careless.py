@@ -1,0 +1,194 @@
+"""``isolaw read`` on what is no log, and with options that cannot be: one message, nothing written over."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Call = Callable[..., tuple[int, str, str]]
+Tree = Callable[[Path], dict[str, bytes | None]]
+
+
+def log(folder: Path, n: int = 8) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"step": s, "data": {"critic/score/mean": 0.5 + s / 100}} for s in range(1, 5)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {"data": {"train_batch_size": 32}, "actor_rollout_ref": {"rollout": {"n": n}}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def refused(result: tuple[int, str, str], *words: str) -> None:
+    code, _, err = result
+    assert code == 2
+    assert err.count("isolaw: ") == 1
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize("command", ["read", "fit"])
+def test_nothing_to_read(isolaw: Call, tmp_path: Path, command: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    refused(isolaw(command, folder), "no log in it", "0 files looked at", "Accepted: ")
+    (folder / "notes.txt").write_text("my notes")
+    refused(isolaw(command, folder), "1 file looked at")
+    refused(isolaw(command, folder / "notes.txt"), "notes.txt", "no log of a known form")
+    refused(isolaw(command, folder / "gone"), "gone: No such file")
+    refused(isolaw(command, f"{folder}/*.jsonl"), "no file matches")
+    refused(isolaw(command, ""), "a source is ''")
+
+
+def test_devices_are_refused(isolaw: Call) -> None:
+    for path in ("/dev/zero", "/dev/null"):
+        for more in ((), ("--format", "jsonl")):
+            refused(isolaw("read", path, *more), f"{path}: a device")
+
+
+def test_what_a_directory_may_hold(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log(tmp_path / "run")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "round").symlink_to(tmp_path)
+    (tmp_path / "self").symlink_to("self")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    (tmp_path / "again").symlink_to(tmp_path / "run")
+    here = Path.cwd()
+    os.chdir(tmp_path)
+    for _ in range(1100):  # a path longer than any that can be opened, and than recursion goes
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(here)
+    code, out, _ = isolaw("read", tmp_path)
+    assert code == 0
+    assert "1 run: B_p = 32; n = 8" in out
+    refused(isolaw("read", tmp_path / "self"), "symbolic links")
+    for _ in range(1100):  # what removes the directory afterwards recurses
+        if not (tmp_path / "d").exists():
+            break
+        os.rename(tmp_path / "d", tmp_path / "e")
+        if (tmp_path / "e" / "d").exists():
+            os.rename(tmp_path / "e" / "d", tmp_path / "d")
+        os.rmdir(tmp_path / "e")
+
+
+def test_weights_are_not_searched_through(isolaw: Call, tmp_path: Path) -> None:
+    log(tmp_path)
+    for i in range(4):
+        (tmp_path / f"model-{i}.safetensors").write_bytes(os.urandom(1 << 24))
+    began = time.process_time()
+    assert isolaw("read", tmp_path)[0] == 0
+    assert time.process_time() - began < 1.5
+
+
+def test_what_cannot_be_opened(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log(tmp_path / "a")
+    closed = log(tmp_path / "b") / "metrics.jsonl"
+    real = Path.open
+
+    def opened(self: Path, *args: Any, **more: Any) -> Any:
+        if self == closed:
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(Path, "open", opened)
+    refused(isolaw("read", closed), f"{closed}: Permission denied")
+    code, out, err = isolaw("read", tmp_path)
+    assert code == 0
+    assert "1 run" in out
+    assert f"not read: {closed}: Permission denied" in err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("n=",), ("=3",), ("n=0",), ("n=1e3",), ("n=" + "9" * 5000,), ("percent=maybe",), ("step=3",),
+     ("[:n=3",), ("B=100",), ("n=8", "B_p=32", "B=100"), ("framework=x",)],
+)  # fmt: skip
+def test_settings_that_cannot_be(isolaw: Call, tmp_path: Path, tree: Tree, settings: tuple[str, ...]) -> None:
+    log(tmp_path / "run")
+    before = tree(tmp_path)
+    given = [word for own in settings for word in ("--set", own)]
+    refused(isolaw("read", tmp_path, *given, "-o", tmp_path / "out.parquet"), "--set")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("format", ["mlflow", "wandb-offline", "tensorboard", "trainer-state", "wandb-csv",
+                                    "verl-console", "stdout-dicts"])  # fmt: skip
+def test_another_format_than_it_has(isolaw: Call, tmp_path: Path, format: str) -> None:
+    path = log(tmp_path) / "metrics.jsonl"
+    refused(isolaw("read", path, "--format", format), str(path))
+
+
+@pytest.mark.parametrize("content", [b"[columns", b"\xff\xfe", b"\0", b"a=" + b"[" * 100_000,
+                                     b"[nope]\nx=1\n", b"[columns]\nstep=1\n", b'[metrics]\n"avg@1"="gone"\n',
+                                     b'[derive]\ncompute="__import__(\'os\').abort()"\n'])  # fmt: skip
+def test_a_broken_mapping(isolaw: Call, tmp_path: Path, content: bytes) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("step,acc\n1,0.5\n")
+    mapping = tmp_path / "m.toml"
+    mapping.write_bytes(content)
+    refused(isolaw("read", table, "--mapping", mapping))
+
+
+def test_drafting_goes_alone(isolaw: Call, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("step,acc\n1,0.5\n")
+    for more in (("-o", tmp_path / "o.parquet"), ("--json",)):
+        code, _, err = isolaw("read", table, "--write-mapping", tmp_path / "m.toml", *more)
+        assert code == 2
+        assert "--write-mapping drafts a mapping" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_where_nothing_can_be_written(isolaw: Call, tmp_path: Path) -> None:
+    run = log(tmp_path / "run")
+    other = tmp_path / "mine.txt"
+    other.write_text("mine")
+    (tmp_path / "link").symlink_to(other)
+    os.mkfifo(tmp_path / "pipe")
+    for out in (other, tmp_path / "link", tmp_path / "pipe", run / "metrics.jsonl", "/dev/null"):
+        refused(isolaw("read", run, "-o", out), "nothing was written over")
+    refused(isolaw("read", run, "-o", other / "x.parquet"), "nothing can be written")
+    assert other.read_text() == "mine"
+
+
+def test_many_runs_of_one_identity(isolaw: Call, tmp_path: Path) -> None:
+    for i in range(120):
+        log(tmp_path / f"run{i}")
+        rows = [{"step": s, "data": {"critic/score/mean": i + s / 10}} for s in range(1, 5)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"run{i}" / "metrics.jsonl").write_text(text)
+    result = isolaw("read", tmp_path)
+    refused(result, "and 108 more: 120 runs of one configuration and seed")
+    assert len(result[2]) < 5_000
+
+
+def test_a_log_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from isolaw.errors import DataError
+    from isolaw.logs import read as reading
+
+    path = log(tmp_path / "run") / "metrics.jsonl"
+    found = reading.search
+
+    def then(change: Callable[[], object]) -> None:
+        def search(*args: Any) -> Any:
+            out = found(*args)
+            change()
+            return out
+
+        monkeypatch.setattr(reading, "search", search)
+
+    row = json.dumps({"step": 9, "data": {"critic/score/mean": 0.9}})
+    then(lambda: path.open("a").write(row[:20]))
+    (run,) = reading.survey([tmp_path]).accounts
+    assert run.left_out["torn last line"] == 1
+    for change in (path.unlink, lambda: path.write_text("")):
+        log(tmp_path / "run")
+        then(change)
+        with pytest.raises(DataError, match=r"metrics.jsonl"):
+            reading.survey([tmp_path])
