@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import constants, note, print_json
+from isolaw.cli.common import announce_compilation, constants, note, print_json
 from isolaw.cli.read import read_sources, source_options
 
 
@@ -39,6 +39,7 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
     from isolaw.report import words
 
     reading = read_sources(sources, options["metric"], options)
+    announce_compilation()
     for text in reading.notes:
         note(f"note: {text}")
     fixed = constants(options["fixed"], "--fixed")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -62,3 +64,12 @@ def print_json(value: Any) -> None:
 def note(text: str) -> None:
     """Print a note to standard error."""
     click.echo(shown(text), err=True)
+
+
+def announce_compilation() -> None:
+    """Say that the first fit after an installation compiles its kernel, which takes a while."""
+    from isolaw import fits
+
+    cache = Path(fits.__path__[0]) / "__pycache__"
+    if os.access(cache, os.W_OK) and not any(cache.glob("kernel.solve-*.nbi")):
+        note("note: compiling the solver, once after an installation: about ten seconds")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from isolaw.cli.common import constants, note, pairs, print_json, shown
+from isolaw.cli.common import announce_compilation, constants, note, pairs, print_json, shown
 from isolaw.cli.read import read_sources, source_options
 
 # Options that read logs or fit curves; ready-made points have none.
@@ -134,6 +134,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
         raise click.UsageError(f"--figures {options['figures']}: not a directory's name")
     reading = read_sources(sources, options["metric"], options)
+    announce_compilation()
     runs = reading.runs
     for text in reading.notes:
         note(f"note: {text}")
