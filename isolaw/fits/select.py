@@ -179,7 +179,7 @@ def select(
         held[axis] = _most_n(table, axis, warnings)
         table = table[table[axis] == held[axis]]
     _refuse_mixtures(table)
-    configurations = configurations_of(points, table, warnings)
+    configurations = configurations_of(points, table, warnings, x)
     _refuse_too_few(configurations, setting, warnings)
     seen, size = _epochs(configurations, table)
     kept = {(c.problems_per_batch, c.rollouts_per_problem) for c in configurations}
@@ -252,7 +252,9 @@ def _refuse_mixtures(table: pd.DataFrame) -> None:
             )
 
 
-def configurations_of(points: pd.DataFrame, table: pd.DataFrame, warnings: list[str]) -> list[Configuration]:
+def configurations_of(
+    points: pd.DataFrame, table: pd.DataFrame, warnings: list[str], x: X = "compute"
+) -> list[Configuration]:
     """Return one `Configuration` for each (B_p, n) of ``table`` (a row per run); say what was left out."""
     out = []
     by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
@@ -260,6 +262,10 @@ def configurations_of(points: pd.DataFrame, table: pd.DataFrame, warnings: list[
         members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", warnings)
         curves = [by_run[run_id] for run_id in members.index]
         sizes = [len(curve) for curve in curves]
+        cost = float(b * n)  # whatever the steps are called
+        if x != "compute":
+            spent, steps = (sum(c[name].iloc[-1] for c in curves) for name in ("compute", "step"))
+            cost = float(spent / max(steps, 1))
         configuration = Configuration(
             int(b),
             int(n),
@@ -267,7 +273,7 @@ def configurations_of(points: pd.DataFrame, table: pd.DataFrame, warnings: list[
             np.concatenate([c["value"].to_numpy(np.float64) for c in curves]),
             np.repeat(np.arange(len(curves)), sizes),
             tuple(int(seed) for seed in members["seed"]),
-            float(np.mean([c["compute"].iloc[-1] / max(c["step"].iloc[-1], 1) for c in curves])),
+            cost,
         )
         if configuration.checkpoints.size < LEAST_CHECKPOINTS:
             warnings.append(

@@ -447,6 +447,7 @@ def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
     for keep in (~died | (table["step"] == 0), ~died | (table["compute"] <= 2e5), ~died):
         law = outcome(Runs(table[keep]), method=method, bootstrap=60)
         assert law is not None
+        assert [g["step_cost"] for g in law.document["grid"]] == [32 * n for n in LEVELS]
         assert [g["runs"] for g in law.document["grid"]][1] in (2, 3)
 
 
