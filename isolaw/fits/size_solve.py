@@ -90,7 +90,8 @@ class SizeProblem:
     def curve(self, fits: SizeFits) -> Floats:
         """Return the fitted L at the checkpoints, (D, P)."""
         log_x = self.z + self.centre[self.of]
-        return 10.0 ** (fits.E[:, self.of] - fits.K[:, self.of] * log_x)
+        # A wild draw may lie anywhere; its L must only stay finite.
+        return 10.0 ** np.clip(fits.E[:, self.of] - fits.K[:, self.of] * log_x, -100.0, 100.0)
 
     def bend(self, y: Floats, fits: SizeFits) -> Floats:
         """Return by which share K changes in a decade of X, were that allowed, the same for all sizes; (D,).
