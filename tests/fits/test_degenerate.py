@@ -517,17 +517,18 @@ def tables(draw: st.DrawFn, setting: str) -> pd.DataFrame:
     st.sampled_from(METHODS),
     st.sampled_from(["auto", "exp", "hill", "power"]),
     st.sampled_from(["auto", "off"]),
+    st.sampled_from([0, 8, 60]),
     st.floats(1, 8),
 )
 def test_whatever_the_runs(
-    data: st.DataObject, setting: Any, method: Any, curve: str, records: Any, budget: float
+    data: st.DataObject, setting: Any, method: Any, curve: str, records: Any, draws: int, budget: float
 ) -> None:
     """A law that holds what every law holds, or an error of ours that says something."""
     table = data.draw(tables(setting))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         law, said = fitted(
-            Runs(table), setting=setting, method=method, curve=curve, records=records, bootstrap=8
+            Runs(table), setting=setting, method=method, curve=curve, records=records, bootstrap=draws
         )
         if law is None:
             assert len(said) > 20

@@ -186,3 +186,60 @@ def test_epochs(synthetic: Make) -> None:
 def test_training_problems_that_are_no_number_of_problems(synthetic: Make, value: Any) -> None:
     with pytest.raises(DataError, match="n_train_problems"):
         chosen(synthetic([(32, n) for n in N], attributes={"n_train_problems": value}))
+
+
+# Budgets in tokens and seconds
+
+
+def in_tokens(synthetic: Make, rate: Callable[[int], float] = lambda seed: 100.0 + seed) -> pd.DataFrame:
+    """Each run spends tokens at a pace of its own."""
+    table = synthetic([(32, n) for n in N]).to_pandas()
+    spent = table["compute"] * table["seed"].map(rate)
+    return table.assign(tokens=spent.round().astype("int64"), wall_s=spent / 1e4)
+
+
+@pytest.mark.parametrize("x", ["tokens", "wall_s"])
+def test_another_unit_of_compute(synthetic: Make, x: Any) -> None:
+    table = in_tokens(synthetic)
+    selection = select(Runs(table), "avg@4", "validation", "fixed-bp", x=x)
+    for c in selection.configurations:
+        own = table[table["rollouts_per_problem"] == c.rollouts_per_problem]
+        assert sorted(c.compute) == sorted(own[x])
+        assert c.checkpoints[0] == 0
+        ends = own.sort_values("step").groupby("run_id").last()
+        assert c.step_cost == pytest.approx(ends[x].sum() / ends["step"].sum())
+    rollouts = select(Runs(table), "avg@4", "validation", "fixed-bp")
+    assert [c.step_cost for c in rollouts.configurations] == [32.0 * n for n in N]
+
+
+def test_step_zero_costs_nothing(synthetic: Make) -> None:
+    table = in_tokens(synthetic).astype({"tokens": "Int64"})
+    table.loc[table["step"] == 0, "tokens"] = pd.NA
+    selection = select(Runs(table), "avg@4", "validation", "fixed-bp", x="tokens")
+    assert all(c.checkpoints[0] == 0 for c in selection.configurations)
+
+
+def test_what_was_not_recorded_is_named(synthetic: Make) -> None:
+    table = in_tokens(synthetic).astype({"tokens": "Int64"})
+    missing = (table["run_id"] == "32x16s0") & (table["step"] > 100)
+    some = Runs(table.assign(tokens=table["tokens"].mask(missing)))
+    with pytest.raises(DataError, match="tokens was not recorded in run '32x16s0', step "):
+        select(some, "avg@4", "validation", "fixed-bp", x="tokens")
+    none = synthetic([(32, n) for n in N])
+    with pytest.raises(DataError, match="wall_s was not recorded"):
+        select(none, "avg@4", "validation", "fixed-bp", x="wall_s")
+
+
+def test_what_stands_still_is_named(synthetic: Make) -> None:
+    table = in_tokens(synthetic)
+    table["wall_s"] = table["wall_s"].clip(upper=5.0)
+    with pytest.raises(DataError, match=r"wall_s does not grow at step \d+ of run '32x"):
+        select(Runs(table), "avg@4", "validation", "fixed-bp", x="wall_s")
+
+
+def test_units_that_do_not_go_together(synthetic: Make) -> None:
+    runs = Runs(in_tokens(synthetic))
+    with pytest.raises(InputError, match="accepted: compute, tokens, wall_s"):
+        select(runs, "avg@4", "validation", "fixed-bp", x="dollars")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="in the setting fixed-b the law is in steps"):
+        select(runs, "avg@4", "validation", "fixed-b", x="tokens")
