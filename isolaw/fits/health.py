@@ -214,13 +214,6 @@ def _tail(good: dict[int, bool]) -> float | None:
     return min((float(b) for b in good if not bad or b > max(bad)), default=None)
 
 
-def unstable_problems_per_batch(
-    runs: Runs, metric: str = "avg@4", eval_set: str = "validation"
-) -> dict[int, str]:
-    """Return the B_p that are not stable, each with the reason."""
-    return smallest_stable_B_p(runs, metric, eval_set).reasons
-
-
 def differing(runs: Runs) -> list[str]:
     """Return in which facts, beside B_p, n and seed, the runs differ: in none if they are one recipe's."""
     table = runs.table().drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
