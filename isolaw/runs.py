@@ -1,7 +1,8 @@
 """`Runs`: the data model between backends, logs, fits and reports.
 
-One tidy table, a row per (run_id, step, eval_set, metric). A run is one trajectory of one
-configuration (B_p, n), seed, problem set and recipe, and serves every M up to its last step.
+One tidy table, a row per (run_id, step, eval_set, metric), and beside it, where they were recorded,
+the results of single problems. A run is one trajectory of one configuration (B_p, n), seed, problem set
+and recipe, and serves every M up to its last step.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ class Runs:
         where the table came from, for messages.
     notes
         what a reader assumed, in words, for the user to see.
+    problems
+        results of single problems, where they were recorded: a row per (run_id, step, eval_set,
+        problem_id) with how many of ``samples`` answers were ``correct``.
 
     Raises
     ------
@@ -78,8 +82,10 @@ class Runs:
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
         source: str = "",
         notes: tuple[str, ...] = (),
+        problems: pd.DataFrame | None = None,
     ) -> None:
         self.source = source
+        self.problems = problems
         self.notes = notes
         self.points = _validated(points, source)
         known = set(self.points["run_id"])
@@ -105,8 +111,12 @@ class Runs:
 
     def select(self, run_ids: Any) -> Runs:
         """Return only the runs in ``run_ids``."""
-        keep = self.points["run_id"].isin(list(run_ids))
-        return Runs(self.points[keep], self.attributes, self.source, self.notes)
+        keep = list(run_ids)
+        points = self.points[self.points["run_id"].isin(keep)]
+        problems = self.problems
+        if problems is not None:
+            problems = problems[problems["run_id"].isin(keep)]
+        return Runs(points, self.attributes, self.source, self.notes, problems)
 
     @classmethod
     def concat(cls, parts: Sequence[Runs]) -> Runs:
@@ -116,7 +126,9 @@ class Runs:
         points = pd.concat([part.points for part in parts], ignore_index=True)
         attributes = {run_id: own for part in parts for run_id, own in part.attributes.items()}
         source = " + ".join(part.source for part in parts)
-        return cls(points, attributes, source, tuple(note for part in parts for note in part.notes))
+        single = [part.problems for part in parts if part.problems is not None]
+        problems = pd.concat(single, ignore_index=True) if single else None
+        return cls(points, attributes, source, tuple(n for part in parts for n in part.notes), problems)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a copy of the table."""

@@ -68,28 +68,58 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+
+
 class Recipe(_Section):
-    """How an update is made from a batch. None means: the backend's own choice for the problem set.
+    """How an update is made from a batch. None means: the backend's or the algorithm's own choice.
+
+    A backend refuses what it cannot represent. Equations: `isolaw.backends.real.objective` for language
+    models, `isolaw.simulators` for the simulators (whose lr is their own η, not an optimiser's).
 
     ``lr_scaling`` says how the step follows the batch B = B_p · n: ``sqrt`` is lr · sqrt(B / 1024),
-    the paper's rule (arXiv 2603.12151, App. A); the three agree at B = 1,024. A simulator's lr is
-    its own η (see its module), not an optimiser's.
+    the paper's rule (arXiv 2603.12151, App. A); the three agree at B = 1,024.
     """
 
     algorithm: str = "grpo"
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
+    lr: Positive | None = None
     lr_scaling: Literal["sqrt", "linear", "constant"] = "sqrt"
+    warmup_steps: Index | None = None
+    weight_decay: Rate | None = None
+    max_grad_norm: Positive | None = None
+    # The advantage and which rollouts enter the gradient.
+    advantage: Literal["group_std", "batch_std", "centred", "leave_one_out", "none"] | None = None
+    gradient_rollouts: Count | None = None
+    zero_variance_filter: bool = False
+    dynamic_sampling: bool | None = None
+    no_positive_resampling: Share | None = None
+    replacement: bool = False
+    # The loss.
+    aggregation: Literal["token", "sequence", "prompt", "fixed_length"] | None = None
+    clip_low: Rate | None = None
+    clip_high: Rate | None = None
+    importance_sampling: Literal["none", "token", "sequence"] | None = None
+    importance_cap: Positive | None = None
     kl: Rate | None = None
-    entropy: Rate = 0.0
-    advantage: Literal["group_std", "centred", "batch_std"] = "group_std"
+    kl_estimator: Literal["k1", "k3"] | None = None
+    kl_in: Literal["loss", "reward"] | None = None
+    entropy: Rate | None = None
+    float32_head: bool = False
+    # Sampling.
+    staleness: Index = 0
+    temperature: Positive | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+    max_response_tokens: Count | None = None
+    overlong_buffer: Index | None = None
 
 
 class ProblemsSpec(_Section):
-    """The problem set that is trained on and the size of its parts."""
+    """The problem set that is trained on and the size of its parts (None: all there are)."""
 
     set: str = "easy"
-    n_train: Annotated[Count, Field(le=10_000_000)] = 2000
-    n_validation: Annotated[Count, Field(le=10_000_000)] = 1000
+    n_train: Annotated[Count, Field(le=10_000_000)] | None = None
+    n_validation: Annotated[Count, Field(le=10_000_000)] | None = None
 
 
 class EvaluationSpec(_Section):
@@ -110,12 +140,9 @@ class EvaluationSpec(_Section):
         "worst@4",
     )
     samples: Annotated[Count, Field(le=1_000_000)] = 4
-    sets: Annotated[
-        tuple[Literal["validation", "train"], ...],
-        BeforeValidator(_listed),
-        AfterValidator(_once),
-        Field(min_length=1),
-    ] = ("validation",)
+    sets: Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_once), Field(min_length=1)] = (
+        "validation",
+    )
     start: Count | None = None
     end: Count | None = None
     horizons: tuple[Count, ...] = ()

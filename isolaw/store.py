@@ -7,15 +7,18 @@
     DIR/lock                           held by the one engine that writes
     DIR/runs/<run_id>/spec.json
                       points.jsonl     one line per checkpoint
+                      problems.json    ids of the problems whose results the lines hold, if they do
                       state/<step>/    what continues the run from there
                       DONE             how far it got, or
                       FAILED.json      why it stopped
     DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
+    DIR/problems.parquet               results of single problems, where a backend records them
 
-A checkpoint is one appended line. At most once a second, and at a run's end, the lines are synced
-and the state is published under a temporary name, synced and renamed. On resume, lines beyond the
-last published state are cut and a torn last line is dropped, so at most the last second is lost and
-nothing is counted twice. No pickles.
+A checkpoint is one appended line. At most once a second, with at most a tenth of the time spent on it,
+and at a run's end, the lines are synced and the state is published under a temporary name, synced and
+renamed. On resume, lines beyond the last published state are cut and a torn last line is dropped, so at
+most the last second (or ten times what a state takes to write) is lost and nothing is counted twice. No
+pickles.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from isolaw.runs import Runs
 from isolaw.spec import RunSpec, SweepSpec, canonical_json
 
 PUBLISH_EVERY_S = 1.0
+PUBLISHING_SHARE = 0.1
 FORMAT = "isolaw.sweep/1"
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 
@@ -56,7 +60,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _leftovers(folder: Path) -> list[Path]:
     """Temporary files of a writer that was killed."""
-    return [*folder.glob(".sweep.*.tmp"), *folder.glob(".points.*.tmp")]
+    return [path for name in ("sweep", "points", "problems") for path in folder.glob(f".{name}.*.tmp")]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -169,6 +173,7 @@ class SweepStore:
     def collect(self) -> Runs:
         """Return all recorded checkpoints, also those of unfinished runs."""
         records: list[dict[str, Any]] = []
+        problems: list[pd.DataFrame] = []
         attributes = {}
         unfinished = 0
         for run_id in self.run_ids():
@@ -177,19 +182,30 @@ class SweepStore:
             lines = run.lines()
             if lines:
                 records += _records(run_id, spec, lines)
+                problems += _problem_results(run_id, lines, run.problem_ids())
                 attributes[run_id] = attributes_of(spec)
                 unfinished += run.done_compute() // spec.batch_rollouts < spec.steps
         if not records:
             raise StoreError(f"{self.directory}: no checkpoint has been recorded yet")
         notes = (f"{unfinished} of {len(attributes)} runs are not finished",) if unfinished else ()
-        return Runs(pd.DataFrame.from_records(records), attributes, str(self.directory), notes)
+        return Runs(
+            pd.DataFrame.from_records(records),
+            attributes,
+            str(self.directory),
+            notes,
+            pd.concat(problems, ignore_index=True) if problems else None,
+        )
 
     def publish(self, runs: Runs) -> Path:
-        """Write ``points.parquet``."""
+        """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
         path = self.directory / "points.parquet"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        runs.to_parquet(temporary)
-        temporary.replace(path)
+        tables = {path: runs.to_parquet}
+        if runs.problems is not None:
+            tables[self.directory / "problems.parquet"] = runs.problems.to_parquet
+        for target, write in tables.items():
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            write(temporary)
+            temporary.replace(target)
         return path
 
 
@@ -287,15 +303,30 @@ class RunStore:
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
         """Append each checkpoint, publish states at most once a second, and pass them on."""
         started = time.monotonic() - wall_s
-        published = time.monotonic()
+        published, took = time.monotonic(), 0.0
         with self.points.open("a", encoding="utf-8") as file:
             for checkpoint in checkpoints:
+                self._keep_problem_ids(checkpoint)
                 file.write(json.dumps(checkpoint.line(time.monotonic() - started), allow_nan=False) + "\n")
                 file.flush()
-                if checkpoint.final or time.monotonic() - published >= PUBLISH_EVERY_S:
+                now = time.monotonic()
+                if checkpoint.final or now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE):
                     self._publish(file, checkpoint)
                     published = time.monotonic()
+                    took = published - now
                 yield checkpoint
+
+    def problem_ids(self) -> dict[str, list[str]]:
+        """Return the ids of the problems of each evaluation set whose single results are recorded."""
+        path = self.folder / "problems.json"
+        return _read_json(path) if path.is_file() else {}
+
+    def _keep_problem_ids(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.counts:
+            known = self.problem_ids()
+            new = {c.eval_set: list(c.problem_ids) for c in checkpoint.counts if c.eval_set not in known}
+            if new:
+                write_atomically(self.folder / "problems.json", json.dumps({**known, **new}))
 
     def _publish(self, points: TextIO, checkpoint: Checkpoint) -> None:
         os.fsync(points.fileno())
@@ -342,11 +373,30 @@ def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[di
     return [{**run, **{k: line[k] for k in per_line}, **row} for line in lines for row in line["rows"]]
 
 
+def _problem_results(
+    run_id: str, lines: list[dict[str, Any]], ids: dict[str, list[str]]
+) -> list[pd.DataFrame]:
+    return [
+        pd.DataFrame(
+            {
+                "run_id": run_id,
+                "step": line["step"],
+                "eval_set": eval_set,
+                "problem_id": ids[eval_set],
+                "correct": counts["correct"],
+                "samples": counts["samples"],
+            }
+        )
+        for line in lines
+        for eval_set, counts in line.get("counts", {}).items()
+    ]
+
+
 def attributes_of(spec: RunSpec) -> dict[str, Any]:
     """Return what rides on a run beside its columns: backend, recipe, D."""
-    recipe = spec.recipe.model_dump(exclude={"algorithm"})
+    recipe = spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True)
     own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
-    if spec.backend != "replay":
+    if spec.backend != "replay" and spec.problems.n_train is not None:
         own["n_train_problems"] = spec.problems.n_train
     return own
 

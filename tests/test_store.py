@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from isolaw import backends, engine, store
-from isolaw.backends.base import RunContext
+from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
 from isolaw.errors import StoreError
 from isolaw.spec import RunSpec
 from isolaw.store import RunStore, SweepStore
@@ -50,6 +50,7 @@ def run(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSt
     run = RunStore(tmp_path / "run")
     run.create(spec)
     monkeypatch.setattr(store, "PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr(store, "PUBLISHING_SHARE", 1e9)
     checkpoints = go_on(run, spec)
     for _ in range(PUBLISHED):
         next(checkpoints)
@@ -291,3 +292,56 @@ def test_nothing_is_pickled(done: SweepStore) -> None:
         with np.load(path, allow_pickle=False) as arrays:
             assert all(arrays[name].dtype != object for name in arrays)
     assert json.loads((done.directory / "sweep.json").read_text())["format"] == "isolaw.sweep/1"
+
+
+def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp_path: Path) -> None:
+    sweep = SweepStore(tmp_path / "sweep")
+    run = sweep.run("a")
+    run.create(spec)
+    counts = [
+        Counts("validation", 4, ["x", "y"], [4, 0]),
+        Counts("aime24", 2, ["z"], [1]),
+    ]
+    row = Row("validation", "avg@4", 0.5)
+    made = [
+        Checkpoint(step, step * spec.batch_rollouts, [row], lambda folder: None, counts=counts)
+        for step in (0, 1)
+    ]
+    run.resume()
+    list(run.record(iter(made), 0.0))
+    problems = sweep.collect().problems
+    assert problems is not None
+    assert len(problems) == 6
+    first = problems[(problems["step"] == 1) & (problems["eval_set"] == "validation")]
+    assert first[["problem_id", "correct", "samples"]].to_numpy().tolist() == [["x", 4, 4], ["y", 0, 4]]
+    sweep.publish(sweep.collect())
+    written = pd.read_parquet(sweep.directory / "problems.parquet")
+    pd.testing.assert_frame_equal(written, problems, check_dtype=False)
+    selected = sweep.collect().select(["a"]).problems
+    assert selected is not None
+    assert len(selected) == 6
+
+
+def test_a_state_that_takes_long_to_write_is_written_seldom(
+    spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saving a large model takes at most a tenth of a run's time."""
+    clock = [0.0]
+    monkeypatch.setattr(store.time, "monotonic", lambda: clock[0])
+    run = RunStore(tmp_path / "run")
+    run.create(spec)
+    saved = []
+
+    def checkpoints() -> Iterator[Checkpoint]:
+        for step in range(200):
+            clock[0] += 1.0
+
+            def save(folder: Path, step: int = step) -> None:
+                clock[0] += 5.0
+                saved.append(step)
+
+            yield Checkpoint(step, step * spec.batch_rollouts, [], save, final=step == 199)
+
+    run.resume()
+    list(run.record(checkpoints(), 0.0))
+    assert saved == [0, 50, 100, 150, 199]

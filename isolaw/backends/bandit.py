@@ -30,6 +30,8 @@ from isolaw.spec import RunSpec
 _REFERENCE_BATCH = 1024
 _MOST_INDICES = 2**20  # of problems, drawn ahead at a time
 _ROLLOUTS, _EVALUATION = range(2)
+DEFAULT_TRAIN, DEFAULT_VALIDATION = 2000, 1000
+EVAL_SETS = ("validation", "train")
 
 
 class Options(BaseModel):
@@ -45,7 +47,7 @@ class Bandit:
     """`Backend` over the simulators."""
 
     name = "bandit"
-    version = 1
+    version = 2
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in lr and KL from the preset; keep only parameters that differ from it."""
@@ -58,10 +60,19 @@ class Bandit:
             update={
                 "lr": spec.recipe.lr if spec.recipe.lr is not None else parameters[f"lr_{kind}"],
                 "kl": spec.recipe.kl if spec.recipe.kl is not None else parameters[f"kl_{kind}"],
+                "entropy": spec.recipe.entropy or 0.0,
+                "advantage": spec.recipe.advantage or "group_std",
+            }
+        )
+        problems = spec.problems.model_copy(
+            update={
+                "n_train": spec.problems.n_train or DEFAULT_TRAIN,
+                "n_validation": spec.problems.n_validation or DEFAULT_VALIDATION,
             }
         )
         return spec.model_copy(
             update={
+                "problems": problems,
                 "recipe": recipe,
                 "backend_version": self.version,
                 "options": {"model": options.model, "preset": options.preset, "parameters": changed},
@@ -76,6 +87,8 @@ class Bandit:
         """Simulate, from the start or from ``ctx.state``."""
         parameters = _parameters(spec)
         p = spec.problems
+        assert p.n_train is not None
+        assert p.n_validation is not None
         problems = population(
             p.set, spec.seed, p.n_train, p.n_validation, parameters.s, parameters.m, parameters.r
         )
@@ -211,14 +224,27 @@ def _spec_problems(spec: RunSpec) -> list[Problem]:
         out.append(Problem("problems.set", found=problems.set, accepted=accepted))
     if recipe.algorithm != "grpo":
         out.append(Problem("recipe.algorithm", found=recipe.algorithm, accepted="grpo"))
-    if recipe.advantage != "group_std":
+    if recipe.advantage not in (None, "group_std"):
         out.append(Problem("recipe.advantage", found=recipe.advantage, accepted="group_std"))
     if recipe.entropy:
         out.append(Problem("recipe.entropy", found=recipe.entropy, accepted="0, there is no such term here"))
+    represented = {"algorithm", "lr", "lr_scaling", "kl", "entropy", "advantage"}
+    out += [
+        Problem(f"recipe.{key}", "the simulator has nothing of the kind", found=value)
+        for key, value in recipe.model_dump(exclude_defaults=True).items()
+        if key not in represented
+    ]
+    out += [
+        Problem(
+            "evaluation.sets", found=name, accepted=", ".join(EVAL_SETS), nearest=nearest(name, EVAL_SETS)
+        )
+        for name in spec.evaluation.sets
+        if name not in EVAL_SETS
+    ]
     if spec.rollouts_per_problem < 2:
         note = "a group of one rollout has no advantage"
         out.append(Problem("grid.rollouts_per_problem", note, found=1, accepted="at least 2"))
-    if spec.problems_per_batch > problems.n_train:
+    if spec.problems_per_batch > (problems.n_train or DEFAULT_TRAIN):
         out.append(
             Problem(
                 "grid.problems_per_batch",
@@ -258,7 +284,7 @@ def _evaluate(
 ) -> list[Row]:
     rows = []
     samples = spec.evaluation.samples
-    for index, eval_set in enumerate(("validation", "train")):
+    for index, eval_set in enumerate(EVAL_SETS):
         if eval_set not in spec.evaluation.sets:
             continue
         p = interference.success(state, problems, parameters, train=eval_set == "train")

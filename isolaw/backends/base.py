@@ -8,7 +8,7 @@ step of ``spec.schedule()``; whoever consumes it stores the rows and, when it wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """How many of ``samples`` answers to each problem of an evaluation set were correct."""
+
+    eval_set: str
+    samples: int
+    problem_ids: Sequence[str]
+    correct: Sequence[int]
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """What is known after ``step`` updates.
 
@@ -37,11 +47,13 @@ class Checkpoint:
     step, compute, tokens
         updates made, rollouts generated, tokens generated (None where there are none).
     rows
-        the measured values.
+        the measured values; none where a run only makes sure of what it has done.
     save
         writes all that `Backend.run` needs to continue from here into an empty folder.
     final
         True for the last checkpoint of the horizon.
+    counts
+        results of single problems, where the backend has them.
     """
 
     step: int
@@ -50,15 +62,18 @@ class Checkpoint:
     save: Callable[[Path], None] = field(repr=False, compare=False)
     tokens: int | None = None
     final: bool = False
+    counts: list[Counts] = field(default_factory=list)
 
     def line(self, wall_s: float) -> dict[str, Any]:
         """Return the checkpoint as one JSON-able line of ``points.jsonl``."""
+        counts = {c.eval_set: {"samples": c.samples, "correct": list(c.correct)} for c in self.counts}
         return {
             "step": self.step,
             "compute": self.compute,
             "tokens": self.tokens,
             "wall_s": round(wall_s, 6),
             "rows": [asdict(row) for row in self.rows],
+            **({"counts": counts} if counts else {}),
         }
 
 

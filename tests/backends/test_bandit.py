@@ -175,6 +175,8 @@ def check(**changes: Any) -> list[str]:
         ({"rollouts_per_problem": 1}, ["grid.rollouts_per_problem", "found 1", "at least 2"]),
         ({"recipe": {"entropy": 0.1}}, ["recipe.entropy", "found 0.1", "0"]),
         ({"recipe": {"advantage": "centred"}}, ["recipe.advantage", "found 'centred'", "group_std"]),
+        ({"recipe": {"staleness": 2}}, ["recipe.staleness", "found 2"]),
+        ({"evaluation": {"sets": ["test"]}}, ["evaluation.sets", "'test'", "validation"]),
         ({"recipe": {"algorithm": "ppo"}}, ["recipe.algorithm", "found 'ppo'", "grpo"]),
         ({"problems": {"set": "esay"}}, ["problems.set", "found 'esay'", "easy, hard"]),
         ({"evaluation": {"metrics": ["best@8"]}}, ["evaluation.metrics", "best@8", "k ≤ 4"]),

@@ -42,6 +42,7 @@ def test_stopped_after_any_checkpoint_it_ends_the_same(
     tmp_path: Path, planned: engine.Plan, tiny, same, monkeypatch: pytest.MonkeyPatch, publish_every_s: float
 ) -> None:
     monkeypatch.setattr(store, "PUBLISH_EVERY_S", publish_every_s)
+    monkeypatch.setattr(store, "PUBLISHING_SHARE", 1e9)
     for run, stop_after in zip(planned.runs, (1, 4, 7, 2), strict=True):
         events = base.execute(tmp_path, run.run_id)
         for _ in range(stop_after):
