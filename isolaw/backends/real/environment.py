@@ -1,0 +1,80 @@
+"""What must be set before torch is imported, and which device there is. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import sys
+
+# vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
+# slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
+_CPU = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "DS_ACCELERATOR": "cpu",
+}
+_ALWAYS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # In-process vLLM: weights are handed over without a copy through another process.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@functools.cache
+def gpus() -> int:
+    """Return how many NVIDIA GPUs this process may use, without importing torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def prepare() -> None:
+    """Set what torch, vLLM and DeepSpeed read at import; what the user has set stays."""
+    for name, value in {**_ALWAYS, **({} if gpus() else _CPU)}.items():
+        os.environ.setdefault(name, value)
+    if not gpus() and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+class single_process:
+    """While entered, the environment says nothing of torchrun: a library inside one rank starts alone."""
+
+    def __enter__(self) -> None:
+        names = [n for n in os.environ if n in _DISTRIBUTED or n.startswith("TORCHELASTIC")]
+        self.kept = {name: os.environ.pop(name) for name in names}
+
+    def __exit__(self, *error: object) -> None:
+        # vLLM sets its own; torch reads these only while a process group is being made.
+        for name in _DISTRIBUTED:
+            os.environ.pop(name, None)
+        os.environ.update(self.kept)
+
+
+def installed(name: str) -> bool:
+    """Return whether a package can be imported, without importing it."""
+    return importlib.util.find_spec(name) is not None
+
+
+def version(*distributions: str) -> str:
+    """Return the version of the first of these distributions that is installed, or ``""``."""
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
