@@ -1,0 +1,1 @@
+"""GRPO on language models: vLLM samples, DeepSpeed optimises."""
