@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
 # slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
@@ -51,18 +54,29 @@ def prepare() -> None:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-class single_process:
+@contextlib.contextmanager
+def single_process() -> Iterator[None]:
     """While entered, the environment says nothing of torchrun: a library inside one rank starts alone."""
-
-    def __enter__(self) -> None:
-        names = [n for n in os.environ if n in _DISTRIBUTED or n.startswith("TORCHELASTIC")]
-        self.kept = {name: os.environ.pop(name) for name in names}
-
-    def __exit__(self, *error: object) -> None:
-        # vLLM sets its own; torch reads these only while a process group is being made.
-        for name in _DISTRIBUTED:
+    names = [n for n in os.environ if n in _DISTRIBUTED or n.startswith("TORCHELASTIC")]
+    kept = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        for name in _DISTRIBUTED:  # the library's own
             os.environ.pop(name, None)
-        os.environ.update(self.kept)
+        os.environ.update(kept)
+
+
+def rendezvous() -> None:
+    """Make sure that torch finds a process group: torchrun's, or else one of this process alone."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.update(
+        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
 
 
 def installed(name: str) -> bool:
