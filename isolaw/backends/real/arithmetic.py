@@ -97,7 +97,9 @@ def write(
 def _parse(kind: str) -> tuple[str, int]:
     match = _KIND.fullmatch(kind)
     if match is None:
-        raise InputError(f"kind of arithmetic {kind!r}: accepted: add-D, sub-D, mul-D, sum-K, 1 to 6, as add-2")
+        raise InputError(
+            f"kind of arithmetic {kind!r}: accepted: add-D, sub-D, mul-D, sum-K, 1 to 6, as add-2"
+        )
     return match[1], int(match[2])
 
 

@@ -1,0 +1,60 @@
+"""Prompts as token ids, by the tokenizer of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from isolaw.backends.real.problems import ProblemSet, Question
+from isolaw.errors import DataError, Problem
+
+
+def encode(questions: Sequence[Question], tokenizer: Any) -> list[list[int]]:
+    """Return the token ids of each prompt, by a Hugging Face tokenizer.
+
+    Messages pass through the tokenizer's chat template, up to where the assistant's turn begins.
+
+    Raises
+    ------
+    DataError
+        messages, and the tokenizer has no chat template.
+    """
+    chats = [q for q in questions if not isinstance(q.prompt, str)]
+    if chats and not getattr(tokenizer, "chat_template", None):
+        raise DataError(
+            f"problem {chats[0].id!r}: its prompt is a list of messages, and the tokenizer of "
+            f"{tokenizer.name_or_path} has no chat template; accepted: prompts that are text"
+        )
+    texts = iter(tokenizer([q.prompt for q in questions if isinstance(q.prompt, str)] or [""]).input_ids)
+    return [
+        next(texts)
+        if isinstance(q.prompt, str)
+        else tokenizer.apply_chat_template(q.prompt, add_generation_prompt=True, return_dict=False)
+        for q in questions
+    ]
+
+
+def check_lengths(
+    problem_set: ProblemSet, tokenizer: Any, context: int, max_response_tokens: int
+) -> list[Problem]:
+    """Return a `Problem` for each part whose prompts leave no room for a response in the context."""
+    out = []
+    room = context - max_response_tokens
+    for part, questions in problem_set.parts.items():
+        try:
+            lengths = [len(ids) for ids in encode(questions, tokenizer)]
+        except DataError as error:
+            return [Problem(f"{problem_set.name}/{part}", str(error))]
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
+        if lengths[longest] > room:
+            number = sum(length > room for length in lengths)
+            many = f"{number} prompts are too long, the longest that of" if number > 1 else "too long:"
+            out.append(
+                Problem(
+                    f"{problem_set.name}/{part}",
+                    f"{many} problem {questions[longest].id!r}",
+                    found=f"{lengths[longest]} tokens",
+                    accepted=f"at most {room} ({context} of context − {max_response_tokens} of response)",
+                )
+            )
+    return out
