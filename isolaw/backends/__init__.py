@@ -8,24 +8,20 @@ from isolaw.backends.base import Backend
 from isolaw.errors import Problem, SpecError, nearest
 
 # Imported when used: each brings its own libraries.
-_MODULES = {"bandit": "isolaw.backends.bandit", "replay": "isolaw.backends.replay"}
+_MODULES = {
+    "bandit": "isolaw.backends.bandit",
+    "replay": "isolaw.backends.replay",
+    "real": "isolaw.backends.real",
+}
 NAMES = tuple(_MODULES)
 
 
 def get(name: str) -> Backend:
     """Return the backend called ``name``, or raise `SpecError` naming the ones there are."""
     if name not in _MODULES:
-        note = "GRPO on language models is not in this version" if name == "real" else ""
+        accepted = ", ".join(NAMES)
         raise SpecError(
-            [
-                Problem(
-                    "sweep.backend",
-                    note,
-                    found=name,
-                    accepted=", ".join(NAMES),
-                    nearest=nearest(name, NAMES) if name != "real" else "",
-                )
-            ]
+            [Problem("sweep.backend", found=name, accepted=accepted, nearest=nearest(name, NAMES))]
         )
     backend: Backend = importlib.import_module(_MODULES[name]).BACKEND
     return backend

@@ -54,6 +54,8 @@ class Checkpoint:
         True for the last checkpoint of the horizon.
     counts
         results of single problems, where the backend has them.
+    seconds
+        spent on each part of the run so far; kept in the line, not in the table of results.
     """
 
     step: int
@@ -63,6 +65,7 @@ class Checkpoint:
     tokens: int | None = None
     final: bool = False
     counts: list[Counts] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def line(self, wall_s: float) -> dict[str, Any]:
         """Return the checkpoint as one JSON-able line of ``points.jsonl``."""
@@ -74,6 +77,7 @@ class Checkpoint:
             "wall_s": round(wall_s, 6),
             "rows": [asdict(row) for row in self.rows],
             **({"counts": counts} if counts else {}),
+            **({"seconds": self.seconds} if self.seconds else {}),
         }
 
 

@@ -8,9 +8,10 @@ token, its log-probability under the distribution it was drawn from: softmax(log
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,6 +102,7 @@ class VLLMSampler:
         environment.prepare()
         from vllm import LLM
 
+        _guard_dispatcher()
         self.on_gpu = environment.gpus() > 0
         options: dict[str, Any] = {}
         if self.on_gpu:
@@ -184,6 +186,22 @@ class VLLMSampler:
         """Bring them back."""
         if self.on_gpu:
             self.llm.wake_up()
+
+
+def _guard_dispatcher() -> None:
+    """Let vLLM's search for kernels pass over objects of other libraries.
+
+    vLLM 0.32 on CPUs looks at ``vars(x)`` of everything in every module, and fails on llvmlite's (once numba
+    has been used), where that is no mapping.
+    """
+    with contextlib.suppress(ImportError):
+        from vllm.triton_utils import dispatcher
+
+        def safe(value: Any) -> Mapping[str, Any]:
+            found = vars(value)
+            return found if isinstance(found, Mapping) else {}
+
+        dispatcher.vars = safe
 
 
 def is_tied(model: str) -> bool:

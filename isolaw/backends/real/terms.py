@@ -14,7 +14,9 @@ from torch import Tensor
 from isolaw.spec import Recipe
 
 
-def logprobs_and_entropy(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def logprobs_and_entropy(
+    logits: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool = True
+) -> tuple[Tensor, Tensor]:
     """Return log π(token) and the entropy H of π = softmax(logits / temperature).
 
     H = log Σ_v exp z_v - Σ_v π_v z_v with z = logits / temperature, exact over the vocabulary.
@@ -27,11 +29,13 @@ def logprobs_and_entropy(logits: Tensor, tokens: Tensor, temperature: float) -> 
         (…), the tokens sampled.
     temperature
         the sampler's.
+    entropy_gradient
+        False where the entropy is only measured, which saves a tensor as large as the logits.
 
     Returns
     -------
     tuple of Tensor
-        log-probability (…) and entropy in nats (…), both with gradients.
+        log-probability (…) and entropy in nats (…).
 
     Examples
     --------
@@ -42,7 +46,8 @@ def logprobs_and_entropy(logits: Tensor, tokens: Tensor, temperature: float) -> 
     z = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     normaliser = z.logsumexp(-1)
     logprobs = z.gather(-1, tokens[..., None]).squeeze(-1) - normaliser
-    entropy = normaliser - (z.softmax(-1) * z).sum(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy = normaliser - (z.softmax(-1) * z).sum(-1)
     return logprobs, entropy
 
 

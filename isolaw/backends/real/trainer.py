@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.sampling import Rollouts
+from isolaw.backends.real.terms import logprobs_and_entropy
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # Rows of one forward and backward pass hold at most this many (padded) tokens unless told otherwise.
@@ -66,25 +67,21 @@ def pad(rollouts: Rollouts, device: torch.device) -> Padded:
 
 
 def token_logprobs(
-    model: Any, padded: Padded, temperature: float, entropy: bool = False
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return log-probabilities of the response tokens at the sampling temperature, (R, T).
+    model: Any, padded: Padded, temperature: float, entropy_gradient: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probability and entropy at each response token, both (R, T), of what was sampled from.
 
-    ``log softmax(logits / temperature)``: the distribution that was sampled from, so that ratios to the
-    sampler's are 1 up to rounding. With ``entropy`` also that distribution's entropy at each token, (R, T).
+    That is ``softmax(logits / temperature)``, so that ratios to the sampler's are 1 up to rounding.
     """
     positions = (padded.attention.cumsum(1) - 1).clamp(min=0)
-    width = padded.mask.shape[1]
     logits = model(
         input_ids=padded.ids,
         attention_mask=padded.attention,
         position_ids=positions,
         use_cache=False,
-        logits_to_keep=width + 1,
+        logits_to_keep=padded.mask.shape[1] + 1,
     ).logits[:, :-1]
-    logp = torch.log_softmax(logits.float() / temperature, dim=-1)
-    chosen = logp.gather(-1, padded.response[..., None])[..., 0]
-    return chosen, -(logp.exp() * logp).sum(-1) if entropy else None
+    return logprobs_and_entropy(logits, padded.response, temperature, entropy_gradient)
 
 
 def load_model(path: str, dtype: str, *, float32_head: bool = False) -> Any:
@@ -186,16 +183,15 @@ class Trainer:
         """Return the log-probabilities of each row's response tokens under the current weights."""
         return logprobs_of(self.engine, rollouts, self.micro_batches(rollouts), temperature, self.device)
 
-    def step(
+    def backward(
         self,
         rollouts: Rollouts,
-        loss_of: Callable[[Sequence[int], Padded, torch.Tensor, torch.Tensor | None], torch.Tensor],
+        loss_of: Callable[[Sequence[int], Padded, torch.Tensor, torch.Tensor], torch.Tensor],
         *,
-        lr: float,
         temperature: float,
-        entropy: bool = False,
-    ) -> float:
-        """Make one update and return the gradient's norm before clipping.
+        entropy_gradient: bool = False,
+    ) -> None:
+        """Accumulate the gradient of the whole batch.
 
         Parameters
         ----------
@@ -203,28 +199,18 @@ class Trainer:
             this process's rows of the batch; may be empty.
         loss_of
             given the indices of a micro-batch's rows, their tensors, log-probabilities (R, T) and entropy
-            (R, T) or None, its part of the loss.
-        lr
-            of this update.
+            (R, T), its part of the loss.
+        temperature
+            the sampler's.
+        entropy_gradient
+            whether the loss has an entropy term.
         """
-        self.backward(rollouts, loss_of, temperature=temperature, entropy=entropy)
-        return self.update(lr)
-
-    def backward(
-        self,
-        rollouts: Rollouts,
-        loss_of: Callable[[Sequence[int], Padded, torch.Tensor, torch.Tensor | None], torch.Tensor],
-        *,
-        temperature: float,
-        entropy: bool = False,
-    ) -> None:
-        """Accumulate the gradient of the whole batch."""
         parts = self.micro_batches(rollouts)
         for number, rows in enumerate(parts):
             self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
             if rows:
                 padded = pad(rollouts.rows(rows), self.device)
-                logp, h = token_logprobs(self.engine, padded, temperature, entropy)
+                logp, h = token_logprobs(self.engine, padded, temperature, entropy_gradient)
                 loss = loss_of(rows, padded, logp, h)
             else:  # this process has no rows left, and the others wait for its part in the exchange
                 loss = token_logprobs(self.engine, _empty(self.device), temperature)[0].sum() * 0.0

@@ -1,0 +1,224 @@
+"""A batch of rollouts, and what each process of a run holds of it.
+
+Problems are dealt out to the processes in turn; each samples and rewards its own. What the objective needs
+of the whole batch (rewards and lengths, two numbers a rollout) is gathered, so that advantages and
+weights are the same everywhere and for any number of processes. Processes that share one sampler's model
+(tensor parallel) draw the same rollouts and train on a part of them each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from isolaw.backends.real.sampling import Rollouts
+
+
+@dataclass
+class Batch:
+    """Rollouts of some problems.
+
+    Attributes
+    ----------
+    visited
+        the problems, indices of the training set, (B_p,).
+    rewards, lengths
+        of the whole batch, (B_p, n): float64, and tokens of each response.
+    truncated
+        of the whole batch, (B_p, n), bool.
+    problems
+        positions in the batch of the problems of ``rollouts``.
+    rollouts
+        this process's rows, n for each of ``problems``.
+    generated, generated_tokens
+        rollouts and tokens that the whole batch has cost.
+    old_logprobs
+        of ``rollouts``, under the policy that sampled them; None where that is the current one.
+    part, parts
+        of its rows this process trains on those with number % parts == part.
+    """
+
+    visited: list[int]
+    rewards: torch.Tensor
+    lengths: torch.Tensor
+    truncated: torch.Tensor
+    problems: list[int]
+    rollouts: Rollouts
+    generated: int
+    generated_tokens: int
+    part: int = 0
+    parts: int = 1
+    old_logprobs: list[torch.Tensor] | None = None
+
+    @property
+    def n(self) -> int:
+        """Rollouts per problem."""
+        return self.rewards.shape[1]
+
+    @property
+    def truncated_fraction(self) -> float:
+        """Share of responses that were cut."""
+        return float(self.truncated.double().mean())
+
+    def own(self, values: torch.Tensor) -> torch.Tensor:
+        """Return this process's rows of a (B_p, n) tensor, flat."""
+        return values[self.problems].reshape(-1)
+
+    def own_rows(self, enters: torch.Tensor) -> list[int]:
+        """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
+        chosen = self.own(enters)
+        return [i for i in range(len(self.rollouts)) if chosen[i] and i % self.parts == self.part]
+
+    def old(self, rows: Sequence[int], part: Sequence[int], mask: torch.Tensor) -> torch.Tensor | None:
+        """Return the sampling policy's log-probabilities of a micro-batch, (R, T), or None on-policy."""
+        if self.old_logprobs is None:
+            return None
+        out = torch.zeros(mask.shape, dtype=torch.float64, device=mask.device)
+        for row, i in enumerate(part):
+            values = self.old_logprobs[rows[i]]
+            out[row, : len(values)] = values
+        return out
+
+    def keep_informative(self, wanted: int) -> int:
+        """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""
+        from isolaw.backends.real.advantages import informative
+
+        kept = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:wanted]
+        place = {old: new for new, old in enumerate(kept)}
+        held = [k for k, j in enumerate(self.problems) if j in place]
+        self.rollouts = self.rollouts.rows([k * self.n + i for k in held for i in range(self.n)])
+        self.problems = [place[self.problems[k]] for k in held]
+        self.visited = [self.visited[j] for j in kept]
+        self.rewards, self.lengths = self.rewards[kept], self.lengths[kept]
+        self.truncated = self.truncated[kept]
+        return wanted - len(kept)
+
+    def extend(self, other: Batch) -> None:
+        """Add another batch's problems."""
+        self.problems = self.problems + [len(self.visited) + j for j in other.problems]
+        self.visited = self.visited + other.visited
+        self.rewards = torch.cat([self.rewards, other.rewards])
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self.truncated = torch.cat([self.truncated, other.truncated])
+        mine, more = self.rollouts, other.rollouts
+        self.rollouts = Rollouts(
+            mine.prompts + more.prompts,
+            mine.tokens + more.tokens,
+            mine.logprobs + more.logprobs,
+            mine.finished + more.finished,
+        )
+        self.generated += other.generated
+        self.generated_tokens += other.generated_tokens
+
+    def gathered_state(self, processes: Processes) -> dict[str, Any]:
+        """Return the whole batch as JSON-able data; every process takes part."""
+        old = None if self.old_logprobs is None else [values.tolist() for values in self.old_logprobs]
+        mine = [self.problems, vars(self.rollouts), old]
+        return {
+            "visited": self.visited,
+            "rewards": self.rewards.tolist(),
+            "lengths": self.lengths.tolist(),
+            "truncated": self.truncated.tolist(),
+            "generated": self.generated,
+            "generated_tokens": self.generated_tokens,
+            "held": processes.all_of(mine)[:: processes.tensor_parallel],
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], processes: Processes) -> Batch:
+        """Return this process's view of a batch from `gathered_state`, for any number of processes."""
+        n = len(state["rewards"][0])
+        rows: dict[int, list[tuple[Any, ...]]] = {}
+        for held, rollouts, old in state["held"]:
+            columns = [rollouts[key] for key in ("prompts", "tokens", "logprobs", "finished")]
+            lines = list(zip(*columns, old or [None] * len(columns[0]), strict=True))
+            rows.update({j: lines[k * n : (k + 1) * n] for k, j in enumerate(held)})
+        own = processes.share(len(state["visited"]))
+        lines = [line for j in own for line in rows[j]]
+        prompts, tokens, logprobs, finished, old = ([line[i] for line in lines] for i in range(5))
+        kept = [torch.tensor(v, dtype=torch.float64, device=processes.device) for v in old if v is not None]
+        return cls(
+            state["visited"],
+            torch.tensor(state["rewards"], dtype=torch.float64),
+            torch.tensor(state["lengths"]),
+            torch.tensor(state["truncated"]),
+            own,
+            Rollouts(prompts, tokens, logprobs, finished),
+            state["generated"],
+            state["generated_tokens"],
+            processes.rank % processes.tensor_parallel,
+            processes.tensor_parallel,
+            kept or None,
+        )
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run: which one this is, and what they tell each other."""
+
+    rank: int
+    world: int
+    tensor_parallel: int
+    device: torch.device
+
+    def share(self, count: int) -> list[int]:
+        """Return which of ``count`` problems this process samples: dealt out in turn."""
+        samplers = self.world // self.tensor_parallel
+        return list(range(self.rank // self.tensor_parallel, count, samplers))
+
+    def all_of(self, value: Any) -> list[Any]:
+        """Return every process's value, by rank."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def batch(self, visited: list[int], own: list[int], rollouts: Rollouts, rewards: np.ndarray) -> Batch:
+        """Return the batch, of which this process drew ``rollouts`` for the problems at ``own``."""
+        n = rewards.shape[1]
+        lengths = np.array([len(t) for t in rollouts.tokens], dtype=np.int64).reshape(-1, n)
+        truncated = ~np.array(rollouts.finished, dtype=bool).reshape(-1, n)
+        whole = [np.zeros((len(visited), n), dtype=kind) for kind in (np.float64, np.int64, np.bool_)]
+        for held, *parts in self.all_of((own, rewards, lengths, truncated)):
+            for target, part in zip(whole, parts, strict=True):
+                target[held] = part
+        values, long, cut = (torch.from_numpy(array) for array in whole)
+        return Batch(
+            visited,
+            values,
+            long,
+            cut,
+            own,
+            rollouts,
+            generated=len(visited) * n,
+            generated_tokens=int(long.sum()),
+            part=self.rank % self.tensor_parallel,
+            parts=self.tensor_parallel,
+        )
+
+    def gathered(self, batch: Batch, own: list[float]) -> torch.Tensor:
+        """Return a number for each of this process's rows as (B_p, n) of the whole batch."""
+        out = torch.zeros_like(batch.rewards)
+        for held, values in self.all_of((batch.problems, own)):
+            out[held] = torch.tensor(values, dtype=torch.float64).reshape(-1, batch.n)
+        return out
+
+    def merged(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the metrics' sums of all processes together."""
+        from isolaw.backends.real.objective import merge
+
+        parts = [part for part in self.all_of({k: v.cpu() for k, v in sums.items()}) if part]
+        out = parts[0]
+        for part in parts[1:]:
+            out = merge(out, part)
+        return out
+
+    def agreed(self, value: bool) -> bool:
+        """Return the first process's decision."""
+        return bool(self.all_of(value)[0])

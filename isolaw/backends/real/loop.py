@@ -1,0 +1,496 @@
+"""One run of GRPO: sample a batch, reward it, make one update, hand the weights to the sampler, look.
+
+    for each step:
+        problems  ← the next B_p of the order
+        rollouts  ← n of each, from the sampler (`sampling`), seeded by (run, round, problem, sample)
+        rewards   ← of the responses (`rewards`)
+        update    ← advantages, weights of the batch, loss (`advantages`, `objective`), one optimiser
+                    step (`trainer`); then the sampler takes over the weights
+
+A step is exactly B_p · n rollouts and one optimiser step. Two recipes depart from that, and say how much
+they generated: dynamic sampling draws further batches until B_p groups are informative, and with a
+staleness of k a batch is drawn k updates before it is used (k batches are then in flight beyond
+``compute``). Where no rollout of a batch has an advantage nothing is updated.
+
+Every process of a run executes this; what they hold of a batch is told in `batch`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from isolaw import metrics
+from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row
+from isolaw.backends.real import advantages as adv
+from isolaw.backends.real import objective, rewards, settings
+from isolaw.backends.real.batch import Batch, Processes
+from isolaw.backends.real.order import Order
+from isolaw.backends.real.problems import ProblemSet, Question
+from isolaw.backends.real.prompts import encode
+from isolaw.backends.real.sampling import Rollouts, Sampler, open_sampler
+from isolaw.backends.real.terms import sequence_kl
+from isolaw.backends.real.trainer import Padded, Trainer, load_model, logprobs_of, token_logprobs
+from isolaw.errors import RunError
+from isolaw.spec import RunSpec
+
+# Streams of random numbers of a run, beside the problem order's.
+_ROLLOUTS, _EVALUATION = range(2)
+# Dynamic sampling gives up after this many batches for one step (DAPO's code: 10).
+_MOST_ROUNDS = 10
+# Responses of an evaluation whose log-probabilities are compared with the trainer's.
+_COMPARED = 32
+
+
+class Run:
+    """Everything of one run while it is being made.
+
+    Parameters
+    ----------
+    spec
+        resolved.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        from transformers import AutoTokenizer
+
+        self.spec, self.recipe, self.options = spec, spec.recipe, settings.of(spec)
+        o = self.options
+        stored = ProblemSet.read(spec.sources["set"])
+        limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
+        self.questions = {part: stored.first(part, limits.get(part)) for part in stored.parts}
+        self.tokenizer = AutoTokenizer.from_pretrained(o.model)
+        self.prompts = {part: encode(own, self.tokenizer) for part, own in self.questions.items()}
+        self.trainer = Trainer(
+            o.model,
+            dtype=o.dtype or "float32",
+            zero_stage=o.zero_stage,
+            weight_decay=self.recipe.weight_decay or 0.0,
+            max_grad_norm=self.recipe.max_grad_norm or 0.0,
+            micro_batch=o.micro_batch,
+            float32_head=self.recipe.float32_head,
+        )
+        self.processes = Processes(
+            self.trainer.rank, self.trainer.world, o.tensor_parallel, self.trainer.device
+        )
+        self.sampler: Sampler = open_sampler(
+            o.sampler or "vllm",
+            o.model,
+            o.dtype or "float32",
+            spec.sources["max_model_tokens"],
+            o.tensor_parallel,
+            o.processes,
+            o.gpu_memory,
+        )
+        self.reference = None
+        if self.recipe.kl:
+            self.reference = load_model(o.model, o.dtype or "float32").to(self.trainer.device).eval()
+            self.reference.requires_grad_(False)
+        self.reward = rewards.get(o.reward)
+        self.order = Order(
+            len(self.questions["train"]),
+            spec.problems_per_batch,
+            spec.seed,
+            spec.content["train"],
+            self.recipe.replacement,
+        )
+        self.step = self.round = self.compute = self.tokens = 0
+        self.waiting: list[Batch] = []
+        self.rate = np.full(
+            len(self.questions["train"]), np.nan
+        )  # pass rate of each problem when last visited
+        self.since = _Means()
+        self.seconds: dict[str, float] = {}
+
+    # -- a step ---------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Make one step."""
+        while len(self.waiting) <= self.recipe.staleness:
+            self.waiting.append(self.generate())
+        batch = self.waiting.pop(0)
+        self.compute += batch.generated
+        self.tokens += batch.generated_tokens
+        self.step += 1
+        self._update(batch)
+
+    def generate(self) -> Batch:
+        """Return a batch of B_p groups from the current weights, rewarded."""
+        batch = self._sample()
+        rounds = 1
+        while self.recipe.dynamic_sampling and (left := batch.keep_informative(self.spec.problems_per_batch)):
+            if rounds == _MOST_ROUNDS:
+                raise RunError(
+                    f"step {self.step + 1}: {_MOST_ROUNDS} batches had only "
+                    f"{self.spec.problems_per_batch - left} problems whose rewards differ; turn "
+                    "recipe.dynamic_sampling off, or choose problems that are neither solved nor out of reach"
+                )
+            batch.extend(self._sample())
+            rounds += 1
+        if self.recipe.staleness:
+            batch.old_logprobs = self.trainer.logprobs(batch.rollouts, self._temperature)
+        return batch
+
+    def _sample(self) -> Batch:
+        """Draw the next batch of problems and n rollouts of each."""
+        n = self.spec.rollouts_per_problem
+        visited = self.order.take()
+        seeds = self._seeds(_ROLLOUTS, self.round, count=len(visited) * n).reshape(len(visited), n)
+        self.round += 1
+        own = self.processes.share(len(visited))
+        questions = [self.questions["train"][visited[j]] for j in own]
+        with self.clock("generate"):
+            rollouts = self._draw([self.prompts["train"][visited[j]] for j in own], seeds[own])
+        with self.clock("reward"):
+            values = self._rewards(questions, rollouts, n)
+        batch = self.processes.batch(visited, own, rollouts, values)
+        self.rate[visited] = batch.rewards.mean(1)
+        if self.recipe.no_positive_resampling:
+            done = adv.mastered(batch.rewards, self.recipe.no_positive_resampling)
+            self.order.retire(p for p, out in zip(visited, done.tolist(), strict=True) if out)
+        return batch
+
+    def _update(self, batch: Batch) -> None:
+        recipe = self.recipe
+        with self.clock("prepare"):
+            kept = torch.ones(len(batch.rewards), dtype=torch.bool)
+            if recipe.zero_variance_filter or recipe.dynamic_sampling:
+                kept = adv.informative(batch.rewards)
+            penalised = batch.rewards - self._penalties(batch)
+            advantages = adv.advantages(penalised, recipe.advantage or "group_std", kept)
+            enters = adv.gradient_rows(kept, batch.rewards.shape[1], recipe.gradient_rollouts)
+            weights = objective.row_weights(
+                batch.lengths, enters, recipe.aggregation or "sequence", recipe.max_response_tokens
+            )
+            rows = batch.own_rows(enters)
+        sums: dict[str, torch.Tensor] = {}
+        norm = 0.0
+        if bool(enters.any()):
+            trained = batch.rollouts.rows(rows)
+            own_advantages = batch.own(advantages)[rows].to(self.trainer.device)
+            own_weights = batch.own(weights)[rows].to(self.trainer.device)
+
+            def loss_of(part: Any, padded: Padded, logp: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+                nonlocal sums
+                value, more = objective.loss(
+                    recipe,
+                    logprobs=logp,
+                    mask=padded.mask,
+                    advantages=own_advantages[list(part)],
+                    weights=own_weights[list(part)],
+                    old_logprobs=batch.old(rows, part, padded.mask),
+                    sampler_logprobs=_spread([trained.logprobs[i] for i in part], padded.mask),
+                    reference_logprobs=self._reference(padded),
+                    entropy=entropy,
+                )
+                sums = objective.merge(sums, more) if sums else more
+                return value
+
+            with self.clock("train"):
+                self.trainer.backward(
+                    trained,
+                    loss_of,
+                    temperature=self._temperature,
+                    entropy_gradient=bool(recipe.entropy),
+                )
+            sums = self.processes.merged(sums)
+            self._compare(sums)
+            with self.clock("train"):
+                norm = self.trainer.update(self._lr())
+            self._sync()
+        self._note(batch, objective.means(sums) if sums else {}, norm)
+
+    def _penalties(self, batch: Batch) -> torch.Tensor:
+        """What is taken off the rewards, (B_p, n): DAPO's for length, β times the KL in the reward."""
+        recipe = self.recipe
+        out = torch.zeros_like(batch.rewards)
+        if recipe.overlong_buffer:
+            assert recipe.max_response_tokens is not None
+            out -= adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
+        if recipe.kl and recipe.kl_in == "reward":
+            parts = self.trainer.micro_batches(batch.rollouts)
+            old = batch.old_logprobs or self.trainer.logprobs(batch.rollouts, self._temperature)
+            with torch.no_grad():
+                reference = logprobs_of(
+                    self.reference, batch.rollouts, parts, self._temperature, self.trainer.device
+                )
+            own = [
+                float(
+                    sequence_kl(
+                        p[None],
+                        q[None],
+                        torch.ones_like(p[None], dtype=torch.bool),
+                        recipe.kl_estimator or "k1",
+                    )
+                )
+                for p, q in zip(old, reference, strict=True)
+            ]
+            out += recipe.kl * self.processes.gathered(batch, own)
+        return out
+
+    def _reference(self, padded: Padded) -> torch.Tensor | None:
+        if self.reference is None:
+            return None
+        with torch.no_grad():
+            return token_logprobs(self.reference, padded, self._temperature)[0]
+
+    def _lr(self) -> float:
+        """lr · (B / 1024)^½ (or as the recipe scales), reached over the warm-up steps."""
+        power = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}[self.recipe.lr_scaling]
+        lr = (self.recipe.lr or 0.0) * (self.spec.batch_rollouts / 1024) ** power
+        return lr * min(1.0, self.step / max(self.recipe.warmup_steps or 0, 1))
+
+    def _sync(self) -> None:
+        with self.clock("sync"):
+            self.sampler.wake()
+            self.sampler.load(self.trainer.weights())
+
+    def _compare(self, sums: dict[str, torch.Tensor]) -> None:
+        """Stop where sampler and trainer disagree on what was sampled: the weights did not arrive."""
+        mean = objective.means(sums)["mismatch"]
+        tolerance = self.options.logprob_tolerance or 0.0
+        if not mean <= tolerance:
+            raise RunError(
+                f"step {self.step}: sampler and trainer differ by {mean:.3g} in log-probability per "
+                f"token, more than real.logprob_tolerance = {tolerance:g}: the sampler has other weights "
+                "than the trainer"
+            )
+
+    # -- sampling ---------------------------------------------------------------------------------------
+
+    @property
+    def _temperature(self) -> float:
+        assert self.recipe.temperature is not None
+        return self.recipe.temperature
+
+    def _seeds(self, *key: int, count: int) -> np.ndarray:
+        """Return seeds of single rollouts, keyed on the run and ``key``, below 2⁶³."""
+        stream = np.random.SeedSequence(int(self.spec.run_id, 16), spawn_key=key)
+        return stream.generate_state(count, np.uint64) >> np.uint64(1)
+
+    def _draw(self, prompts: list[list[int]], seeds: np.ndarray) -> Rollouts:
+        if not prompts:
+            return Rollouts([], [], [], [])
+        return self.sampler.generate(
+            prompts,
+            seeds.tolist(),
+            temperature=self._temperature,
+            top_p=self.recipe.top_p or 1.0,
+            max_tokens=self.recipe.max_response_tokens or 1,
+        )
+
+    def _rewards(self, questions: list[Question], rollouts: Rollouts, n: int) -> np.ndarray:
+        texts = (
+            self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if len(rollouts) else []
+        )
+        repeated = [question for question in questions for _ in range(n)]
+        return np.asarray(self.reward(repeated, texts), dtype=np.float64).reshape(len(questions), n)
+
+    # -- looking ----------------------------------------------------------------------------------------
+
+    def look(self) -> tuple[list[Row], list[Counts]]:
+        """Return what is measured now: the evaluation sets, and training since the last look."""
+        rows, counts = [], []
+        with self.clock("evaluate"):
+            for index, name in enumerate(sorted(self.spec.evaluation.sets)):
+                more, count = self._evaluate(name, index)
+                rows += more
+                counts.append(count)
+        rows += self._training_rows()
+        return rows, counts
+
+    def _evaluate(self, name: str, index: int) -> tuple[list[Row], Counts]:
+        questions, prompts = self.questions[name], self.prompts[name]
+        k = self.spec.evaluation.samples
+        seeds = self._seeds(_EVALUATION, index, self.step, count=len(questions) * k).reshape(-1, k)
+        own = self.processes.share(len(questions))
+        rollouts = self._draw([prompts[j] for j in own], seeds[own])
+        values = self._rewards([questions[j] for j in own], rollouts, k)
+        if self.recipe.top_p == 1.0:
+            self._compare_some(rollouts)
+        batch = self.processes.batch(list(range(len(questions))), own, rollouts, values)
+        correct = np.array([[rewards.correct(r) for r in group] for group in batch.rewards.tolist()]).sum(1)
+        landscape = metrics.landscape(correct / k)
+        measured = {
+            **{metric: metrics.evaluate(metric, correct, k) for metric in self.spec.evaluation.metrics},
+            "zero_fraction": landscape.zero_fraction,
+            "gini": landscape.gini,
+            "response_length": float(batch.lengths.mean(dtype=torch.float64)),
+            "truncated_fraction": batch.truncated_fraction,
+        }
+        rows = [Row(name, metric, value, len(questions), k) for metric, value in measured.items()]
+        return rows, Counts(name, k, [q.id for q in questions], correct.tolist())
+
+    def _compare_some(self, rollouts: Rollouts) -> None:
+        some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
+        trainers = self.trainer.logprobs(some, self._temperature)
+        gaps = [
+            (p.cpu().double() - torch.tensor(q, dtype=torch.float64)).abs()
+            for p, q in zip(trainers, some.logprobs, strict=True)
+        ]
+        every = torch.cat(gaps) if gaps else torch.zeros(0, dtype=torch.float64)
+        tokens = torch.tensor(float(every.numel()), dtype=torch.float64)
+        sums = self.processes.merged({"tokens": tokens, "mismatch": every.sum()})
+        self._compare(sums)
+
+    def _note(self, batch: Batch, measured: dict[str, float], norm: float) -> None:
+        """Take a step into the means since the last look."""
+        self.since.add(
+            {
+                "reward": float(batch.rewards.mean()),
+                "response_length": float(batch.lengths.mean(dtype=torch.float64)),
+                "truncated_fraction": batch.truncated_fraction,
+                "informative_fraction": float(adv.informative(batch.rewards).double().mean()),
+                "generated_rollouts": float(batch.generated),
+                "grad_norm": norm,
+                "lr": self._lr(),
+                **measured,
+            }
+        )
+
+    def _training_rows(self) -> list[Row]:
+        b, n = self.spec.problems_per_batch, self.spec.rollouts_per_problem
+        rows = [Row("train", name, value, b, n) for name, value in self.since.take().items()]
+        seen = self.rate[~np.isnan(self.rate)]
+        if seen.size and "train" not in self.spec.evaluation.sets:
+            landscape = metrics.landscape(seen)
+            rows += [
+                Row("train", "zero_fraction", landscape.zero_fraction, seen.size, n),
+                Row("train", "gini", landscape.gini, seen.size, n),
+            ]
+        known = {(row.eval_set, row.metric): row for row in reversed(rows)}
+        return list(known.values())
+
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
+        """Count the seconds of a part of a step."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
+
+    # -- state --------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """Write what continues the run; every process takes part, the first one writes."""
+        self.trainer.save(folder)
+        waiting = [batch.gathered_state(self.processes) for batch in self.waiting]
+        if self.trainer.rank == 0:
+            state = {
+                "step": self.step,
+                "round": self.round,
+                "compute": self.compute,
+                "tokens": self.tokens,
+                "order": self.order.state(),
+                "rate": [None if np.isnan(r) else r for r in self.rate],
+                "since": self.since.state(),
+                "seconds": self.seconds,
+                "waiting": waiting,
+            }
+            (folder / "loop.json").write_text(json.dumps(state))
+
+    def restore(self, folder: Path) -> None:
+        """Continue from what `save` wrote."""
+        try:
+            state = json.loads((folder / "loop.json").read_text())
+            self.trainer.restore(folder)
+            self.step, self.round, self.compute, self.tokens = (
+                int(state[key]) for key in ("step", "round", "compute", "tokens")
+            )
+            self.order.restore(state["order"])
+            self.rate = np.array([np.nan if r is None else r for r in state["rate"]])
+            self.since = _Means(**state["since"])
+            self.seconds = state["seconds"]
+            self.waiting = [Batch.from_state(one, self.processes) for one in state["waiting"]]
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise DamagedState(f"{folder}: {error}") from error
+
+    def close(self) -> None:
+        """Release what the next run does not reuse."""
+        self.reward.close()
+        self.trainer.close()
+
+
+class _Means:
+    """Means over steps of whatever each step measured."""
+
+    def __init__(self, sums: dict[str, float] | None = None, counts: dict[str, int] | None = None) -> None:
+        self.sums, self.counts = dict(sums or {}), dict(counts or {})
+
+    def add(self, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            largest = name.endswith("_max")
+            before = self.sums.get(name, value if largest else 0.0)
+            self.sums[name] = max(before, value) if largest else before + value
+            self.counts[name] = 1 if largest else self.counts.get(name, 0) + 1
+
+    def take(self) -> dict[str, float]:
+        out = {name: value / self.counts[name] for name, value in self.sums.items()}
+        self.sums, self.counts = {}, {}
+        return out
+
+    def state(self) -> dict[str, Any]:
+        return {"sums": self.sums, "counts": self.counts}
+
+
+def _spread(values: list[list[float]], mask: torch.Tensor) -> torch.Tensor:
+    """Return rows of numbers as a tensor (R, T), zeros where the mask is False."""
+    out = torch.zeros(mask.shape, dtype=torch.float64)
+    for row, own in enumerate(values):
+        out[row, : len(own)] = torch.tensor(own, dtype=torch.float64)
+    return out.to(mask.device)
+
+
+def train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
+    """Make a run, or what is left of it after ``state``; every process of it yields the same checkpoints.
+
+    Looks are those of ``spec.schedule()``, in rollouts generated: the first step that reaches each.
+    """
+    run = Run(spec)
+    try:
+        looks = [step * spec.batch_rollouts for step in spec.schedule()]
+        due = 0
+        if state is not None:
+            run.restore(state)
+            due = sum(look <= run.compute for look in looks)
+        run._sync()
+        minutes = run.options.checkpoint_minutes
+        yielded = time.monotonic()
+        while due < len(looks):
+            if run.compute < looks[due]:
+                try:
+                    run.advance()
+                except torch.OutOfMemoryError as error:
+                    raise RunError(
+                        f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch (rows of a "
+                        "forward and backward pass), real.gpu_memory (the sampler's share) or "
+                        "recipe.max_response_tokens, or raise real.zero_stage or real.processes"
+                    ) from error
+            rows: list[Row] = []
+            counts: list[Counts] = []
+            if run.compute >= looks[due]:
+                rows, counts = run.look()
+                due = sum(look <= run.compute for look in looks)
+            elif not run.processes.agreed(time.monotonic() - yielded > 60 * minutes):
+                continue
+            yield Checkpoint(
+                run.step,
+                run.compute,
+                rows,
+                run.save,
+                tokens=run.tokens,
+                final=due == len(looks),
+                counts=counts,
+                seconds=dict(run.seconds),
+            )
+            yielded = time.monotonic()
+    finally:
+        run.close()

@@ -1,0 +1,86 @@
+"""The ``[real]`` section: which model, which sampler, on how much machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from isolaw.backends.real import environment
+from isolaw.errors import Problem, SpecError
+from isolaw.parsing import parse_section
+from isolaw.spec import Count, Positive, RunSpec, Share
+
+# Mean |Δ log p| per token between sampler and trainer above which a run stops: rounding, and not stale
+# weights, is what may separate them.
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+
+
+# What decides numbers; the rest says where and how they are computed.
+IDENTITY = ("reward", "sampler", "dtype")
+
+
+def _listed(value: Any) -> Any:
+    return value.split() if isinstance(value, str) else value
+
+
+class Options(BaseModel):
+    """The ``[real]`` section.
+
+    Attributes
+    ----------
+    model
+        folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
+    reward
+        ``exact``, ``math``, or ``package.module:function``.
+    sampler
+        ``vllm`` or ``transformers``; unless given, vLLM where it is installed.
+    dtype
+        of weights and activations; unless given bfloat16 on a GPU, float32 without.
+    zero_stage, micro_batch
+        of the optimiser: DeepSpeed's ZeRO stage, and rows of one forward and backward pass (unless
+        given, as many as hold 16,384 tokens). No result depends on them.
+    processes, tensor_parallel, torchrun
+        processes of one run (data parallel); how many of them share one sampler's model; more options of
+        torchrun, as in ``["--nnodes", "2"]``.
+    gpu_memory
+        share of a GPU's memory that the sampler may take.
+    logprob_tolerance
+        mean difference of log-probabilities per token between sampler and trainer that stops a run.
+    checkpoint_minutes
+        the longest time between two points from which a run can continue.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    model: Annotated[str, Field(min_length=1)]
+    reward: str = "exact"
+    sampler: Literal["vllm", "transformers"] | None = None
+    dtype: Literal["float32", "bfloat16"] | None = None
+    zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0
+    micro_batch: Count | None = None
+    processes: Count = 1
+    tensor_parallel: Count = 1
+    torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    gpu_memory: Share = 0.4
+    logprob_tolerance: Positive | None = None
+    checkpoint_minutes: Positive = 10.0
+
+    def resolved(self) -> Options:
+        """Fill in what depends on this machine."""
+        dtype = self.dtype or ("bfloat16" if environment.gpus() else "float32")
+        sampler = self.sampler or ("vllm" if environment.installed("vllm") else "transformers")
+        tolerance = self.logprob_tolerance or _TOLERANCE[dtype]
+        return self.model_copy(update={"dtype": dtype, "sampler": sampler, "logprob_tolerance": tolerance})
+
+
+def read(spec: RunSpec) -> Options:
+    """Return the section of an unresolved spec; raise `SpecError` with all that is wrong with it."""
+    if "model" not in spec.options:
+        raise SpecError([Problem("real.model", "the model to train is needed", accepted="its folder")])
+    return parse_section(Options, spec.options, prefix="real").resolved()
+
+
+def of(spec: RunSpec) -> Options:
+    """Return the section of a resolved spec."""
+    placement = {key: value for key, value in spec.sources.items() if key in Options.model_fields}
+    return Options.model_validate({**placement, **spec.options})
