@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -214,7 +213,8 @@ def _executor(planned: Plan, directory: Path) -> Generator[Event]:
     if chosen.kind == "inline":
         yield from inline.run(directory, planned.todo)
     else:
-        yield from processes.run(directory, planned.todo, chosen.jobs or os.cpu_count() or 1)
+        jobs = chosen.jobs or backends.get(planned.spec.sweep.backend).jobs(planned.runs[0])
+        yield from processes.run(directory, planned.todo, jobs)
 
 
 def status(out: str | Path) -> dict[str, Any]:

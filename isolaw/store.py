@@ -9,8 +9,9 @@
                       points.jsonl     one line per checkpoint
                       problems.json    ids of the problems whose results the lines hold, if they do
                       state/<step>/    what continues the run from there
+                      log              what the libraries of a run printed, if they did
                       DONE             how far it got, or
-                      FAILED.json      why it stopped
+                      FAILED.json      why it stopped, and the last lines of the log
     DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
     DIR/problems.parquet               results of single problems, where a backend records them
 
@@ -44,6 +45,7 @@ from isolaw.spec import RunSpec, SweepSpec, canonical_json
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
+_LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 FORMAT = "isolaw.sweep/1"
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 
@@ -216,6 +218,7 @@ class RunStore:
         self.folder = folder
         self.points = folder / "points.jsonl"
         self.states = folder / "state"
+        self.log = folder / "log"
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
@@ -355,9 +358,16 @@ class RunStore:
         self.points.unlink(missing_ok=True)
 
     def fail(self, cause: str, details: str) -> None:
-        """Record why the run stopped."""
-        text = json.dumps({"cause": cause, "details": details, "unix_time": int(time.time())}, indent=1)
-        write_atomically(self.folder / "FAILED.json", text + "\n")
+        """Record why the run stopped, with the last lines of its log."""
+        failure = {"cause": cause, "details": details, "unix_time": int(time.time()), "log": self._log_tail()}
+        write_atomically(self.folder / "FAILED.json", json.dumps(failure, indent=1) + "\n")
+
+    def _log_tail(self) -> list[str]:
+        if not self.log.is_file():
+            return []
+        with self.log.open("rb") as file:
+            file.seek(-min(_LOG_TAIL_BYTES, self.log.stat().st_size), os.SEEK_END)
+            return file.read().decode("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
 
 
 def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

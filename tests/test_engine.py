@@ -76,7 +76,7 @@ def test_budget_below_one_batch(tmp_path: Path, tiny) -> None:
         engine.plan(tiny(sweep={"compute": 100}), tmp_path)
 
 
-@pytest.mark.parametrize(("backend", "hint"), [("bandti", "'bandit'"), ("real", "not in this version")])
+@pytest.mark.parametrize(("backend", "hint"), [("bandti", "'bandit'"), ("rael", "'real'")])
 def test_unknown_backend(tmp_path: Path, tiny, backend: str, hint: str) -> None:
     with pytest.raises(SpecError) as error:
         engine.plan(tiny(sweep={"backend": backend}), tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -82,6 +83,10 @@ class Bandit:
     def check(self, spec: RunSpec) -> list[Problem]:
         """Return what this simulator cannot represent, and what makes no sense."""
         return [*_spec_problems(spec), *_parameter_problems(spec)]
+
+    def jobs(self, spec: RunSpec) -> int:
+        """One for each core."""
+        return os.cpu_count() or 1
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate, from the start or from ``ctx.state``."""

@@ -106,6 +106,10 @@ class Backend(Protocol):
         """Return everything that is wrong with a resolved spec, before anything is spent."""
         ...
 
+    def jobs(self, spec: RunSpec) -> int:
+        """Return how many runs this machine makes at a time, unless told otherwise."""
+        ...
+
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Make the run, or what is left of it after ``ctx.state``."""
         ...

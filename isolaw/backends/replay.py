@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -86,6 +87,10 @@ class Replay:
         )
         shown = ", ".join(map(str, there[:12])) + (" …" if len(there) > 12 else "")
         return [*out, Problem("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
+
+    def jobs(self, spec: RunSpec) -> int:
+        """One for each core."""
+        return os.cpu_count() or 1
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""

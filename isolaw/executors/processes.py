@@ -1,14 +1,16 @@
 """The executor `processes`: worker processes on this machine.
 
 A worker is ``python -m isolaw.executors.worker DIR``: it reads run ids from its standard input and
-answers with events. Nothing is pickled, a caller's script needs no ``__main__`` guard, and a worker
-whose engine disappears sees its input end and stops.
+answers with events. ``ISOLAW_WORKER`` in its environment is its place, from 0 to ``jobs`` - 1. Nothing is
+pickled, a caller's script needs no ``__main__`` guard, and a worker whose engine disappears sees its input
+end and stops.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -24,14 +26,18 @@ from isolaw.store import SweepStore
 class _Worker:
     """One worker process, and the thread that forwards its events to the engine's queue."""
 
-    def __init__(self, directory: Path, events: queue.Queue[tuple[_Worker, Event | None]]) -> None:
+    def __init__(
+        self, directory: Path, events: queue.Queue[tuple[_Worker, Event | None]], place: int
+    ) -> None:
         self.run_id: str | None = None
+        self.place = place
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "isolaw.executors.worker", str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is the engine's to handle
+            env={**os.environ, "ISOLAW_WORKER": str(place)},
         )
         self._events = events
         threading.Thread(target=self._forward, daemon=True).start()
@@ -61,7 +67,8 @@ def run(directory: Path, run_ids: Sequence[str], jobs: int) -> Iterator[Event]:
     workers: set[_Worker] = set()
 
     def start() -> None:
-        worker = _Worker(directory, events)
+        taken = {worker.place for worker in workers}
+        worker = _Worker(directory, events, min(set(range(jobs)) - taken))
         workers.add(worker)
         worker.give(waiting.popleft())
 

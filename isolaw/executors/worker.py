@@ -7,21 +7,25 @@ against that at any instant.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from isolaw.executors.base import execute
+from isolaw.store import SweepStore
 
 
 def main(directory: str) -> None:
     """Serve until the input ends."""
-    # Events keep the original standard output; whatever a library prints goes to standard error.
+    # Events keep the original standard output; whatever a library prints goes to the run's log.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    errors = os.dup(2)
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
 
@@ -32,12 +36,36 @@ def main(directory: str) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        for event in execute(Path(directory), waiting.get()):
-            try:
-                events.write(json.dumps(asdict(event)) + "\n")
-                events.flush()
-            except BrokenPipeError:  # the engine is gone
-                os._exit(0)
+        run_id = waiting.get()
+        with _logged(SweepStore(directory).run(run_id).log, errors):
+            for event in execute(Path(directory), run_id):
+                try:
+                    events.write(json.dumps(asdict(event)) + "\n")
+                    events.flush()
+                except BrokenPipeError:  # the engine is gone
+                    os._exit(0)
+
+
+@contextlib.contextmanager
+def _logged(path: Path, errors: int) -> Iterator[None]:
+    """Send standard output and error, also those of libraries and child processes, to ``path``."""
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:  # what is wrong with the folder is the run's to report
+        yield
+        return
+    try:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(errors, 1)
+        os.dup2(errors, 2)
+        if path.is_file() and not path.stat().st_size:
+            path.unlink()
 
 
 if __name__ == "__main__":

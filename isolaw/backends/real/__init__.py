@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,9 +84,14 @@ class Real:
             ),
         ]
 
+    def jobs(self, spec: RunSpec) -> int:
+        """As many as there are GPUs for their processes, or cores where there is no GPU."""
+        return max(1, (environment.gpus() or os.cpu_count() or 1) // settings.of(spec).processes)
+
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train, from the start or from ``ctx.state``; under torchrun for several processes."""
         options = settings.of(spec)
+        environment.choose_gpus(options.processes)
         environment.prepare()
         if options.processes > 1 or options.torchrun:
             from isolaw.backends.real import ranks

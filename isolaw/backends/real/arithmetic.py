@@ -1,16 +1,16 @@
 """Generated arithmetic, in several difficulties: problem sets that need no download.
 
-A *kind* is a range of operands and an operation; its problems read ``17+25=`` and are answered ``42``.
-What is hard is for the model to say: `isolaw split` sorts a pool of these by a base model's success.
+A *kind* is an operation and a bound M; its problems read ``17+25=`` and are answered ``42``. How hard they
+are is for a model to say: `isolaw split` sorts a pool of them by a base model's success.
 
-=========  ============================================  =========================  =============
-kind       operands                                      problems                   example
-=========  ============================================  =========================  =============
-`add-D`    two numbers below 10^D                        10^D (10^D + 1) / 2        ``17+25=``
-`sub-D`    two numbers below 10^D, the larger one first  10^D (10^D + 1) / 2        ``42-17=``
-`mul-D`    a number of D digits, a digit from 2 to 9     72 · 10^(D - 1)            ``12*7=``
-`sum-K`    K numbers below 100                           C(99 + K, K)               ``17+25+3=``
-=========  ============================================  =========================  =============
+===========  =============================================  ====================  =============
+kind         operands                                       problems              example
+===========  =============================================  ====================  =============
+``add-M``    two numbers below M                            M (M + 1) / 2         ``17+25=``
+``sub-M``    two numbers below M, the larger one first      M (M + 1) / 2         ``42-17=``
+``mul-M``    two numbers below M                            M (M + 1) / 2         ``12*7=``
+``sum3-M``   three numbers below M (or 4, 5, 6 of them)     C(M + 2, 3)           ``17+25+3=``
+===========  =============================================  ====================  =============
 
 Terms that may change places make one problem, asked in one order only, so that no validation problem
 is a training problem's mirror image.
@@ -21,28 +21,25 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from isolaw.backends.real.problems import Question, write_set
 from isolaw.errors import InputError
 
 CHARACTERS = "0123456789+-*="
-_KIND = re.compile(r"(add|sub|mul|sum)-([1-6])")
+_KIND = re.compile(r"(add|sub|mul|sum[3-6])-([1-9]\d{0,5})")
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "sum": "+"}
 
 
 def size(kind: str) -> int:
     """Return how many problems there are of a kind.
 
-    >>> size("add-2"), size("mul-2")
-    (5050, 720)
+    >>> size("add-100"), size("sum3-10")
+    (5050, 220)
     """
-    operation, k = _parse(kind)
-    if operation == "mul":
-        return 72 * 10 ** (k - 1)
-    if operation == "sum":
-        return math.comb(99 + k, k)
-    return math.comb(10**k + 1, 2)
+    _, terms, bound = _parse(kind)
+    return math.comb(bound + terms - 1, terms)
 
 
 def generate(kind: str, count: int, seed: int = 0) -> list[Question]:
@@ -55,19 +52,20 @@ def generate(kind: str, count: int, seed: int = 0) -> list[Question]:
     InputError
         an unknown kind, or more problems than there are of it.
 
-    >>> [q.prompt + q.answer for q in generate("add-2", 3)]
+    >>> [q.prompt + q.answer for q in generate("add-100", 3)]
     ['49+37=86', '38+26=64', '90+63=153']
     """
-    operation, k = _parse(kind)
+    operation, terms, bound = _parse(kind)
     if not 0 <= count <= size(kind):
         raise InputError(f"{kind}: {count:,} problems are asked for, there are {size(kind):,}")
     rng = random.Random(f"{kind} {seed}")
     found: dict[tuple[int, ...], Question] = {}
     while len(found) < count:
-        operands = _draw(operation, k, rng)
-        key = operands if operation == "mul" else tuple(sorted(operands))
+        # Of all methods of a Random, only this one's sequence is promised to stay what it is.
+        operands = [int(rng.random() * bound) for _ in range(terms)]
+        key = tuple(sorted(operands, reverse=True))
         if key not in found:
-            found[key] = _question(operation, operands)
+            found[key] = _question(operation, key if operation == "sub" else operands)
     return list(found.values())
 
 
@@ -80,7 +78,7 @@ def write(
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp(), "arithmetic")
-    >>> parts = write(folder, ["add-2", "sub-2"], n_train=100, n_validation=20)
+    >>> parts = write(folder, ["add-100", "sub-100"], n_train=100, n_validation=20)
     >>> {name: len(questions) for name, questions in parts.items()}
     {'train': 100, 'validation': 20}
     >>> folder.joinpath("validation.jsonl").read_text().splitlines()[0]
@@ -94,35 +92,20 @@ def write(
     return parts
 
 
-def _parse(kind: str) -> tuple[str, int]:
+def _parse(kind: str) -> tuple[str, int, int]:
+    """The operation, the number of its terms, and the bound M."""
     match = _KIND.fullmatch(kind)
     if match is None:
-        raise InputError(
-            f"kind of arithmetic {kind!r}: accepted: add-D, sub-D, mul-D, sum-K, 1 to 6, as add-2"
-        )
-    return match[1], int(match[2])
+        accepted = "add-M, sub-M, mul-M, sum3-M to sum6-M, M up to 999999, as add-100"
+        raise InputError(f"kind of arithmetic {kind!r}: accepted: {accepted}")
+    operation, bound = match[1], int(match[2])
+    return operation[:3], int(operation[3:] or 2), bound
 
 
-def _draw(operation: str, k: int, rng: random.Random) -> tuple[int, ...]:
-    def below(most: int) -> int:
-        return int(rng.random() * most)  # of all of its methods, only this one's sequence is promised to stay
-
-    if operation == "mul":
-        least = 10 ** (k - 1)
-        return least + below(9 * least), 2 + below(8)
-    if operation == "sum":
-        return tuple(below(100) for _ in range(k))
-    pair = below(10**k), below(10**k)
-    return pair if operation == "add" else (max(pair), min(pair))
-
-
-def _question(operation: str, operands: tuple[int, ...]) -> Question:
-    sign = {"add": "+", "sub": "-", "mul": "*", "sum": "+"}[operation]
-    value = {
-        "add": sum(operands),
-        "sum": sum(operands),
-        "sub": operands[0] - operands[-1],
-        "mul": math.prod(operands),
-    }[operation]
-    text = sign.join(map(str, operands))
+def _question(operation: str, operands: Sequence[int]) -> Question:
+    text = _SIGNS[operation].join(map(str, operands))
+    if operation == "sub":
+        value = operands[0] - operands[1]
+    else:
+        value = math.prod(operands) if operation == "mul" else sum(operands)
     return Question(id=text, prompt=f"{text}=", answer=str(value))

@@ -34,6 +34,21 @@ _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_
 
 
 @functools.cache
+def choose_gpus(processes: int) -> None:
+    """Give a worker of the sweep GPUs of its own, ``processes`` of them by its place, before torch looks."""
+    place = os.environ.get("ISOLAW_WORKER")
+    if gpus() and place is not None and "torch" not in sys.modules:
+        first = int(place) * processes
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible()[first : first + processes])
+
+
+def visible() -> list[str]:
+    """Return the names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(i) for i in range(gpus())]
+
+
+@functools.cache
 def gpus() -> int:
     """Return how many NVIDIA GPUs this process may use, without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -142,19 +142,33 @@ def main(folder: str) -> None:
                 if connection:
                     connection.tell({})
         if connection:
+            connection.done.set()
             connection.tell({"done": True})
     except (RunError, DamagedState) as error:
         if connection:
             connection.tell({"failed": str(error), "damaged": isinstance(error, DamagedState)})
             connection.hear()  # until the engine has read it and closes
         raise
+    # Past the destructors of libraries that disagree about who leaves first.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 class _Connection:
     """The first process's line to the engine; when the engine is gone, so is the run."""
 
-    def __init__(self, lines: Any) -> None:
-        self.lines = lines
+    def __init__(self, connection: socket.socket) -> None:
+        self.lines = connection.makefile("rw", encoding="utf-8")
+        self.done = threading.Event()
+        threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
+
+    def _watch(self, connection: socket.socket) -> None:
+        # A closed engine is seen here also while the run computes: looking takes nothing from the line.
+        while connection.recv(1, socket.MSG_PEEK):
+            self.done.wait(1.0)
+        if not self.done.is_set():
+            os._exit(1)
 
     def tell(self, value: dict[str, Any]) -> None:
         self.lines.write(json.dumps(value) + "\n")
@@ -170,15 +184,7 @@ class _Connection:
 def _connect(folder: str) -> _Connection:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(Path(folder) / "s"))
-
-    def watch() -> None:
-        # A closed engine is seen here also while the run computes: looking takes nothing from the line.
-        while connection.recv(1, socket.MSG_PEEK):
-            threading.Event().wait(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    return _Connection(connection.makefile("rw", encoding="utf-8"))
+    return _Connection(connection)
 
 
 def _share(value: dict[str, Any] | None) -> dict[str, Any]:
@@ -194,9 +200,7 @@ def _share(value: dict[str, Any] | None) -> dict[str, Any]:
 def _choose_gpu() -> None:
     """One GPU for each process, chosen before torch looks."""
     if environment.gpus():
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible else [str(i) for i in range(environment.gpus())]
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[int(os.environ["LOCAL_RANK"])]
+        os.environ["CUDA_VISIBLE_DEVICES"] = environment.visible()[int(os.environ["LOCAL_RANK"])]
         os.environ["LOCAL_RANK"] = "0"
 
 
