@@ -18,6 +18,7 @@ Every process of a run executes this; what they hold of a batch is told in `batc
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -256,7 +257,8 @@ class Run:
         """Stop where sampler and trainer disagree on what was sampled: the weights did not arrive."""
         mean = objective.means(sums)["mismatch"]
         tolerance = self.options.logprob_tolerance or 0.0
-        if not mean <= tolerance:
+        # The sampler's are those of the distribution cut at top_p, larger by at most -log top_p.
+        if not mean <= tolerance - math.log(self.recipe.top_p or 1.0):
             raise RunError(
                 f"step {self.step}: sampler and trainer differ by {mean:.3g} in log-probability per "
                 f"token, more than real.logprob_tolerance = {tolerance:g}: the sampler has other weights "
@@ -313,8 +315,7 @@ class Run:
         own = self.processes.share(len(questions))
         rollouts = self._draw([prompts[j] for j in own], seeds[own])
         values = self._rewards([questions[j] for j in own], rollouts, k)
-        if self.recipe.top_p == 1.0:
-            self._compare_some(rollouts)
+        self._compare_some(rollouts)
         batch = self.processes.batch(list(range(len(questions))), own, rollouts, values)
         correct = np.array([[rewards.correct(r) for r in group] for group in batch.rewards.tolist()]).sum(1)
         landscape = metrics.landscape(correct / k)
