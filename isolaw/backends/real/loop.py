@@ -194,6 +194,7 @@ class Run:
                 sums = objective.merge(sums, more) if sums else more
                 return value
 
+            self.sampler.sleep()
             with self.clock("train"):
                 self.trainer.backward(
                     trained,
@@ -250,7 +251,6 @@ class Run:
 
     def _sync(self) -> None:
         with self.clock("sync"):
-            self.sampler.wake()
             self.sampler.load(self.trainer.weights())
 
     def _compare(self, sums: dict[str, torch.Tensor]) -> None:

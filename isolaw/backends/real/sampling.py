@@ -78,11 +78,7 @@ class Sampler(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Give the device's memory to the trainer, where that is possible."""
-        ...
-
-    def wake(self) -> None:
-        """Take it back."""
+        """Give the device's memory to the trainer until the next `load` or `generate`."""
         ...
 
 
@@ -104,6 +100,7 @@ class VLLMSampler:
 
         _guard_dispatcher()
         self.on_gpu = environment.gpus() > 0
+        self.asleep: set[str] = set()
         options: dict[str, Any] = {}
         if self.on_gpu:
             options = {"gpu_memory_utilization": gpu_memory, "enable_sleep_mode": True}
@@ -148,6 +145,7 @@ class VLLMSampler:
         """Draw rollouts: one request for each, with its own seed."""
         from vllm import SamplingParams, TokensPrompt
 
+        self._wake()
         requests, parameters, rows = [], [], []
         for prompt, own in zip(prompts, seeds, strict=True):
             for seed in own:
@@ -175,17 +173,20 @@ class VLLMSampler:
         """Hand the weights over in place (vLLM's ``reload_weights``)."""
         if self.tied:
             weights = _untied(weights)
+        self._wake("weights")
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
     def sleep(self) -> None:
         """Move the weights to host memory and drop the cache (GPUs only)."""
-        if self.on_gpu:
+        if self.on_gpu and not self.asleep:
             self.llm.sleep(level=1)
+            self.asleep = {"weights", "kv_cache"}
 
-    def wake(self) -> None:
-        """Bring them back."""
-        if self.on_gpu:
-            self.llm.wake_up()
+    def _wake(self, *parts: str) -> None:
+        """Bring parts back, or all: the weights alone before a sync, so that both copies fit."""
+        if waking := self.asleep & set(parts or self.asleep):
+            self.llm.wake_up(tags=sorted(waking))
+            self.asleep -= waking
 
 
 def _guard_dispatcher() -> None:
@@ -297,9 +298,6 @@ class TransformersSampler:
 
     def sleep(self) -> None:
         """Nothing: the reference keeps its memory."""
-
-    def wake(self) -> None:
-        """Nothing."""
 
 
 def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
