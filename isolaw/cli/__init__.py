@@ -15,6 +15,7 @@ from isolaw import __version__
 from isolaw.cli.backtest import backtest
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
+from isolaw.cli.doctor import doctor
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
@@ -41,10 +42,11 @@ def cli() -> None:
     isolaw fit DIR --out law.json        fit the law n*(C), to a sweep or to logs
     isolaw predict law.json --compute 1e7
     isolaw backtest DIR --fit-below 1e6  would small runs have told?
+    isolaw doctor                        is this machine set up?
     """
 
 
-for command in (sweep, read, fit, predict, backtest, compare, size, status):
+for command in (sweep, read, fit, predict, backtest, compare, size, status, doctor):
     cli.add_command(command)
 
 
