@@ -65,6 +65,11 @@ class Batch:
         """Share of responses that were cut."""
         return float(self.truncated.double().mean())
 
+    @property
+    def response_length(self) -> float:
+        """Mean tokens of a response."""
+        return float(self.lengths.mean(dtype=torch.float64))
+
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """Return this process's rows of a (B_p, n) tensor, flat."""
         return values[self.problems].reshape(-1)

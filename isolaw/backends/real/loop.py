@@ -20,23 +20,19 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
-from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row
 from isolaw.backends.real import advantages as adv
-from isolaw.backends.real import objective, rewards, settings
+from isolaw.backends.real import looks, objective, settings
+from isolaw.backends.real.actor import Actor
 from isolaw.backends.real.batch import Batch, Processes
 from isolaw.backends.real.order import Order
-from isolaw.backends.real.problems import ProblemSet, Question
-from isolaw.backends.real.prompts import encode
-from isolaw.backends.real.sampling import Rollouts, Sampler, open_sampler
+from isolaw.backends.real.sampling import Rollouts
 from isolaw.backends.real.terms import sequence_kl
 from isolaw.backends.real.trainer import Padded, Trainer, load_model, logprobs_of, token_logprobs
 from isolaw.errors import RunError
@@ -60,18 +56,11 @@ class Run:
     """
 
     def __init__(self, spec: RunSpec) -> None:
-        from transformers import AutoTokenizer
-
         self.spec, self.recipe, self.options = spec, spec.recipe, settings.of(spec)
-        o = self.options
-        stored = ProblemSet.read(spec.sources["set"])
-        limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
-        self.questions = {part: stored.first(part, limits.get(part)) for part in stored.parts}
-        self.tokenizer = AutoTokenizer.from_pretrained(o.model)
-        self.prompts = {part: encode(own, self.tokenizer) for part, own in self.questions.items()}
+        o, dtype = self.options, self.options.dtype or "float32"
         self.trainer = Trainer(
             o.model,
-            dtype=o.dtype or "float32",
+            dtype=dtype,
             zero_stage=o.zero_stage,
             weight_decay=self.recipe.weight_decay or 0.0,
             max_grad_norm=self.recipe.max_grad_norm or 0.0,
@@ -81,33 +70,19 @@ class Run:
         self.processes = Processes(
             self.trainer.rank, self.trainer.world, o.tensor_parallel, self.trainer.device
         )
-        self.sampler: Sampler = open_sampler(
-            o.sampler or "vllm",
-            o.model,
-            o.dtype or "float32",
-            spec.sources["max_model_tokens"],
-            o.tensor_parallel,
-            o.processes,
-            o.gpu_memory,
-        )
+        self.actor = Actor(spec, self.processes, self.clock)
         self.reference = None
         if self.recipe.kl:
-            self.reference = load_model(o.model, o.dtype or "float32").to(self.trainer.device).eval()
+            self.reference = load_model(o.model, dtype).to(self.trainer.device).eval()
             self.reference.requires_grad_(False)
-        self.reward = rewards.get(o.reward)
+        n_train = len(self.actor.questions["train"])
         self.order = Order(
-            len(self.questions["train"]),
-            spec.problems_per_batch,
-            spec.seed,
-            spec.content["train"],
-            self.recipe.replacement,
+            n_train, spec.problems_per_batch, spec.seed, spec.content["train"], self.recipe.replacement
         )
         self.step = self.round = self.compute = self.tokens = 0
         self.waiting: list[Batch] = []
-        self.rate = np.full(
-            len(self.questions["train"]), np.nan
-        )  # pass rate of each problem when last visited
-        self.since = _Means()
+        self.landscape = looks.Landscape(n_train)
+        self.since = looks.Means()
         self.seconds: dict[str, float] = {}
 
     # -- a step ---------------------------------------------------------------------------------------
@@ -141,21 +116,14 @@ class Run:
 
     def _sample(self) -> Batch:
         """Draw the next batch of problems and n rollouts of each."""
-        n = self.spec.rollouts_per_problem
-        visited = self.order.take()
-        seeds = self._seeds(_ROLLOUTS, self.round, count=len(visited) * n).reshape(len(visited), n)
+        batch = self.actor.draw(
+            "train", self.order.take(), self.spec.rollouts_per_problem, (_ROLLOUTS, self.round)
+        )
         self.round += 1
-        own = self.processes.share(len(visited))
-        questions = [self.questions["train"][visited[j]] for j in own]
-        with self.clock("generate"):
-            rollouts = self._draw([self.prompts["train"][visited[j]] for j in own], seeds[own])
-        with self.clock("reward"):
-            values = self._rewards(questions, rollouts, n)
-        batch = self.processes.batch(visited, own, rollouts, values)
-        self.rate[visited] = batch.rewards.mean(1)
+        self.landscape.visit(batch)
         if self.recipe.no_positive_resampling:
-            done = adv.mastered(batch.rewards, self.recipe.no_positive_resampling)
-            self.order.retire(p for p, out in zip(visited, done.tolist(), strict=True) if out)
+            done = adv.mastered(batch.rewards, self.recipe.no_positive_resampling).tolist()
+            self.order.retire(problem for problem, out in zip(batch.visited, done, strict=True) if out)
         return batch
 
     def _update(self, batch: Batch) -> None:
@@ -178,7 +146,9 @@ class Run:
             own_advantages = batch.own(advantages)[rows].to(self.trainer.device)
             own_weights = batch.own(weights)[rows].to(self.trainer.device)
 
-            def loss_of(part: Any, padded: Padded, logp: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+            def loss_of(
+                part: Sequence[int], padded: Padded, logp: torch.Tensor, entropy: torch.Tensor
+            ) -> torch.Tensor:
                 nonlocal sums
                 value, more = objective.loss(
                     recipe,
@@ -194,7 +164,7 @@ class Run:
                 sums = objective.merge(sums, more) if sums else more
                 return value
 
-            self.sampler.sleep()
+            self.actor.sampler.sleep()
             with self.clock("train"):
                 self.trainer.backward(
                     trained,
@@ -207,7 +177,8 @@ class Run:
             with self.clock("train"):
                 norm = self.trainer.update(self._lr())
             self._sync()
-        self._note(batch, objective.means(sums) if sums else {}, norm)
+        measured = objective.means(sums) if sums else {}
+        self.since.add({**looks.of_step(batch), "grad_norm": norm, "lr": self._lr(), **measured})
 
     def _penalties(self, batch: Batch) -> torch.Tensor:
         """What is taken off the rewards, (B_p, n): DAPO's for length, β times the KL in the reward."""
@@ -251,7 +222,7 @@ class Run:
 
     def _sync(self) -> None:
         with self.clock("sync"):
-            self.sampler.load(self.trainer.weights())
+            self.actor.sampler.load(self.trainer.weights())
 
     def _compare(self, sums: dict[str, torch.Tensor]) -> None:
         """Stop where sampler and trainer disagree on what was sampled: the weights did not arrive."""
@@ -265,109 +236,45 @@ class Run:
                 "than the trainer"
             )
 
-    # -- sampling ---------------------------------------------------------------------------------------
+    # -- looking ----------------------------------------------------------------------------------------
+
+    def look(self) -> tuple[list[Row], list[Counts]]:
+        """Return what is measured now: the evaluation sets, and training since the last look."""
+        rows: list[Row] = []
+        counts = []
+        wanted = self.spec.evaluation
+        kept, self.seconds = self.seconds, {}  # an evaluation's generation is no part of a step
+        began = time.perf_counter()
+        for index, name in enumerate(sorted(wanted.sets)):
+            questions = self.actor.questions[name]
+            every, stream = list(range(len(questions))), (_EVALUATION, index, self.step)
+            batch = self.actor.draw(name, every, wanted.samples, stream)
+            self._compare_some(batch.rollouts)
+            more, count = looks.evaluation(name, questions, batch, wanted.metrics)
+            rows += more
+            counts.append(count)
+        self.seconds = kept
+        self.seconds["evaluate"] = self.seconds.get("evaluate", 0.0) + time.perf_counter() - began
+        b, n = self.spec.problems_per_batch, self.spec.rollouts_per_problem
+        training = [Row("train", name, value, b, n) for name, value in self.since.take().items()]
+        training += self.landscape.rows(n)
+        known = {(row.eval_set, row.metric) for row in rows}
+        return rows + [row for row in training if (row.eval_set, row.metric) not in known], counts
+
+    def _compare_some(self, rollouts: Rollouts) -> None:
+        """Compare sampler and trainer on some responses of an evaluation."""
+        some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
+        trainers = self.trainer.logprobs(some, self._temperature)
+        gap, tokens = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for ours, theirs in zip(trainers, some.logprobs, strict=True):
+            gap += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()
+            tokens += len(theirs)
+        self._compare(self.processes.merged({"tokens": tokens, "mismatch": gap}))
 
     @property
     def _temperature(self) -> float:
         assert self.recipe.temperature is not None
         return self.recipe.temperature
-
-    def _seeds(self, *key: int, count: int) -> np.ndarray:
-        """Return seeds of single rollouts, keyed on the run and ``key``, below 2⁶³."""
-        stream = np.random.SeedSequence(int(self.spec.run_id, 16), spawn_key=key)
-        return stream.generate_state(count, np.uint64) >> np.uint64(1)
-
-    def _draw(self, prompts: list[list[int]], seeds: np.ndarray) -> Rollouts:
-        if not prompts:
-            return Rollouts([], [], [], [])
-        return self.sampler.generate(
-            prompts,
-            seeds.tolist(),
-            temperature=self._temperature,
-            top_p=self.recipe.top_p or 1.0,
-            max_tokens=self.recipe.max_response_tokens or 1,
-        )
-
-    def _rewards(self, questions: list[Question], rollouts: Rollouts, n: int) -> np.ndarray:
-        texts = (
-            self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if len(rollouts) else []
-        )
-        repeated = [question for question in questions for _ in range(n)]
-        return np.asarray(self.reward(repeated, texts), dtype=np.float64).reshape(len(questions), n)
-
-    # -- looking ----------------------------------------------------------------------------------------
-
-    def look(self) -> tuple[list[Row], list[Counts]]:
-        """Return what is measured now: the evaluation sets, and training since the last look."""
-        rows, counts = [], []
-        with self.clock("evaluate"):
-            for index, name in enumerate(sorted(self.spec.evaluation.sets)):
-                more, count = self._evaluate(name, index)
-                rows += more
-                counts.append(count)
-        rows += self._training_rows()
-        return rows, counts
-
-    def _evaluate(self, name: str, index: int) -> tuple[list[Row], Counts]:
-        questions, prompts = self.questions[name], self.prompts[name]
-        k = self.spec.evaluation.samples
-        seeds = self._seeds(_EVALUATION, index, self.step, count=len(questions) * k).reshape(-1, k)
-        own = self.processes.share(len(questions))
-        rollouts = self._draw([prompts[j] for j in own], seeds[own])
-        values = self._rewards([questions[j] for j in own], rollouts, k)
-        self._compare_some(rollouts)
-        batch = self.processes.batch(list(range(len(questions))), own, rollouts, values)
-        correct = np.array([[rewards.correct(r) for r in group] for group in batch.rewards.tolist()]).sum(1)
-        landscape = metrics.landscape(correct / k)
-        measured = {
-            **{metric: metrics.evaluate(metric, correct, k) for metric in self.spec.evaluation.metrics},
-            "zero_fraction": landscape.zero_fraction,
-            "gini": landscape.gini,
-            "response_length": float(batch.lengths.mean(dtype=torch.float64)),
-            "truncated_fraction": batch.truncated_fraction,
-        }
-        rows = [Row(name, metric, value, len(questions), k) for metric, value in measured.items()]
-        return rows, Counts(name, k, [q.id for q in questions], correct.tolist())
-
-    def _compare_some(self, rollouts: Rollouts) -> None:
-        some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
-        trainers = self.trainer.logprobs(some, self._temperature)
-        gaps = [
-            (p.cpu().double() - torch.tensor(q, dtype=torch.float64)).abs()
-            for p, q in zip(trainers, some.logprobs, strict=True)
-        ]
-        every = torch.cat(gaps) if gaps else torch.zeros(0, dtype=torch.float64)
-        tokens = torch.tensor(float(every.numel()), dtype=torch.float64)
-        sums = self.processes.merged({"tokens": tokens, "mismatch": every.sum()})
-        self._compare(sums)
-
-    def _note(self, batch: Batch, measured: dict[str, float], norm: float) -> None:
-        """Take a step into the means since the last look."""
-        self.since.add(
-            {
-                "reward": float(batch.rewards.mean()),
-                "response_length": float(batch.lengths.mean(dtype=torch.float64)),
-                "truncated_fraction": batch.truncated_fraction,
-                "informative_fraction": float(adv.informative(batch.rewards).double().mean()),
-                "generated_rollouts": float(batch.generated),
-                "grad_norm": norm,
-                "lr": self._lr(),
-                **measured,
-            }
-        )
-
-    def _training_rows(self) -> list[Row]:
-        b, n = self.spec.problems_per_batch, self.spec.rollouts_per_problem
-        rows = [Row("train", name, value, b, n) for name, value in self.since.take().items()]
-        seen = self.rate[~np.isnan(self.rate)]
-        if seen.size and "train" not in self.spec.evaluation.sets:
-            landscape = metrics.landscape(seen)
-            rows += [
-                Row("train", "zero_fraction", landscape.zero_fraction, seen.size, n),
-                Row("train", "gini", landscape.gini, seen.size, n),
-            ]
-        known = {(row.eval_set, row.metric): row for row in reversed(rows)}
-        return list(known.values())
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
@@ -391,7 +298,7 @@ class Run:
                 "compute": self.compute,
                 "tokens": self.tokens,
                 "order": self.order.state(),
-                "rate": [None if np.isnan(r) else r for r in self.rate],
+                "landscape": self.landscape.state(),
                 "since": self.since.state(),
                 "seconds": self.seconds,
                 "waiting": waiting,
@@ -407,8 +314,8 @@ class Run:
                 int(state[key]) for key in ("step", "round", "compute", "tokens")
             )
             self.order.restore(state["order"])
-            self.rate = np.array([np.nan if r is None else r for r in state["rate"]])
-            self.since = _Means(**state["since"])
+            self.landscape.restore(state["landscape"])
+            self.since = looks.Means(**state["since"])
             self.seconds = state["seconds"]
             self.waiting = [Batch.from_state(one, self.processes) for one in state["waiting"]]
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -416,30 +323,8 @@ class Run:
 
     def close(self) -> None:
         """Release what the next run does not reuse."""
-        self.reward.close()
+        self.actor.close()
         self.trainer.close()
-
-
-class _Means:
-    """Means over steps of whatever each step measured."""
-
-    def __init__(self, sums: dict[str, float] | None = None, counts: dict[str, int] | None = None) -> None:
-        self.sums, self.counts = dict(sums or {}), dict(counts or {})
-
-    def add(self, values: dict[str, float]) -> None:
-        for name, value in values.items():
-            largest = name.endswith("_max")
-            before = self.sums.get(name, value if largest else 0.0)
-            self.sums[name] = max(before, value) if largest else before + value
-            self.counts[name] = 1 if largest else self.counts.get(name, 0) + 1
-
-    def take(self) -> dict[str, float]:
-        out = {name: value / self.counts[name] for name, value in self.sums.items()}
-        self.sums, self.counts = {}, {}
-        return out
-
-    def state(self) -> dict[str, Any]:
-        return {"sums": self.sums, "counts": self.counts}
 
 
 def _spread(values: list[list[float]], mask: torch.Tensor) -> torch.Tensor:

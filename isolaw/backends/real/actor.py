@@ -1,0 +1,101 @@
+"""The acting half of a run: it draws rollouts of problems and rewards them, for training and evaluation.
+
+Every rollout has a seed of its own, keyed on (run, stream, step, problem, sample): what is drawn depends
+on neither the other rollouts nor on where it is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from isolaw.backends.real import rewards, settings
+from isolaw.backends.real.batch import Batch, Processes
+from isolaw.backends.real.problems import ProblemSet, Question
+from isolaw.backends.real.prompts import encode
+from isolaw.backends.real.sampling import Rollouts, Sampler, open_sampler
+from isolaw.spec import RunSpec
+
+Clock = Callable[[str], AbstractContextManager[None]]
+
+
+class Actor:
+    """Sampler, problems and reward of a run.
+
+    Parameters
+    ----------
+    spec
+        resolved.
+    processes
+        those of the run.
+    clock
+        counts the seconds of a part of a step.
+
+    Attributes
+    ----------
+    questions
+        by part of the problem set: ``train``, ``validation``, and any further evaluation set.
+    sampler
+        the current policy's.
+    """
+
+    def __init__(self, spec: RunSpec, processes: Processes, clock: Clock) -> None:
+        from transformers import AutoTokenizer
+
+        self.processes, self.clock, self.recipe = processes, clock, spec.recipe
+        options = settings.of(spec)
+        stored = ProblemSet.read(spec.sources["set"])
+        limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
+        self.questions = {part: stored.first(part, limits.get(part)) for part in stored.parts}
+        self.tokenizer = AutoTokenizer.from_pretrained(options.model)
+        self.prompts = {part: encode(own, self.tokenizer) for part, own in self.questions.items()}
+        self.reward = rewards.get(options.reward)
+        self.key = int(spec.run_id, 16)
+        self.sampler: Sampler = open_sampler(
+            options.sampler or "vllm",
+            options.model,
+            options.dtype or "float32",
+            spec.sources["max_model_tokens"],
+            options.tensor_parallel,
+            options.processes,
+            options.gpu_memory,
+        )
+
+    def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
+        """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set."""
+        seeds = self._seeds(stream, len(visited) * n).reshape(len(visited), n)
+        own = self.processes.share(len(visited))
+        with self.clock("generate"):
+            rollouts = self._generate([self.prompts[part][visited[j]] for j in own], seeds[own])
+        with self.clock("reward"):
+            values = self._rewards([self.questions[part][visited[j]] for j in own], rollouts, n)
+        return self.processes.batch(visited, own, rollouts, values)
+
+    def _generate(self, prompts: list[list[int]], seeds: np.ndarray) -> Rollouts:
+        if not prompts:
+            return Rollouts([], [], [], [])
+        return self.sampler.generate(
+            prompts,
+            seeds.tolist(),
+            temperature=self.recipe.temperature or 1.0,
+            top_p=self.recipe.top_p or 1.0,
+            max_tokens=self.recipe.max_response_tokens or 1,
+        )
+
+    def _seeds(self, stream: tuple[int, ...], count: int) -> np.ndarray:
+        """Return seeds of single rollouts, below 2⁶³."""
+        sequence = np.random.SeedSequence(self.key, spawn_key=stream)
+        return sequence.generate_state(count, np.uint64) >> np.uint64(1)
+
+    def _rewards(self, questions: Sequence[Question], rollouts: Rollouts, n: int) -> np.ndarray:
+        texts = []
+        if len(rollouts):
+            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+        repeated = [question for question in questions for _ in range(n)]
+        return np.asarray(self.reward(repeated, texts), dtype=np.float64).reshape(len(questions), n)
+
+    def close(self) -> None:
+        """End what the reward has started; the sampler stays for the next run."""
+        self.reward.close()
