@@ -403,11 +403,13 @@ def _problem_results(
 
 
 def attributes_of(spec: RunSpec) -> dict[str, Any]:
-    """Return what rides on a run beside its columns: backend, recipe, D."""
+    """Return what rides on a run beside its columns: backend, recipe, D, model."""
     recipe = spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True)
     own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if spec.backend != "replay" and spec.problems.n_train is not None:
         own["n_train_problems"] = spec.problems.n_train
+    if "model" in spec.sources:
+        own["model"] = Path(spec.sources["model"]).name
     return own
 
 
