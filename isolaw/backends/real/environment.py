@@ -7,7 +7,6 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,18 +79,6 @@ def single_process() -> Iterator[None]:
         for name in _DISTRIBUTED:  # the library's own
             os.environ.pop(name, None)
         os.environ.update(kept)
-
-
-def rendezvous() -> None:
-    """Make sure that torch finds a process group: torchrun's, or else one of this process alone."""
-    if "RANK" in os.environ:
-        return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ.update(
-        RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
 
 
 def installed(name: str) -> bool:

@@ -15,6 +15,7 @@ whole tensors by name (safetensors), so that a run continues on another number o
 from __future__ import annotations
 
 import json
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -322,8 +323,13 @@ def _deepspeed() -> Any:
         # Compiling its shared-memory operator takes 45 s; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if not dist.is_initialized():
-        environment.rendezvous()
-        deepspeed.init_distributed(dist_backend="nccl" if environment.gpus() else "gloo", verbose=False)
+        backend = "nccl" if environment.gpus() else "gloo"
+        if "RANK" in os.environ:  # torchrun's
+            dist.init_process_group(backend)
+        else:  # a group of this process alone: no port, nothing in the environment of its children
+            os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    deepspeed.init_distributed(verbose=False)
     return deepspeed
 
 
