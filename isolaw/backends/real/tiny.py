@@ -34,7 +34,7 @@ from isolaw.backends.real.problems import Question, write_set
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 # Kind of arithmetic, its share of the warm-up, which set it makes.
-EASY, HARD = "add-2", "sum-3"
+EASY, HARD = "add-100", "sum3-100"
 SHARES = {EASY: 0.8, HARD: 0.2}
 HELD_OUT = 2000  # problems of each kind that the warm-up never sees
 CONTEXT = 32
