@@ -146,7 +146,9 @@ class Batch:
         own = processes.share(len(state["visited"]))
         lines = [line for j in own for line in rows[j]]
         prompts, tokens, logprobs, finished, old = ([line[i] for line in lines] for i in range(5))
-        kept = [torch.tensor(v, dtype=torch.float64, device=processes.device) for v in old if v is not None]
+        # A process without rows has an empty list where the others have theirs.
+        stale = any(logprobs is not None for *_, logprobs in state["held"])
+        kept = [torch.tensor(v, dtype=torch.float64, device=processes.device) for v in old] if stale else None
         return cls(
             state["visited"],
             torch.tensor(state["rewards"], dtype=torch.float64),
@@ -158,7 +160,7 @@ class Batch:
             state["generated_tokens"],
             processes.rank % processes.tensor_parallel,
             processes.tensor_parallel,
-            kept or None,
+            kept,
         )
 
 

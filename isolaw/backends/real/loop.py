@@ -189,7 +189,9 @@ class Run:
             out -= adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
         if recipe.kl and recipe.kl_in == "reward":
             parts = self.trainer.micro_batches(batch.rollouts)
-            old = batch.old_logprobs or self.trainer.logprobs(batch.rollouts, self._temperature)
+            old = batch.old_logprobs
+            if old is None:
+                old = self.trainer.logprobs(batch.rollouts, self._temperature)
             with torch.no_grad():
                 reference = logprobs_of(
                     self.reference, batch.rollouts, parts, self._temperature, self.trainer.device

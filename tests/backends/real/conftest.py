@@ -1,0 +1,102 @@
+"""What the tests of the real backend share: real vLLM, real DeepSpeed, and a tiny model made on the spot.
+
+Tests marked `real` need the real extra. In CI, where a skip is a failure, it is installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolaw.backends.real import BACKEND, environment
+from isolaw.spec import RunSpec, SweepSpec
+
+# Before any test module imports torch.
+environment.prepare()
+
+MISSING = [name for name in ("torch", "transformers", "deepspeed", "vllm") if not environment.installed(name)]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if MISSING and item.get_closest_marker("real"):
+        pytest.skip(f"needs the real extra: {', '.join(MISSING)} not installed (make real-cpu)")
+
+
+@dataclass(frozen=True)
+class Made:
+    """Folders of the tiny model and its problem sets."""
+
+    model: Path
+    easy: Path
+    hard: Path
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The tiny model after its warm-up, built once for all workers of pytest."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").is_file():
+            command = [sys.executable, "-m", "isolaw.backends.real.tiny", str(folder)]
+            subprocess.run(command, check=True, capture_output=True)
+            (folder / "complete").touch()
+    return Made(folder / "model", folder / "easy", folder / "hard")
+
+
+Sections = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def sections(made: Made) -> Callable[..., Sections]:
+    """A sweep of some seconds, as data; each argument changes keys of a section."""
+
+    def make(**more: dict[str, Any]) -> Sections:
+        data: Sections = {
+            "sweep": {"backend": "real", "compute": 160, "seeds": [0]},
+            "grid": {"problems_per_batch": [8], "rollouts_per_problem": [4]},
+            "recipe": {"lr": 2e-3, "warmup_steps": 1, "temperature": 1.0, "max_response_tokens": 6},
+            "problems": {"set": str(made.hard), "n_train": 64, "n_validation": 16},
+            "evaluation": {"points": 2},
+            "real": {"model": str(made.model)},
+            "executor": {"kind": "inline"},
+        }
+        return {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
+    """The single run of such a sweep, as the backend resolves it."""
+
+    def make(**more: dict[str, Any]) -> RunSpec:
+        sweep = SweepSpec.parse(sections(**more))
+        compute = sweep.sweep.compute
+        (b,), (n,) = sweep.grid.problems_per_batch, sweep.grid.rollouts_per_problem
+        run = RunSpec(
+            backend="real",
+            problems_per_batch=b,
+            rollouts_per_problem=n,
+            seed=sweep.sweep.seeds[0],
+            recipe=sweep.recipe,
+            problems=sweep.problems,
+            options=sweep.real,
+            compute=compute,
+            evaluation=sweep.evaluation.model_copy(update={"start": b * n, "end": compute}),
+        )
+        spec = BACKEND.resolve(run)
+        assert BACKEND.check(spec) == []
+        return spec
+
+    return make

@@ -1,0 +1,111 @@
+"""What is set before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from isolaw.backends.real import environment
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A machine whose nvidia-smi lists four GPUs, and an environment where nothing is set yet."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "GPU $i: A (UUID: GPU-$i)"; done\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    ours = (*environment._CPU, *environment._ALWAYS, *environment._DISTRIBUTED)
+    for name in (*ours, "CUDA_VISIBLE_DEVICES", "ISOLAW_WORKER"):
+        monkeypatch.setenv(name, "")  # so that it is put back, whatever is set meanwhile
+        monkeypatch.delenv(name)
+    for cached in (environment.gpus, environment.choose_gpus):
+        cached.cache_clear()
+    yield program
+    for cached in (environment.gpus, environment.choose_gpus):
+        cached.cache_clear()
+
+
+def seen() -> tuple[int, list[str]]:
+    environment.gpus.cache_clear()
+    return environment.gpus(), environment.visible()
+
+
+def test_how_many_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seen() == (4, ["0", "1", "2", "3"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert seen() == (2, ["2", "5"])
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert seen()[0] == 0
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    machine.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
+    assert seen() == (0, [])
+    monkeypatch.setenv("PATH", str(machine.parent / "nowhere"))
+    assert seen() == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("place", "mine", "given"), [("1", None, "2,3"), ("0", "7,4,1", "7,4"), (None, None, None)]
+)
+def test_each_worker_of_a_sweep_has_gpus_of_its_own(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, place: str | None, mine: str | None, given: str | None
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # it has not looked yet
+    for name, value in {"ISOLAW_WORKER": place, "CUDA_VISIBLE_DEVICES": mine}.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    environment.choose_gpus(2)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == given
+
+
+def test_prepare_sets_what_the_user_has_not(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    environment.prepare()
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "DS_ACCELERATOR" not in os.environ  # with GPUs
+    assert "OMP_NUM_THREADS" not in os.environ
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    environment.gpus.cache_clear()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    environment.prepare()
+    assert os.environ["DS_ACCELERATOR"] == "cpu"
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["VLLM_LOGGING_LEVEL"]) == ("3", "DEBUG")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_nothing_heavy_is_imported_and_torch_is_told_when_it_is_there() -> None:
+    code = (
+        "import sys; from isolaw.backends.real import environment; environment.prepare(); "
+        "print({'torch', 'vllm', 'deepspeed', 'transformers'} & set(sys.modules)); "
+        "import torch; torch.set_num_threads(2); environment.prepare(); print(torch.get_num_threads())"
+    )
+    clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    clean["CUDA_VISIBLE_DEVICES"] = ""
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["set()", "1"]
+
+
+def test_a_library_that_starts_alone_inside_torchrun(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "r"}
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    kept = dict(os.environ)
+    with environment.single_process():
+        assert not set(before) & set(os.environ)
+        os.environ.update(RANK="0", MASTER_ADDR="127.0.0.1")
+    assert dict(os.environ) == kept
+
+
+def test_what_is_installed() -> None:
+    assert environment.installed("isolaw")
+    assert not environment.installed("no_such_package")
+    assert environment.version("no-such-package", "numpy")[0].isdigit()
+    assert environment.version("no-such-package") == ""
