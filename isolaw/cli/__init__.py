@@ -20,6 +20,7 @@ from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
 from isolaw.cli.size import size
+from isolaw.cli.split import split
 from isolaw.cli.status import status
 from isolaw.cli.sweep import sweep
 from isolaw.errors import IsolawError
@@ -46,7 +47,7 @@ def cli() -> None:
     """
 
 
-for command in (sweep, read, fit, predict, backtest, compare, size, status, doctor):
+for command in (sweep, read, fit, predict, backtest, compare, size, split, status, doctor):
     cli.add_command(command)
 
 

@@ -8,22 +8,18 @@ What is where: `loop` is one run, `sampling` and `trainer` are its two halves, `
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from isolaw import metrics
 from isolaw.backends.base import Checkpoint, RunContext
-from isolaw.backends.real import environment, recipes, rewards, settings
+from isolaw.backends.real import environment, models, recipes, rewards, settings
 from isolaw.backends.real.problems import ProblemSet
-from isolaw.errors import Problem, SpecError, nearest
+from isolaw.errors import DataError, Problem, SpecError, nearest
 from isolaw.spec import RunSpec
 
 _NEEDED = ("torch", "transformers", "deepspeed")
-_BLOCK = 2**24
 
 
 class Real:
@@ -36,10 +32,10 @@ class Real:
         """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
         options = settings.read(spec)
         set_folder, model = Path(spec.problems.set).resolve(), Path(options.model).resolve()
-        problems = [*_model_problems(model), *(_set_problems(str(set_folder), _stamp(set_folder)))]
+        problems = [*models.check(model), *(_set_problems(str(set_folder), models.stamp(set_folder)))]
         if problems:
             raise SpecError(problems)
-        stored = _read_set(str(set_folder), _stamp(set_folder))
+        stored = _read_set(str(set_folder), models.stamp(set_folder))
         recipe = recipes.resolve_recipe(spec.recipe, stored.name)
         sizes = {
             f"n_{part}": limit if (limit := getattr(spec.problems, f"n_{part}")) else len(stored.parts[part])
@@ -55,7 +51,7 @@ class Real:
                 "problems": spec.problems.model_copy(update={"set": stored.name, **sizes}),
                 "options": identity,
                 "content": {
-                    "model": _hash_of_model(str(model), _stamp(model)),
+                    "model": models.digest(model),
                     **{part: stored.digest(part) for part in sorted(parts)},
                     **({"reward": hashed} if (hashed := rewards.digest(options.reward)) else {}),
                 },
@@ -63,7 +59,7 @@ class Real:
                     **placement,
                     "model": str(model),
                     "set": str(set_folder),
-                    "max_model_tokens": _context(model),
+                    "max_model_tokens": models.context(model),
                 },
             }
         )
@@ -71,7 +67,7 @@ class Real:
     def check(self, spec: RunSpec) -> list[Problem]:
         """Return everything that is wrong, before a model is loaded."""
         options = settings.of(spec)
-        stored = _read_set(spec.sources["set"], _stamp(Path(spec.sources["set"])))
+        stored = _read_set(spec.sources["set"], models.stamp(Path(spec.sources["set"])))
         return [
             *_missing(options),
             *recipes.recipe_problems(spec.recipe, spec.rollouts_per_problem),
@@ -116,31 +112,6 @@ def _missing(options: settings.Options) -> list[Problem]:
     ]
 
 
-def _model_problems(model: Path) -> list[Problem]:
-    if not (model / "config.json").is_file():
-        found = "no such folder" if not model.exists() else "no config.json in it"
-        note = f"{model}: {found}"
-        return [Problem("real.model", note, accepted="the folder of a model in Hugging Face format")]
-    if not any(model.glob("*.safetensors")):
-        return [Problem("real.model", f"{model}: no *.safetensors in it", accepted="weights as safetensors")]
-    try:
-        _context(model)
-    except (ValueError, KeyError, TypeError):
-        return [Problem("real.model", f"{model / 'config.json'}: no max_position_embeddings in it")]
-    return []
-
-
-def _context(model: Path) -> int:
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    return int((config.get("text_config") or config)["max_position_embeddings"])
-
-
-def _stamp(folder: Path) -> str:
-    """What changes when a folder's files do; the key of what is remembered about it."""
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
-
-
 @functools.lru_cache(maxsize=8)
 def _set_problems(folder: str, stamp: str) -> tuple[Problem, ...]:
     try:
@@ -153,19 +124,6 @@ def _set_problems(folder: str, stamp: str) -> tuple[Problem, ...]:
 @functools.lru_cache(maxsize=8)
 def _read_set(folder: str, stamp: str) -> ProblemSet:
     return ProblemSet.read(folder)
-
-
-@functools.lru_cache(maxsize=8)
-def _hash_of_model(folder: str, stamp: str) -> str:
-    """SHA-256 over what a model is made of: its JSON files and weights, by name."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(folder).iterdir()):
-        if path.suffix in (".json", ".safetensors", ".model", ".jinja") and path.is_file():
-            digest.update(path.name.encode())
-            with path.open("rb") as file:
-                while block := file.read(_BLOCK):
-                    digest.update(block)
-    return digest.hexdigest()
 
 
 def _size_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
@@ -228,14 +186,11 @@ def _placement_problems(options: settings.Options) -> list[Problem]:
 def _prompt_problems(folder: str, model: str, max_response_tokens: int) -> tuple[Problem, ...]:
     if not environment.installed("transformers"):
         return ()
-    environment.prepare()
-    from transformers import AutoTokenizer
-
     from isolaw.backends.real.prompts import check_lengths
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        return (Problem("real.model", f"its tokenizer cannot be loaded: {str(error).splitlines()[0]}"),)
-    stored = _read_set(folder, _stamp(Path(folder)))
-    return tuple(check_lengths(stored, tokenizer, _context(Path(model)), max_response_tokens))
+        tokenizer = models.tokenizer(model)
+    except DataError as error:
+        return (Problem("real.model", str(error)),)
+    stored = _read_set(folder, models.stamp(Path(folder)))
+    return tuple(check_lengths(stored, tokenizer, models.context(model), max_response_tokens))

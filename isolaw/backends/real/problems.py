@@ -258,8 +258,8 @@ def _is_chat(value: Any) -> bool:
 
 def _trained_on(path: Path, questions: list[Question], train: list[Question]) -> list[Problem]:
     """Evaluation problems that are in the training set as well, by their prompts."""
-    trained = {_words(q.prompt): q.id for q in train}
-    both = [(q.id, trained[_words(q.prompt)]) for q in questions if _words(q.prompt) in trained]
+    trained = {words(q.prompt): q.id for q in train}
+    both = [(q.id, trained[words(q.prompt)]) for q in questions if words(q.prompt) in trained]
     if not both:
         return []
     shown = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in both[:_SHOWN])
@@ -267,7 +267,7 @@ def _trained_on(path: Path, questions: list[Question], train: list[Question]) ->
     return [Problem(str(path), f"{len(both):,} of its problems occur in training, too: {shown}{more}")]
 
 
-def _words(prompt: str | list[Message]) -> str:
+def words(prompt: str | list[Message]) -> str:
     """What a prompt asks, whatever its white space, and whether as text or as messages."""
     contents = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
     return " ".join(" ".join(contents).split())

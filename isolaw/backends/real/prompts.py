@@ -41,17 +41,18 @@ def check_lengths(
     out = []
     room = context - max_response_tokens
     for part, questions in problem_set.parts.items():
+        where = f"{problem_set.name}/{part}".rstrip("/")
         try:
             lengths = [len(ids) for ids in encode(questions, tokenizer)]
         except DataError as error:
-            return [Problem(f"{problem_set.name}/{part}", str(error))]
+            return [Problem(where, str(error))]
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] > room:
             number = sum(length > room for length in lengths)
             many = f"{number} prompts are too long, the longest that of" if number > 1 else "too long:"
             out.append(
                 Problem(
-                    f"{problem_set.name}/{part}",
+                    where,
                     f"{many} problem {questions[longest].id!r}",
                     found=f"{lengths[longest]} tokens",
                     accepted=f"at most {room} ({context} of context − {max_response_tokens} of response)",

@@ -32,6 +32,9 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from isolaw.backends.real.problems import Message, Question
 from isolaw.errors import Problem, RunError, SpecError, nearest
 
@@ -113,9 +116,13 @@ def digest(name: str) -> str | None:
     return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
-def correct(reward: float) -> bool:
-    """Return whether a response with this reward counts as correct."""
-    return reward >= 1.0
+def correct(values: ArrayLike) -> NDArray[np.bool_]:
+    """Return which responses count as correct, by their rewards, any shape.
+
+    >>> correct([1.0, 0.5, -1.0]).tolist()
+    [True, False, False]
+    """
+    return np.asarray(values) >= 1.0
 
 
 class Exact:

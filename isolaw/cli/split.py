@@ -1,0 +1,125 @@
+"""``isolaw split``: problems by how often a base model solves them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from isolaw.cli.common import note, print_json
+
+if TYPE_CHECKING:
+    from isolaw.backends.real.split import Draw, Split
+
+
+@click.command()
+@click.option(
+    "--model", required=True, type=click.Path(), help="Folder of the base model, Hugging Face format."
+)
+@click.option("--problems", required=True, type=click.Path(), help="The pool: a .jsonl or .parquet file.")
+@click.option("--out", required=True, type=click.Path(), help="Where the sets go; continued if it is there.")
+@click.option("--reward", default="exact", show_default=True, help="exact, math, or package.module:function.")
+@click.option("--temperature", type=click.FloatRange(0, 10, min_open=True), default=0.6, show_default=True)
+@click.option("--max-response-tokens", type=click.IntRange(min=1), default=1024, show_default=True)
+@click.option("--samples", type=click.IntRange(min=1), default=16, show_default=True, help="Of each problem.")
+@click.option(
+    "--more-samples",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Of those that are never solved.",
+)
+@click.option(
+    "--validation",
+    type=click.IntRange(min=1),
+    help="Problems held out of each set; 300, at most a fifth of it, unless given.",
+)
+@click.option("--sampler", type=click.Choice(["vllm", "transformers"]), help="vllm where it is installed.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the samples.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sampled, load no model.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def split(
+    model: str,
+    problems: str,
+    out: str,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Sort a pool of problems into easy, hard and extremely hard sets.
+
+    \b
+    By the share that a base model solves, of 16 samples:
+      easy            0.3 to 0.6
+      hard            at most 0.0625
+      extremely-hard  none, and none of 128 more
+    Each becomes a folder of --out with train.jsonl and validation.jsonl, for problems.set of a sweep. The
+    same command again continues what was interrupted.
+    """
+    from isolaw.backends.real import rewards
+    from isolaw.backends.real.split import plan
+
+    work = plan(model, problems, out, options)
+    left = work.left.total
+    if dry_run:
+        most = left + work.settings.more_samples * sum(q.id not in work.counts for q in work.questions)
+        if as_json:
+            print_json(
+                {"problems": len(work.questions), "rollouts": {"least": left, "most": most}, "dry_run": True}
+            )
+        else:
+            click.echo(f"{len(work.questions):,} problems; {left:,} to {most:,} rollouts are to be sampled.")
+        return
+    failures = 0
+    if left:
+        from isolaw.backends.real.split import open_draw
+
+        reward = rewards.get(work.settings.reward)
+        try:
+            _measure(work, open_draw(model, work.settings), reward)
+        finally:
+            reward.close()
+        failures = reward.failures
+    report = work.write()
+    if as_json:
+        print_json({"format": "isolaw.split/1", "directory": out, **report})
+    else:
+        for line in _summary(work, report):
+            click.echo(line)
+    if failures:
+        note(f"note: {failures:,} responses were given up by the reward and count as wrong")
+
+
+def _measure(work: Split, draw: Draw, reward: Any) -> None:
+    """Sample with a progress bar on a terminal, quietly elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(), TextColumn("left"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("sampling", total=work.left.total)
+        for done, total in work.measure(draw, reward):
+            progress.update(task, completed=done, total=total, description=f"{done:,} rollouts")
+
+
+def _summary(work: Split, report: dict[str, Any]) -> list[str]:
+    average = f"avg@{work.settings.samples}"
+    lines = [f"{report['problems']:,} problems, {average} = {report[average]:.3f}"]
+    if report["repeated_prompts"]:
+        lines.append(f"{report['repeated_prompts']:,} more have a prompt that is there already: left out")
+    for name, one in report["sets"].items():
+        text = f"{name:<15} {one['problems']:>7,} problems"
+        if one["problems"]:
+            text += f", {average} = {one[average]:.3f}"
+        if one["written"]:
+            text += f": {work.folder / name} ({one['train']:,} train, {one['validation']:,} validation)"
+        elif one["problems"]:
+            text += ": too few for a training and a validation set, not written"
+        lines.append(text)
+    rest = report["problems"] - sum(one["problems"] for one in report["sets"].values())
+    lines.append(f"{'in no set':<15} {rest:>7,} problems")
+    return lines
