@@ -71,8 +71,9 @@ class ProblemSet:
         for part, path in files.items():
             parts[part], found = _read(path)
             problems += found
-        for part in parts.keys() - {"train"}:
-            problems += _trained_on(files[part], parts[part], parts.get("train", []))
+        for part in parts:
+            if part != "train":
+                problems += _trained_on(files[part], parts[part], parts.get("train", []))
         if problems:
             raise SpecError(problems)
         return cls(Path(os.path.abspath(folder)).name, parts)
@@ -169,9 +170,7 @@ def _read(path: Path) -> tuple[list[Question], list[Problem]]:
     columns = list(dict.fromkeys(name for _, row in rows for name in row))
     missing = [name for name in _COLUMNS if rows and name not in columns]
     if missing:
-        for name in missing:
-            close = nearest(name, columns)
-            faults.problems.append(Problem(str(path), f"no {name!r} anywhere", found=columns, nearest=close))
+        faults.problems += [Problem(str(path), f"no {name!r} anywhere", found=columns) for name in missing]
         return [], faults.all()
     questions: dict[str, Question] = {}
     lines: dict[str, int] = {}

@@ -154,8 +154,9 @@ def _batch(
     tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids padded on the right, and labels that are -100 outside the answers; (questions, longest)."""
-    prompts = [tokenizer(str(q.prompt)).input_ids for q in questions]
-    answers = [[*tokenizer(q.answer).input_ids[1:], tokenizer.eos_token_id] for q in questions]
+    prompts = tokenizer([str(q.prompt) for q in questions]).input_ids
+    answers = tokenizer([q.answer for q in questions], add_special_tokens=False).input_ids
+    answers = [[*answer, tokenizer.eos_token_id] for answer in answers]
     longest = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
     ids = torch.full((len(questions), longest), tokenizer.pad_token_id)
     labels = torch.full((len(questions), longest), -100)
@@ -166,7 +167,7 @@ def _batch(
     return ids, labels
 
 
-def build(out: str | Path, pool: int = 4000, target: float = 0.35, seed: int = 0) -> dict[str, Any]:
+def build(out: str | Path, pool: int = 5000, target: float = 0.35, seed: int = 0) -> dict[str, Any]:
     """Make the model and the problem sets in ``out``; return what was made, in figures.
 
     Parameters
@@ -221,7 +222,7 @@ def _split(out: Path, pool: list[Question], seed: int) -> dict[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--pool", type=int, default=4000, help="problems that the warm-up does not see")
+    parser.add_argument("--pool", type=int, default=5000, help="problems that the warm-up does not see")
     parser.add_argument("--target", type=float, default=0.35, help="accuracy at which the warm-up stops")
     parser.add_argument("--seed", type=int, default=0)
     arguments = vars(parser.parse_args())
