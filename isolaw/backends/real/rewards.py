@@ -112,7 +112,7 @@ def digest(name: str) -> str | None:
     The same name with another code is another reward, so it belongs to a run's identity.
     """
     module, colon, _ = name.partition(":")
-    file = _import(module).__file__ if colon else None
+    file = getattr(_import(module), "__file__", None) if colon else None
     return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
@@ -159,7 +159,7 @@ class Custom:
             value = self.function(question.prompt, response, question.answer)
         except Exception as error:  # it is the user's code
             raise RunError(f"{where}: it raised {type(error).__name__}: {error}") from error
-        if not isinstance(value, numbers.Real) or not math.isfinite(value):
+        if not isinstance(value, numbers.Real | np.bool_) or not math.isfinite(value):
             raise RunError(f"{where}: it returned {value!r}; accepted: a finite number")
         return float(value)
 
@@ -242,7 +242,7 @@ class _Worker:
         code = f"from {Math.__module__} import serve; serve({self.limit})"
         command = [sys.executable, "-P", "-c", code]  # -P: a math.py that lies about is not the library's
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if not self._line(_START_S):  # the time to import sympy is not an answer's
+        if not self._line(_START_S):
             self.end()
             raise RunError(f"the worker of the math reward does not start: {' '.join(command)}")
 
@@ -298,6 +298,7 @@ def serve(limit: float) -> None:
             return "unreadable"
         return bool(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
 
+    judge("1", "1")  # what the first one takes longer is not an answer's
     print("ready", file=replies, flush=True)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_REAL, limit)
