@@ -1,15 +1,19 @@
-# make demo   set up, then the main job: a simulated sweep, its law, a recommendation
-# make test   set up, then every test
-# make check  ruff and mypy
-# make fuzz   60 s of fuzzing for each log reader; SECONDS=5 for less
+# make demo       set up, then the main job: a simulated sweep, its law, a recommendation
+# make demo-real  the same with a real language model, tiny and trained without a GPU: some minutes
+# make test       set up, then every test
+# make check      ruff and mypy
+# make fuzz       60 s of fuzzing for each log reader; SECONDS=5 for less
+# make real-cpu   what training without a GPU needs: 390 MB of downloads, 2.7 GB of disk
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 SECONDS := 60
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Where pip's own index has no CPU build of torch.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install demo test check fuzz clean
+.PHONY: help install real-cpu demo demo-real test check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -37,12 +41,34 @@ $(STAMPS)/fuzz: $(STAMPS)/test
 	@$(PIP) -e '.[fuzz]'
 	@touch $@
 
+# Pinned, and without dependencies: what pip would choose itself breaks (requirements/real-cpu.txt says why).
+$(STAMPS)/real-cpu: requirements/real-cpu.txt $(STAMPS)/base
+	@echo "installing vLLM, DeepSpeed and PyTorch for the CPU (once)"
+	@torch=$$(grep '^torch==' $<) && \
+	  { $(PIP) --no-deps $$torch 2>/dev/null || $(PIP) --no-deps --index-url $(TORCH_INDEX) $$torch; }
+	@$(PIP) --no-deps -r $<
+	@$(BIN)/isolaw doctor >$(STAMPS)/doctor || { cat $(STAMPS)/doctor; exit 1; }
+	@touch $@
+
+# Whether this machine can take that set; a machine with a GPU wants another one.
+CPU_SET = $(BIN)/python -c 'from isolaw.doctor import examine; m = examine(); raise SystemExit(m.on_gpu or not m.takes_pinned_set)'
+
 install: $(STAMPS)/base
+
+real-cpu: $(STAMPS)/base
+	@$(CPU_SET) || { $(BIN)/isolaw doctor; echo "make: the CPU set is for Linux on x86-64 with AVX2, without a GPU"; exit 1; }
+	@$(MAKE) --no-print-directory $(STAMPS)/real-cpu
 
 demo: install
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh demo
 
+demo-real: real-cpu
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo-real.sh demo-real
+
+# The CPU set after what the tests need, so that its pins win.
 test: $(STAMPS)/test
+	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/real-cpu; \
+	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(STAMPS)/dev
@@ -60,4 +86,4 @@ fuzz: $(STAMPS)/fuzz
 	done
 
 clean:
-	rm -rf $(VENV) demo .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo demo-real .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,19 @@
+#!/bin/sh
+# The main job with a real language model, without a GPU: sh examples/demo-real.sh DIR
+# A tiny model half learns additions by supervision; GRPO (vLLM samples, DeepSpeed optimises) takes it from there
+# with several n; then the law that these runs follow. The same command again continues where it stopped.
+set -eu
+out=${1:-demo-real}
+
+run() { printf '\n$ %s\n' "$*"; "$@"; }
+
+if [ ! -d "$out/base" ]; then
+  run python -m isolaw.backends.real.tiny "$out/unfinished"
+  mv "$out/unfinished" "$out/base"
+fi
+run isolaw sweep examples/real-tiny.toml --out "$out/sweep" \
+  --set "real.model=$out/base/model" --set "problems.set=$out/base/easy"
+run isolaw status "$out/sweep"
+run isolaw fit "$out/sweep" --out "$out/law.json" --figures "$out/figures"
+run isolaw predict "$out/law.json" --compute 1e5
+printf '\nLook at %s (the best n for a budget) and %s.\n' "$out/figures/law.png" "$out/figures/frontier.png"
