@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,3 +99,20 @@ def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
         return spec
 
     return make
+
+
+@pytest.fixture
+def vllm(made: Made) -> Any:
+    """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
+    from isolaw.backends.real.sampling import open_sampler, stored_weights
+
+    sampler = open_sampler("vllm", str(made.model), "float32", 32, 1, 1, 0.4)
+    sampler.load(stored_weights(str(made.model)))
+    return sampler
+
+
+@pytest.fixture
+def transformers_sampler(made: Made) -> Any:
+    from isolaw.backends.real.sampling import TransformersSampler
+
+    return TransformersSampler(str(made.model), dtype="float32")

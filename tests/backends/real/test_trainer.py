@@ -1,0 +1,318 @@
+"""One update: for any number of processes and micro-batches and any ZeRO stage the same, and the right one.
+
+Started by torchrun, this file is also the program of the processes (`main`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from isolaw.backends.real.problems import ProblemSet  # noqa: E402
+from isolaw.backends.real.prompts import encode  # noqa: E402
+from isolaw.backends.real.sampling import Rollouts  # noqa: E402
+from isolaw.spec import RunSpec  # noqa: E402
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+# A stale policy and every term; problems and rows that two processes and four micro-batches share unequally.
+RECIPE = {
+    "staleness": 1,
+    "clip_low": 0.02,
+    "clip_high": 0.03,
+    "zero_variance_filter": True,
+    "gradient_rollouts": 5,
+    "kl": 0.05,
+    "entropy": 0.01,
+    "importance_sampling": "token",
+    "aggregation": "token",
+}
+ALONE = [(stage, micro) for stage in (0, 1, 2, 3) for micro in (None, 8)]  # 8 rows: four micro-batches
+TOGETHER = [(stage, micro) for stage in (0, 2, 3) for micro in (None, 4)]
+Tensors = dict[str, torch.Tensor]
+
+
+def next_update(spec: RunSpec, state: Path, stage: int, micro: int | None, dtype: str, out: Path) -> None:
+    """Continue the run from ``state`` by one step; write its gradient and the state after it."""
+    from isolaw.backends.real.loop import Run
+
+    placed = {"zero_stage": stage, "micro_batch": micro, "logprob_tolerance": 0.5}
+    spec = spec.model_copy(
+        update={"sources": {**spec.sources, **placed}, "options": {**spec.options, "dtype": dtype}}
+    )
+    run = Run(spec)
+    run.restore(state)
+    run._sync()
+    update = run.trainer.update
+    gradient: Tensors = {}
+
+    def watched(lr: float) -> float:
+        gradient.update(run.trainer.gradients())
+        gradient["norm"] = torch.tensor(norm := update(lr))
+        return norm
+
+    run.trainer.update = watched
+    run.advance()
+    out.mkdir(parents=True, exist_ok=True)
+    run.save(out)
+    if run.trainer.rank == 0:
+        save_file(gradient, out / "gradient.safetensors")
+    run.close()
+
+
+def main(folder: Path) -> None:
+    spec = RunSpec.model_validate_json((folder / "spec.json").read_text())
+    for stage, micro in TOGETHER:
+        next_update(spec, folder / "state", stage, micro, "float32", folder / f"two-{stage}-{micro}")
+    next_update(spec, folder / "state", 2, None, "bfloat16", folder / "two-bfloat16")
+
+
+@pytest.fixture(scope="module")
+def begun(resolved: Callable[..., RunSpec], made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run's spec, and its state after four steps with a batch in flight."""
+    from isolaw.backends.real.loop import Run
+
+    folder = tmp_path_factory.mktemp("updates")
+    spec = resolved(
+        grid={"problems_per_batch": [7], "rollouts_per_problem": [6]},
+        recipe=RECIPE,
+        problems={"set": str(made.easy)},
+        real={"sampler": "transformers"},
+    )
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    run = Run(spec)
+    for _ in range(4):
+        run.advance()
+    (folder / "state").mkdir()
+    run.save(folder / "state")
+    run.close()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(begun: Path) -> Path:
+    """What one process and one micro-batch make of the next step, without ZeRO."""
+    spec = RunSpec.model_validate_json((begun / "spec.json").read_text())
+    next_update(spec, begun / "state", 0, None, "float32", begun / "expected")
+    return begun / "expected"
+
+
+@pytest.fixture(scope="module")
+def two_processes(begun: Path) -> Path:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*command, __file__, str(begun)], check=True, timeout=600)
+    return begun
+
+
+def difference(one: Tensors, other: Tensors) -> float:
+    """‖x - y‖ / ‖y‖ over all tensors together."""
+    assert one.keys() == other.keys()
+    assert all(one[name].shape == other[name].shape for name in one)
+    square = sum(float((one[name].double() - other[name].double()).square().sum()) for name in one)
+    return math.sqrt(square / sum(float(value.double().square().sum()) for value in other.values()))
+
+
+def compare(found: Path, expected: Path) -> None:
+    gradient = load_file(expected / "gradient.safetensors")
+    assert float(gradient["norm"]) > 0.1
+    assert difference(load_file(found / "gradient.safetensors"), gradient) <= 1e-5
+    for kind in ("model", "exp_avg", "exp_avg_sq"):
+        mine, theirs = (load_file(folder / f"{kind}.safetensors") for folder in (found, expected))
+        assert difference(mine, theirs) <= 1e-5
+    mine, theirs = (json.loads((folder / "loop.json").read_text()) for folder in (found, expected))
+    means = [state.pop("since")["sums"] for state in (mine, theirs)]
+    assert means[0].keys() == means[1].keys()
+    for name, value in means[1].items():
+        assert means[0][name] == pytest.approx(value, rel=1e-4, abs=2e-5), name
+    assert {"ratio_max", "clip_fraction", "kl", "entropy", "importance_weight"} <= means[1].keys()
+    assert {key: mine[key] for key in ("step", "compute", "tokens", "order", "landscape")} == {
+        key: theirs[key] for key in ("step", "compute", "tokens", "order", "landscape")
+    }
+
+
+@pytest.mark.parametrize(("stage", "micro"), ALONE)
+def test_any_stage_and_micro_batches_give_the_same_update(
+    begun: Path, expected: Path, stage: int, micro: int | None
+) -> None:
+    spec = RunSpec.model_validate_json((begun / "spec.json").read_text())
+    next_update(spec, begun / "state", stage, micro, "float32", found := begun / f"one-{stage}-{micro}")
+    compare(found, expected)
+
+
+def test_two_processes_give_the_same_update(two_processes: Path, expected: Path) -> None:
+    for stage, micro in TOGETHER:
+        compare(two_processes / f"two-{stage}-{micro}", expected)
+    rough = load_file(two_processes / "two-bfloat16" / "gradient.safetensors")
+    exact = load_file(expected / "gradient.safetensors")
+    assert difference(rough, exact) < 0.2
+
+
+def test_the_expected_update_is_not_trivial(begun: Path, expected: Path) -> None:
+    before, after = (load_file(folder / "model.safetensors") for folder in (begun / "state", expected))
+    assert 1e-4 < difference(after, before) < 1e-2
+    told = json.loads((expected / "loop.json").read_text())["since"]
+    means = {name: value / told["counts"][name] for name, value in told["sums"].items()}
+    assert means["ratio_max"] > 1.03
+    assert means["clip_fraction"] > 0.01
+    assert means["kl"] > 1e-4
+
+
+# -- against plain PyTorch --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rollouts(made) -> Rollouts:
+    """Sixteen rows of several lengths."""
+    from transformers import AutoTokenizer
+
+    from isolaw.backends.real.sampling import TransformersSampler
+
+    questions = [
+        question
+        for folder in (made.easy, made.hard)
+        for question in ProblemSet.read(folder).parts["train"][:4]
+    ]
+    prompts = encode(questions, AutoTokenizer.from_pretrained(made.model))
+    seeds = np.arange(16).reshape(8, 2).tolist()
+    sampler = TransformersSampler(str(made.model), dtype="float32")
+    drawn = sampler.generate(prompts, seeds, temperature=0.8, top_p=1.0, max_tokens=6)
+    assert len(set(map(len, drawn.tokens))) > 1
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def plain(made) -> Callable[[], Any]:
+    from transformers import AutoModelForCausalLM
+
+    return lambda: AutoModelForCausalLM.from_pretrained(made.model, dtype=torch.float32)
+
+
+def row_logprobs(model: Any, prompt: list[int], tokens: list[int], temperature: float) -> torch.Tensor:
+    logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1] / temperature
+    return torch.log_softmax(logits, -1)
+
+
+def weighted(rows: Any, padded: Any, logp: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """A loss with another weight for every row."""
+    weights = torch.tensor([(row % 5) - 1.5 for row in rows])
+    return (weights[:, None] * padded.mask * logp).sum() / 16
+
+
+def plain_loss(model: Any, rollouts: Rollouts) -> torch.Tensor:
+    total = torch.zeros(())
+    for row, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
+        logp = row_logprobs(model, prompt, tokens, 0.8)[range(len(tokens)), tokens]
+        total = total + ((row % 5) - 1.5) * logp.sum() / 16
+    return total
+
+
+def test_padding_changes_nothing(made, plain, rollouts: Rollouts) -> None:
+    from isolaw.backends.real.trainer import pad, token_logprobs
+
+    model = plain()
+    padded = pad(rollouts, torch.device("cpu"))
+    logp, entropy = token_logprobs(model, padded, 0.8)
+    for row, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
+        whole = row_logprobs(model, prompt, tokens, 0.8)
+        k = len(tokens)
+        assert padded.mask[row].tolist() == [True] * k + [False] * (padded.mask.shape[1] - k)
+        assert padded.response[row, :k].tolist() == tokens
+        torch.testing.assert_close(logp[row, :k], whole[range(k), tokens], atol=1e-5, rtol=0)
+        torch.testing.assert_close(entropy[row, :k], -(whole.exp() * whole).sum(-1), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("clip", [0.5, 1e6], ids=["clipped", "whole"])
+def test_updates_are_those_of_adamw(made, plain, rollouts: Rollouts, stage: int, clip: float) -> None:
+    from isolaw.backends.real.trainer import Trainer
+
+    model = plain().train()
+    optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.01)
+    trainer = Trainer(str(made.model), zero_stage=stage, weight_decay=0.01, max_grad_norm=clip, micro_batch=5)
+    for lr in (1e-3, 5e-4, 2e-3):
+        plain_loss(model, rollouts).backward()
+        trainer.backward(rollouts, weighted, temperature=0.8)
+        gradient = {name: p.grad for name, p in model.named_parameters()}
+        assert difference(trainer.gradients(), gradient) <= 1e-5
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        assert norm > 0.5
+        assert trainer.update(lr) == pytest.approx(float(norm), rel=1e-5)
+        optimiser.param_groups[0]["lr"] = lr
+        optimiser.step()
+        optimiser.zero_grad()
+    weights = {name: value.clone() for name, value in trainer.weights()}
+    assert difference(weights, {k: v.detach() for k, v in model.named_parameters()}) <= 1e-5
+    logp = trainer.logprobs(rollouts, 0.8)
+    for row, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
+        exact = row_logprobs(model, prompt, tokens, 0.8)[range(len(tokens)), tokens]
+        torch.testing.assert_close(logp[row], exact.detach(), atol=1e-4, rtol=0)
+    trainer.close()
+
+
+def test_bfloat16_keeps_its_master_weights_in_float32(made, rollouts: Rollouts, tmp_path: Path) -> None:
+    from isolaw.backends.real.trainer import Trainer
+
+    trainer = Trainer(str(made.model), dtype="bfloat16", micro_batch=5)
+    base = {k: v.bfloat16().float() for k, v in load_file(made.model / "model.safetensors").items()}
+    for _ in range(2):  # steps far below what bfloat16 resolves, which is 2⁻⁸ of a number
+        trainer.backward(rollouts, weighted, temperature=0.8)
+        trainer.update(1e-6)
+    trainer.save(tmp_path)
+    moved = {k: v - base[k] for k, v in load_file(tmp_path / "model.safetensors").items()}
+    typical = torch.cat([value.flatten().abs() for value in moved.values()]).median()
+    assert 1e-6 < float(typical) < 2.1e-6  # AdamW's first steps are of length lr
+    assert all(weight.dtype == torch.bfloat16 for _, weight in trainer.weights())
+    again = Trainer(str(made.model), dtype="bfloat16", zero_stage=3)
+    again.restore(tmp_path)
+    for one in (trainer, again):
+        one.backward(rollouts, weighted, temperature=0.8)
+        one.update(1e-3)
+        one.save(tmp_path)
+        one.close()
+        moved = {**moved, one: load_file(tmp_path / "model.safetensors")}
+    assert difference(moved[trainer], moved[again]) < 1e-3
+
+
+def test_micro_batches_cover_all_rows(made, rollouts: Rollouts) -> None:
+    from isolaw.backends.real.trainer import Trainer
+
+    trainer = Trainer(str(made.model))
+    assert len(trainer.micro_batches(rollouts)) == 1  # few tokens
+    trainer.micro_batch = 5
+    parts = trainer.micro_batches(rollouts)
+    assert list(map(len, parts)) == [5, 5, 5, 1]
+    assert sorted(i for part in parts for i in part) == list(range(16))
+    lengths = [[len(rollouts.prompts[i]) + len(rollouts.tokens[i]) for i in part] for part in parts]
+    assert all(max(a) <= min(b) for a, b in itertools.pairwise(lengths))
+    assert trainer.micro_batches(rollouts.rows([])) == []
+    assert trainer.logprobs(rollouts.rows([]), 1.0) == []
+    trainer.close()
+
+
+def test_a_float32_head_computes_its_logits_in_float32(made) -> None:
+    from isolaw.backends.real.trainer import load_model
+
+    ids = torch.tensor([[1, 5, 6, 7]])
+    half, full = (load_model(str(made.model), "bfloat16", float32_head=head) for head in (False, True))
+    hidden = full.model(ids).last_hidden_state
+    exact = hidden.float() @ full.lm_head.weight.float().T
+    assert hidden.dtype == half(ids).logits.dtype == torch.bfloat16
+    torch.testing.assert_close(full(ids).logits, exact, atol=1e-5, rtol=0)
+    assert (half(ids).logits - exact).abs().max() > 1e-3
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
