@@ -62,6 +62,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         pad_token="<pad>",
         bos_token="<bos>",
         eos_token="<eos>",
+        unk_token="<pad>",  # or it would add one that the model has no embedding for
         padding_side="left",
         model_max_length=CONTEXT,
     )
