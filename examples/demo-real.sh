@@ -1,9 +1,10 @@
 #!/bin/sh
-# The main job with a real language model, without a GPU: sh examples/demo-real.sh DIR
+# The main job with a real language model, without a GPU: sh examples/demo-real.sh DIR [--set SECTION.KEY=VALUE …]
 # A tiny model half learns additions by supervision; GRPO (vLLM samples, DeepSpeed optimises) takes it from there
 # with several n; then the law that these runs follow. The same command again continues where it stopped.
 set -eu
 out=${1:-demo-real}
+[ $# -eq 0 ] || shift
 
 run() { printf '\n$ %s\n' "$*"; "$@"; }
 
@@ -12,7 +13,7 @@ if [ ! -d "$out/base" ]; then
   mv "$out/unfinished" "$out/base"
 fi
 run isolaw sweep examples/real-tiny.toml --out "$out/sweep" \
-  --set "real.model=$out/base/model" --set "problems.set=$out/base/easy"
+  --set "real.model=$out/base/model" --set "problems.set=$out/base/easy" "$@"
 run isolaw status "$out/sweep"
 run isolaw fit "$out/sweep" --out "$out/law.json" --figures "$out/figures"
 run isolaw predict "$out/law.json" --compute 1e5

@@ -46,6 +46,31 @@ def test_examples_parse() -> None:
         SweepSpec.read(file)
 
 
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("real-*.toml")), ids=lambda p: p.stem)
+def test_examples_of_real_models_lack_only_the_model(file: Path, tmp_path: Path) -> None:
+    from isolaw import SweepSpec, engine
+    from isolaw.backends.real import arithmetic
+    from isolaw.errors import SpecError
+
+    problems = tmp_path / file.stem.rpartition("-")[2]
+    arithmetic.write(problems, ["add-100"], n_train=1000, n_validation=300)
+    with pytest.raises(SpecError) as raised:
+        engine.plan(SweepSpec.read(file, [f"problems.set={problems}"]), tmp_path / "out")
+    assert {problem.where for problem in raised.value.problems} == {"real.model"}
+
+
+def test_every_key_of_a_sweep_file_is_documented() -> None:
+    from isolaw import SweepSpec
+    from isolaw.backends.real.settings import Options
+
+    page = (ROOT / "docs" / "formats.md").read_text()
+    sections = {name: field.annotation for name, field in SweepSpec.model_fields.items()}
+    keys = [key for section in sections.values() for key in getattr(section, "model_fields", {})]
+    assert "staleness" in keys
+    missing = [key for key in [*keys, *Options.model_fields] if f"`{key}`" not in page]
+    assert missing == ["horizons"]  # filled in when a sweep begins
+
+
 @pytest.mark.slow
 def test_demo_recommends_and_names_its_figure(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@click.option("--backend", help="What trains: bandit (a simulator), replay (recorded runs).")
+@click.option("--backend", help="What trains: bandit (a simulator), replay (recorded runs), real (models).")
 @click.option(
     "--out", required=True, type=click.Path(), help="The sweep's directory; continued if it exists."
 )

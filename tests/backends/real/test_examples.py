@@ -1,0 +1,55 @@
+"""The shipped sweep files and the demo, with the tiny model in place of what they name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw import SweepSpec, engine
+
+pytestmark = pytest.mark.real
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("name", ["real-tiny", "real-qwen-easy", "real-qwen-hard"])
+def test_a_shipped_file_has_a_plan(name: str, made: Any, tmp_path: Path) -> None:
+    folder = made.hard if name.endswith("hard") else made.easy
+    settings = [f"real.model={made.model}", f"problems.set={folder}", "recipe.max_response_tokens=6"]
+    settings += ["problems.n_validation=50"]
+    plan = engine.plan(SweepSpec.read(ROOT / "examples" / f"{name}.toml", settings), tmp_path / "out")
+    grid = plan.spec.grid
+    assert len(plan.runs) == len(grid.rollouts_per_problem) * len(plan.spec.sweep.seeds)
+    terms = {(run.recipe.kl, run.recipe.entropy) for run in plan.runs}
+    assert terms == ({(0.0, 0.0)} if name.endswith("hard") else {(1e-3, 1e-3)})
+    if "qwen" in name:  # the paper's recipe
+        recipe = plan.runs[0].recipe
+        assert (recipe.lr, recipe.lr_scaling, recipe.warmup_steps) == (1e-6, "sqrt", 10)
+        assert (recipe.temperature, recipe.top_p, recipe.importance_sampling) == (0.6, 1.0, "token")
+
+
+@pytest.mark.slow
+def test_the_demo_goes_from_the_model_to_a_prediction(made: Any, tmp_path: Path) -> None:
+    (tmp_path / "base").symlink_to(made.model.parent)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    small = ["sweep.compute=768", "grid.rollouts_per_problem=[4,8,16]", "problems.n_validation=50"]
+    options = [part for setting in small for part in ("--set", setting)]
+    command = ["sh", "examples/demo-real.sh", str(tmp_path), *options]
+    outputs = []
+    for _ in range(2):  # the second finds everything done
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert "6 of 6 runs are done (6 now" in outputs[0]
+    assert "Nothing is left to do" in outputs[1]
+    for output in outputs:
+        assert "rollouts for each of B_p = 16 problems" in output
+        assert str(tmp_path / "figures" / "law.png") in output.splitlines()[-1]
+    points = pd.read_parquet(tmp_path / "sweep" / "points.parquet")
+    assert set(points.compute) >= {0, 768}
+    assert (tmp_path / "figures" / "law.png").stat().st_size > 10_000
