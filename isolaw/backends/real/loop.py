@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row
 from isolaw.backends.real import advantages as adv
@@ -320,7 +321,7 @@ class Run:
             self.since = looks.Means(**state["since"])
             self.seconds = state["seconds"]
             self.waiting = [Batch.from_state(one, self.processes) for one in state["waiting"]]
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise DamagedState(f"{folder}: {error}") from error
 
     def close(self) -> None:

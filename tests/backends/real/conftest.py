@@ -9,6 +9,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from isolaw.backends.base import Checkpoint
 from isolaw.backends.real import BACKEND, environment
 from isolaw.spec import RunSpec, SweepSpec
 
@@ -64,8 +66,9 @@ def sections(made: Made) -> Callable[..., Sections]:
         data: Sections = {
             "sweep": {"backend": "real", "compute": 160, "seeds": [0]},
             "grid": {"problems_per_batch": [8], "rollouts_per_problem": [4]},
-            "recipe": {"lr": 2e-3, "warmup_steps": 1, "temperature": 1.0, "max_response_tokens": 6},
-            "problems": {"set": str(made.hard), "n_train": 64, "n_validation": 16},
+            "recipe": {"lr": 2e-3, "warmup_steps": 1, "kl": 0.0, "entropy": 0.0}
+            | {"temperature": 1.0, "max_response_tokens": 6},
+            "problems": {"set": str(made.easy), "n_train": 64, "n_validation": 16},
             "evaluation": {"points": 2},
             "real": {"model": str(made.model)},
             "executor": {"kind": "inline"},
@@ -116,3 +119,52 @@ def transformers_sampler(made: Made) -> Any:
     from isolaw.backends.real.sampling import TransformersSampler
 
     return TransformersSampler(str(made.model), dtype="float32")
+
+
+class Curve:
+    """What a run has measured: ``curve["avg@4"]`` and ``curve["train", "lr"]`` are values by step."""
+
+    def __init__(self, checkpoints: list[Checkpoint]) -> None:
+        self.checkpoints = checkpoints
+        self.steps = [checkpoint.step for checkpoint in checkpoints]
+        self.last = checkpoints[-1]
+
+    def __getitem__(self, name: str | tuple[str, str]) -> dict[int, float]:
+        wanted = ("validation", name) if isinstance(name, str) else name
+        return {
+            checkpoint.step: row.value
+            for checkpoint in self.checkpoints
+            for row in checkpoint.rows
+            if (row.eval_set, row.metric) == wanted
+        }
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What is kept of the checkpoints that measured something, but for the time that they took."""
+        lines = [checkpoint.line(0.0) for checkpoint in self.checkpoints if checkpoint.rows]
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+@pytest.fixture(scope="session")
+def train(resolved: Callable[..., RunSpec]) -> Callable[..., Curve]:
+    """Make the single run of a sweep in this process."""
+
+    def make(**more: dict[str, Any]) -> Curve:
+        from isolaw.backends.real import loop
+
+        return Curve(list(loop.train(resolved(**more), None)))
+
+    return make
+
+
+@pytest.fixture
+def reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, str]]:
+    """Write the body of a reward function of a prompt, a response and an answer; return what names it."""
+
+    def make(body: str) -> dict[str, str]:
+        name = f"reward_{uuid.uuid4().hex}"
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        (tmp_path / f"{name}.py").write_text(f"def reward(prompt, response, answer):\n{lines}")
+        monkeypatch.syspath_prepend(tmp_path)
+        return {"reward": f"{name}:reward"}
+
+    return make
