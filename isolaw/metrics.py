@@ -108,6 +108,33 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     return float(np.mean(per_problem(metric, correct, samples)))
 
 
+def expected(metric: str, p: ArrayLike) -> float:
+    """Return the expectation of a metric over k samples, from the success probabilities themselves.
+
+    avg@k = mean p, best@k = mean 1 − (1 − p)^k, worst@k = mean p^k.
+
+    Parameters
+    ----------
+    metric
+        ``avg@k``, ``best@k`` or ``worst@k``.
+    p
+        success probability of each problem, shape (problems,).
+
+    >>> expected("best@2", [0.0, 0.5])
+    0.375
+    """
+    parsed = parse(metric)
+    if parsed is None:
+        raise InputError(f"metric {metric!r}: accepted: avg@k, best@k, worst@k")
+    kind, k = parsed
+    success = np.asarray(p, dtype=np.float64)
+    if kind == "best":
+        success = 1.0 - (1.0 - success) ** k
+    elif kind == "worst":
+        success = success**k
+    return float(np.mean(success))
+
+
 def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> Landscape:
     """Return the pass@1 landscape of a problem set.
 

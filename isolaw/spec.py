@@ -129,6 +129,7 @@ class EvaluationSpec(_Section):
     another: step 0, for each of ``points`` log-spaced budgets from ``start`` to ``end`` the last
     step that it pays for, and the last step of each horizon. Budgets beyond ``end`` continue the
     same spacing, so a sweep that is extended later looks where an uninterrupted one would have.
+    ``samples`` answers to each problem are measured; 0 asks for exact values, which a simulator has.
     ``start`` (the smallest batch), ``end`` (the first horizon) and ``horizons`` are filled in when
     the sweep starts.
     """
@@ -139,7 +140,7 @@ class EvaluationSpec(_Section):
         "best@4",
         "worst@4",
     )
-    samples: Annotated[Count, Field(le=1_000_000)] = 4
+    samples: Annotated[Index, Field(le=1_000_000)] = 4
     sets: Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_once), Field(min_length=1)] = (
         "validation",
     )

@@ -27,6 +27,7 @@ Assumed, not derived: one scalar stands for a problem's policy; noise is Gaussia
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numba
@@ -34,7 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from isolaw.simulators.problems import ProblemSet, spectrum
+from isolaw.simulators.model import Update
+from isolaw.simulators.problems import Difficulty, ProblemSet, population, spectrum
 
 Floats = NDArray[np.float64]
 _EMA = 0.98
@@ -82,6 +84,55 @@ PRESETS = {
     ),
 }
 PARAMETER_NAMES = tuple(f.name for f in fields(Parameters))
+SIZES = (2000, 1000)
+BOUNDS = {"f_in": (0.0, 1.0), "r": (1.0, 4096.0)}
+
+
+class Interference:
+    """The population as a `isolaw.simulators.model.Model`."""
+
+    def __init__(self, problems: ProblemSet, parameters: Parameters) -> None:
+        self.problems, self.parameters = problems, parameters
+        self.state = State.initial(problems.b.size, parameters.r)
+
+    def advance(self, batches: NDArray[np.int64], update: Update, rng: np.random.Generator) -> None:
+        """Make one step per row of ``batches``."""
+        advance(
+            self.state,
+            self.problems,
+            batches,
+            self.parameters,
+            rollouts_per_problem=update.rollouts_per_problem,
+            step_size=update.step_size,
+            kl=update.kl,
+            rng=rng,
+        )
+
+    def success(self, train: bool = False) -> Floats:
+        """Return p_i of the validation or of the training problems."""
+        return success(self.state, self.problems, self.parameters, train)
+
+    def drift(self) -> float:
+        """Return |w|² + |u|² + W."""
+        s = self.state
+        return float(s.w @ s.w + s.u @ s.u + s.scalars[_DRIFT])
+
+    def arrays(self) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
+        """Return copies of w, u and the scalars."""
+        return {name: getattr(self.state, name).copy() for name in ("w", "u", "scalars")}
+
+    def restore(self, arrays: Mapping[str, NDArray[np.float64] | NDArray[np.int64]]) -> None:
+        """Continue from `arrays`."""
+        for name in ("w", "u", "scalars"):
+            getattr(self.state, name)[:] = arrays[name]
+
+
+def create(
+    parameters: Parameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
+) -> Interference:
+    """Draw the problems and return the model before its first step."""
+    p = parameters
+    return Interference(population(difficulty, seed, n_train, n_validation, p.s, p.m, p.r), p)
 
 
 @dataclass
@@ -128,8 +179,8 @@ def advance(
     rng
         the run's rollout stream; advanced.
 
-    >>> from isolaw.simulators.problems import population
-    >>> problems = population("easy", seed=0, n_train=64, n_validation=8, s=1.5, m=0.3, r=16)
+    >>> from isolaw.simulators.problems import difficulty, population
+    >>> problems = population(difficulty("easy"), seed=0, n_train=64, n_validation=8, s=1.5, m=0.3, r=16)
     >>> state = State.initial(64, 16)
     >>> advance(state, problems, np.arange(64).reshape(2, 32), PRESETS["I"], rollouts_per_problem=8,
     ...         step_size=0.3, kl=0.5, rng=np.random.default_rng(0))
@@ -161,8 +212,8 @@ def advance(
 def success(state: State, problems: ProblemSet, parameters: Parameters, train: bool = False) -> Floats:
     """Return p_i of the validation problems, shape (V,), or of the training problems, shape (D,).
 
-    >>> from isolaw.simulators.problems import population
-    >>> problems = population("easy", seed=0, n_train=64, n_validation=8, s=1.5, m=0.3, r=16)
+    >>> from isolaw.simulators.problems import difficulty, population
+    >>> problems = population(difficulty("easy"), seed=0, n_train=64, n_validation=8, s=1.5, m=0.3, r=16)
     >>> p = success(State.initial(64, 16), problems, PRESETS["I"])
     >>> bool(np.all((p >= 0.3) & (p <= 0.6)))
     True

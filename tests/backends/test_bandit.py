@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from isolaw import engine
-from isolaw.backends.bandit import BACKEND, _Epochs
+from isolaw.backends.bandit import BACKEND, lr_factor
+from isolaw.backends.bandit.batches import Batches
 from isolaw.backends.base import Checkpoint, RunContext
 from isolaw.errors import SpecError
-from isolaw.simulators.problems import order_stream
 from isolaw.spec import RunSpec
 
 
@@ -104,9 +104,7 @@ def test_square_root_rule_agrees_with_the_others_at_1024() -> None:
         # The kinds of scaling are different runs: compare without their own random numbers.
         return values(run(spec(recipe={"lr_scaling": scaling}, rollouts_per_problem=n)))
 
-    from isolaw.backends.bandit import _lr_factor
-
-    factors = {s: [_lr_factor(s, b) for b in (256, 1024, 4096)] for s in ("sqrt", "linear", "constant")}
+    factors = {s: [lr_factor(s, b) for b in (256, 1024, 4096)] for s in ("sqrt", "linear", "constant")}
     assert {f[1] for f in factors.values()} == {32.0}
     assert factors["sqrt"] == pytest.approx([16, 32, 64])
     assert factors["linear"] == pytest.approx([8, 32, 128])
@@ -117,10 +115,14 @@ def test_square_root_rule_agrees_with_the_others_at_1024() -> None:
 # Batches
 
 
+def of(seed: int, size: int, batch: int, replacement: bool = False) -> Batches:
+    return Batches(np.random.default_rng(seed), size, batch, replacement)
+
+
 @pytest.mark.parametrize("batch", [1, 7, 8, 20])
 def test_batches_are_distinct_problems_of_an_epoch(batch: int) -> None:
     size, whole = 20, 20 // batch
-    steps = np.concatenate(list(_Epochs(order_stream(0, "easy"), size, batch).take(3 * whole)))
+    steps = np.concatenate(list(of(0, size, batch).take(3 * whole)))
     assert steps.shape == (3 * whole, batch)
     for epoch in steps.reshape(3, whole * batch):
         assert len(set(epoch)) == whole * batch
@@ -130,18 +132,18 @@ def test_batches_are_distinct_problems_of_an_epoch(batch: int) -> None:
 
 def test_configurations_share_the_order_of_problems() -> None:
     def epochs(batch: int) -> np.ndarray:
-        steps = np.concatenate(list(_Epochs(order_stream(3, "easy"), 24, batch).take(4 * 24 // batch)))
+        steps = np.concatenate(list(of(3, 24, batch).take(4 * 24 // batch)))
         return steps.reshape(4, 24)
 
     for batch in (2, 8, 24):
         np.testing.assert_array_equal(epochs(batch), epochs(1))
-    other = np.concatenate(list(_Epochs(order_stream(4, "easy"), 24, 24).take(4)))
+    other = np.concatenate(list(of(4, 24, 24).take(4)))
     assert not np.array_equal(other, epochs(24))
 
 
 def test_batches_do_not_depend_on_how_they_are_asked_for() -> None:
-    at_once = np.concatenate(list(_Epochs(order_stream(0, "hard"), 10, 3).take(17)))
-    epochs = _Epochs(order_stream(0, "hard"), 10, 3)
+    at_once = np.concatenate(list(of(0, 10, 3).take(17)))
+    epochs = of(0, 10, 3)
     pieces = np.concatenate([b for steps in (1, 2, 5, 0, 9) for b in epochs.take(steps)])
     np.testing.assert_array_equal(at_once, pieces)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from isolaw.simulators.interference import PARAMETER_NAMES, PRESETS, Parameters, State, advance, success
-from isolaw.simulators.problems import ProblemSet, population
+from isolaw.simulators.problems import ProblemSet, difficulty, population
 
 PRESET = PRESETS["I"]
 
@@ -71,7 +71,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_steps_agree_with_the_equations(case: str, name: str, kl: float) -> None:
     p, n, step_size = CASES[case], 6, 0.3
-    problems = population(name, seed=1, n_train=24, n_validation=5, s=p.s, m=p.m, r=16)
+    problems = population(difficulty(name), seed=1, n_train=24, n_validation=5, s=p.s, m=p.m, r=16)
     batches = np.array([np.random.default_rng(t).permutation(24)[:8] for t in range(6)])
     state, slow = State.initial(24, 16), Slow(problems, p, n, step_size, kl)
     ours, theirs = np.random.default_rng(7), np.random.default_rng(7)
@@ -99,7 +99,9 @@ def test_steps_agree_with_the_equations(case: str, name: str, kl: float) -> None
 
 
 def advanced(steps: list[int], n_train: int = 24, problems: ProblemSet | None = None, **changes) -> State:
-    problems = problems or population("easy", seed=0, n_train=n_train, n_validation=5, s=1.5, m=0.3, r=16)
+    problems = problems or population(
+        difficulty("easy"), seed=0, n_train=n_train, n_validation=5, s=1.5, m=0.3, r=16
+    )
     state, rng = State.initial(n_train, 16), np.random.default_rng(0)
     order = np.random.default_rng(1)
     batches = np.array([order.permutation(n_train)[:8] for _ in range(sum(steps))])
@@ -120,7 +122,7 @@ def test_steps_in_pieces_are_the_same_steps() -> None:
 
 @pytest.mark.parametrize("logit", [-800.0, 800.0])
 def test_without_any_signal_nothing_moves(logit: float) -> None:
-    problems = population("easy", seed=0, n_train=24, n_validation=5, s=1.5, m=0.3, r=16)
+    problems = population(difficulty("easy"), seed=0, n_train=24, n_validation=5, s=1.5, m=0.3, r=16)
     flat = replace(problems, b=np.full(24, logit))
     state = advanced([20], problems=flat)
     assert not np.any(state.w)
@@ -129,7 +131,7 @@ def test_without_any_signal_nothing_moves(logit: float) -> None:
 
 
 def test_only_problems_in_the_batch_are_memorised() -> None:
-    problems = population("easy", seed=0, n_train=24, n_validation=5, s=1.5, m=0.3, r=16)
+    problems = population(difficulty("easy"), seed=0, n_train=24, n_validation=5, s=1.5, m=0.3, r=16)
     state = State.initial(24, 16)
     advance(
         state,
@@ -145,7 +147,7 @@ def test_only_problems_in_the_batch_are_memorised() -> None:
 
 
 def test_kl_pulls_back() -> None:
-    problems = population("easy", seed=0, n_train=24, n_validation=5, s=1.5, m=0.3, r=16)
+    problems = population(difficulty("easy"), seed=0, n_train=24, n_validation=5, s=1.5, m=0.3, r=16)
     free, held = (advanced([200], kl=kl) for kl in (0.0, 2.0))
     distance = [np.abs(success(s, problems, PRESET, train=True) - 1 / (1 + np.exp(-problems.b))).mean()
                 for s in (free, held)]  # fmt: skip
@@ -153,7 +155,7 @@ def test_kl_pulls_back() -> None:
 
 
 def test_success_of_the_initial_state_is_the_initial_success() -> None:
-    problems = population("hard", seed=0, n_train=24, n_validation=30, s=1.5, m=0.3, r=16)
+    problems = population(difficulty("hard"), seed=0, n_train=24, n_validation=30, s=1.5, m=0.3, r=16)
     start = State.initial(24, 16)
     np.testing.assert_allclose(success(start, problems, PRESET), 1 / (1 + np.exp(-problems.b_val)))
     np.testing.assert_allclose(success(start, problems, PRESET, train=True), 1 / (1 + np.exp(-problems.b)))

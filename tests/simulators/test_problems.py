@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.simulators.problems import ProblemSet, order_stream, population, spectrum
+from isolaw.simulators.problems import ORDER, ProblemSet, difficulty, population, spectrum
 
 RANGES = {"easy": (0.3, 0.6), "hard": (5e-4, 0.063)}
 
 
 def draw(name: str = "easy", seed: int = 0, n_train: int = 400, n_validation: int = 300) -> ProblemSet:
     population.cache_clear()
-    return population(name, seed, n_train, n_validation, s=1.5, m=0.3, r=32)
+    return population(difficulty(name), seed, n_train, n_validation, s=1.5, m=0.3, r=32)
 
 
 def arrays(problems: ProblemSet) -> list[np.ndarray]:
@@ -70,5 +70,9 @@ def test_spectrum(r: int) -> None:
 
 
 def test_orders_differ_between_seeds_and_sets() -> None:
-    orders = {tuple(order_stream(seed, name).permutation(50)) for seed in (0, 1) for name in ("easy", "hard")}
+    orders = {
+        tuple(difficulty(name).stream(seed, ORDER).permutation(50))
+        for seed in (0, 1)
+        for name in ("easy", "hard")
+    }
     assert len(orders) == 4
