@@ -42,7 +42,7 @@ class Update:
     advantage
         one of `ADVANTAGES`, see `advantages`.
     gradient_rollouts
-        n_train ≤ n, how many of a group's rollouts enter the gradient, chosen blindly; None: all.
+        n_train ≤ n, how many of a group's rollouts enter the gradient, chosen blindly; None: all n.
     zero_variance_filter
         leave out groups that are all right or all wrong: the update is then the mean over the other
         groups (the whole of it, KL and entropy terms included), and nothing if there are none.
@@ -127,3 +127,27 @@ def advantages(code, right, n, batch_std):  # type: ignore[no-untyped-def]
     elif code == _BATCH_STD:
         scale = 1.0 / batch_std if batch_std > 0.0 else 0.0
     return (1.0 - mean) * scale, -mean * scale
+
+
+@numba.njit(cache=True)
+def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
+    """Put a batch of rollouts into the queue and take out the one of k steps ago, in place.
+
+    Parameters
+    ----------
+    queue
+        int64, shape (k, B_p, …); with k = 0 the batch is taken at once.
+    made
+        steps made before this one.
+    batch
+        int64, shape (B_p, …): what was sampled; afterwards what is to be trained on.
+
+    Returns whether there is something to train on: not in the first k steps.
+    """
+    if queue.shape[0] == 0:
+        return True
+    slot = made % queue.shape[0]
+    for j in range(batch.shape[0]):
+        for c in range(batch.shape[1]):
+            queue[slot, j, c], batch[j, c] = batch[j, c], queue[slot, j, c]
+    return made >= queue.shape[0]
