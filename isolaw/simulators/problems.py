@@ -103,10 +103,10 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     """
     known: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
     known |= {name: tuple(shares) for name, shares in (histograms or {}).items()}
-    terms = [re.fullmatch(r"(?:([\d.]+(?:e-?\d+)?)\s*\*?\s+)?([^\s+*]+)", t.strip()) for t in text.split("+")]
     weights, parts, problems = [], [], []
-    for term in terms:
-        name = term[2] if term else text
+    for written in text.split("+"):
+        term = re.fullmatch(r"(?:([\d.]+(?:e-?\d+)?)\s+)?(\S+)", written.strip())
+        name = term[2] if term else written.strip()
         if name not in known:
             close = nearest(name, known)
             accepted = "" if close else f"{', '.join(known)}, or shares of them (0.5 easy + 0.5 hard)"

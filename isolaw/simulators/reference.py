@@ -69,8 +69,9 @@ class Reference:
         P, n, trained = self.parameters, update.rollouts_per_problem, update.trained
         of_right, of_wrong = advantages(update.advantage, right / n, n)
         if update.zero_variance_filter:
-            kept = (0 < right) & (right < n)
-            i, right_trained, of_right, of_wrong = (x[kept] for x in (i, right_trained, of_right, of_wrong))
+            kept = (right > 0) & (right < n)
+            i, right_trained = i[kept], right_trained[kept]
+            of_right, of_wrong = of_right[kept], of_wrong[kept]
         if i.size == 0:
             return
         wrong_trained = trained - right_trained

@@ -43,7 +43,8 @@ def _model(spec: RunSpec) -> Iterator[Problem]:
         yield Problem(
             "bandit.preset", found=preset, accepted=accepted, nearest=nearest(preset, module.PRESETS)
         )
-    for name, value in spec.options["parameters"].items():
+    given = spec.options["parameters"]
+    for name, value in given.items():
         where = f"bandit.parameters.{name}"
         if name not in kinds:
             close = nearest(name, kinds)
@@ -56,6 +57,11 @@ def _model(spec: RunSpec) -> Iterator[Problem]:
             kind = "whole" if whole else "finite"
             limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
             yield Problem(where, found=value, accepted=f"a {kind} number {limits}")
+    if preset in module.PRESETS and "correct" in kinds:
+        arms, correct = (given.get(k, getattr(module.PRESETS[preset], k)) for k in ("arms", "correct"))
+        if correct >= arms >= 2:
+            accepted = f"fewer than arms = {arms:g}"
+            yield Problem("bandit.parameters.correct", found=correct, accepted=accepted)
 
 
 def _problem_set(spec: RunSpec) -> Iterator[Problem]:
