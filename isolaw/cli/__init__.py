@@ -15,6 +15,7 @@ from isolaw import __version__
 from isolaw.cli.backtest import backtest
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
+from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
@@ -44,7 +45,7 @@ def cli() -> None:
     """
 
 
-for command in (sweep, read, fit, predict, backtest, compare, size, status):
+for command in (sweep, read, fit, predict, backtest, compare, size, status, findings):
     cli.add_command(command)
 
 

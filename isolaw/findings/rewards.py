@@ -1,0 +1,64 @@
+"""Rewards of a sweep as arrays: (seeds, n, budgets)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.findings.estimate import Floats
+from isolaw.runs import Runs
+
+_NUDGE = 1 + 1e-9  # a budget that is a whole number of batches pays for its last step
+
+
+def rewards(
+    runs: Runs,
+    metric: str,
+    eval_set: str,
+    *,
+    seeds: Sequence[int],
+    levels: Sequence[int],
+    budgets: NDArray[np.float64],
+    where: Mapping[str, Any] | None = None,
+) -> Floats:
+    """Return what each n had reached when a budget was spent.
+
+    Parameters
+    ----------
+    runs
+        of one sweep whose schedule holds the budgets, so that nothing is interpolated.
+    metric, eval_set
+        what is measured.
+    seeds, levels
+        S seeds and N values of n.
+    budgets
+        C, ascending, (X,).
+    where
+        columns or attributes of the runs that are fixed, as ``{"lr": 0.02}``.
+
+    Returns
+    -------
+    (S, N, X); NaN before a run's first step, and where there is no such run or it ended before (diverged).
+    """
+    table = runs.table()
+    for key, value in (where or {}).items():
+        table = table[table[key] == value]
+    points = runs.points
+    points = points[(points["metric"] == metric) & (points["eval_set"] == eval_set)]
+    curves = dict(iter(points.sort_values("compute").groupby("run_id")[["compute", "value"]]))
+    out = np.full((len(seeds), len(levels), len(budgets)), np.nan)
+    for run_id, row in table.iterrows():
+        seed, n = int(row["seed"]), int(row["rollouts_per_problem"])
+        if seed not in seeds or n not in levels or run_id not in curves:
+            continue
+        batch = int(row["problems_per_batch"]) * n
+        compute, value = (curves[run_id][c].to_numpy() for c in ("compute", "value"))
+        at = np.searchsorted(compute, budgets * _NUDGE, side="right") - 1
+        reached = (at >= 0) & (budgets * _NUDGE >= batch)
+        # The schedule looks at the last step that a budget pays for.
+        reached &= compute[at] > budgets - batch
+        out[seeds.index(seed), levels.index(n)] = np.where(reached, value[at], np.nan)
+    return out
