@@ -43,22 +43,18 @@ def rewards(
     -------
     (S, N, X); NaN before a run's first step, and where there is no such run or it ended before (diverged).
     """
-    table = runs.table()
-    for key, value in (where or {}).items():
-        table = table[table[key] == value]
     points = runs.points
     points = points[(points["metric"] == metric) & (points["eval_set"] == eval_set)]
-    curves = dict(iter(points.sort_values("compute").groupby("run_id")[["compute", "value"]]))
     out = np.full((len(seeds), len(levels), len(budgets)), np.nan)
-    for run_id, row in table.iterrows():
-        seed, n = int(row["seed"]), int(row["rollouts_per_problem"])
-        if seed not in seeds or n not in levels or run_id not in curves:
+    for run_id, own in points.sort_values("compute").groupby("run_id", sort=False):
+        facts = {**runs.attributes.get(str(run_id), {}), **own.iloc[0].to_dict()}
+        seed, n = facts["seed"], facts["rollouts_per_problem"]
+        if seed not in seeds or n not in levels or any(facts.get(k) != v for k, v in (where or {}).items()):
             continue
-        batch = int(row["problems_per_batch"]) * n
-        compute, value = (curves[run_id][c].to_numpy() for c in ("compute", "value"))
+        batch = facts["problems_per_batch"] * n
+        compute, value = own["compute"].to_numpy(), own["value"].to_numpy()
         at = np.searchsorted(compute, budgets * _NUDGE, side="right") - 1
-        reached = (at >= 0) & (budgets * _NUDGE >= batch)
         # The schedule looks at the last step that a budget pays for.
-        reached &= compute[at] > budgets - batch
+        reached = (at >= 0) & (budgets * _NUDGE >= batch) & (compute[at] > budgets - batch)
         out[seeds.index(seed), levels.index(n)] = np.where(reached, value[at], np.nan)
     return out
