@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from isolaw.simulators.interference import Parameters
 from isolaw.simulators.model import Floats, Update
-from isolaw.simulators.problems import ProblemSet, spectrum
+from isolaw.simulators.problems import ProblemSet
 
 EMA = 0.98
 
@@ -22,22 +22,19 @@ class Reference:
     """The population, step by step. Attributes are those of the equations in `interference`."""
 
     def __init__(self, problems: ProblemSet, parameters: Parameters) -> None:
-        r = problems.phi.shape[1]
         self.problems, self.parameters = problems, parameters
-        self.c = parameters.c / np.arange(1, r + 1)
-        self.spec = np.sqrt(spectrum(r))
-        self.w, self.u, self.W = np.zeros(r), np.zeros(problems.b.size), 0.0
+        self.w, self.a, self.W = np.zeros(problems.phi.shape[1]), np.zeros(problems.b.size), 0.0
         self.ema, self.updates = 0.0, 0
         self.waiting: deque[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = deque()
 
     def drift_cost(self) -> float:
-        """½ Σ c_k w_k² + ½ c⊥ W."""
-        return float(0.5 * self.c @ self.w**2 + 0.5 * self.parameters.c_perp * self.W)
+        """½ c |θ|²."""
+        return float(0.5 * self.parameters.c * (self.w @ self.w + self.a @ self.a + self.W))
 
     def logits(self, i: NDArray[np.int64]) -> Floats:
         """z_i of training problems."""
-        shared = self.problems.phi[i] @ self.w
-        return np.asarray(self.problems.b[i] + shared + self.u[i] - self.drift_cost())
+        memorised = np.sqrt(self.parameters.kappa) * self.a[i]
+        return np.asarray(self.problems.b[i] + self.problems.phi[i] @ self.w + memorised - self.drift_cost())
 
     def success(self, train: bool = False) -> Floats:
         """p_i of the validation problems, or of the training problems."""
@@ -78,18 +75,22 @@ class Reference:
         z = self.logits(i)
         p = 1 / (1 + np.exp(-z))
         h = (right_trained * of_right * (1 - p) - wrong_trained * of_wrong * p) / trained
-        h = h - update.kl * p * (1 - p) * (z - self.problems.b[i])
-        noise = P.sigma2 * np.sum(right_trained * of_right**2 + wrong_trained * of_wrong**2) / trained**2
-        G = h @ (self.problems.phi[i] - self.c * self.w)
-        G = G + np.sqrt(P.f_in * noise) * self.spec * rng.standard_normal(self.w.size)
-        self.ema = EMA * self.ema + (1 - EMA) * (G @ G + (1 - P.f_in) * noise) / i.size**2
+        h = h - update.kl * p * (1 - p) * (z - self.problems.b[i] - self.drift_cost())
+        h = h - update.entropy * p * (1 - p) * z
+        pull = P.c * (np.sum(h) + update.kl * np.sum(1 - p + P.rho * p) / (1 - P.rho))
+        diversity = P.rho * right_trained * of_right**2 + wrong_trained * of_wrong**2
+        noise = P.sigma2 * np.sum(diversity) / trained**2
+        G_w = h @ self.problems.phi[i] - pull * self.w
+        G_a = np.asarray(-pull * self.a)
+        np.add.at(G_a, i, np.sqrt(P.kappa) * h)
+        square = float(G_w @ G_w + G_a @ G_a) + pull**2 * self.W + noise
+        self.ema = EMA * self.ema + (1 - EMA) * square / i.size**2
         self.updates += 1
         v = self.ema / (1 - EMA**self.updates)
         rate = update.step_size * v ** (-P.q / 2) if v > 0 else 0.0
-        self.w = self.w + rate * G / i.size
-        np.add.at(self.u, i, P.kappa * rate * h / i.size)
-        self.W *= (1 - rate * P.c_perp * np.sum(h) / i.size) ** 2
-        self.W += rate**2 * (1 - P.f_in) * noise / i.size**2
+        self.w = self.w + rate * G_w / i.size
+        self.a = self.a + rate * G_a / i.size
+        self.W = (1 - rate * pull / i.size) ** 2 * self.W + rate**2 * noise / i.size**2
 
 
 def advantages(kind: str, mean: Floats, n: int) -> tuple[Floats, Floats]:
