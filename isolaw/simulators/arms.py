@@ -3,7 +3,7 @@
 Problem i has K answers, the first of them right. One vector w ∈ R^r is learned for all problems::
 
     log π_i(a) = b_ia + w·φ_ia − log Σ_a' exp(b_ia' + w·φ_ia'),      p_i = Σ_right π_i(a)
-    φ_ia = [a right] φ_i + σ ε_ia,                                   ε_iak ~ N(0, spec²_k)
+    φ_ia = φ_i + √(ρ S) ε_ia  (right),   √S ε_ia  (wrong),           ε_ia ~ N(0, I),  S = σ²/r
 
 φ_i is what being right has in common between problems (drawn as for `interference`), ε_ia the style of
 an answer, about which the reward says nothing. A step takes B_p problems with n rollouts each::
@@ -12,19 +12,17 @@ an answer, about which the reward says nothing. A step takes B_p problems with n
     ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²
     w += ℓ G / B_p
 
-Every answer is sampled and every softmax is exact: nothing is reduced to one logit per problem, and the
-noise of rollouts is that of the answers drawn. How the reduction of `interference` relates to it:
+Every answer is sampled and every softmax is exact: nothing is reduced to one logit per problem, the
+noise of rollouts is that of the answers drawn, and drift costs what the softmax makes it cost. How this
+relates to `interference`, which knows answers by their number right, and styles by S and ρ:
 
-- With two answers and σ = 0 there is only the success logit: both are the same process, for every
-  recipe (`interference` with σ² = c = c⊥ = κ = 0).
-- With many answers, equally many right and wrong, the styles of a group's answers, weighted by their
-  advantages, add N(0, σ² spec²/n) to G for each group that is neither all right nor all wrong: they
-  are the same process again as K → ∞ (`interference` with f_in = 1 and c = c⊥ = κ = 0).
-- Where wrong answers are more diverse than right ones, log Σ_wrong exp(w·σε) grows as ½ σ² Σ_k spec²_k
-  w_k², faster than for right ones: this is the cost of drift that `interference` writes as −½ Σ c_k w_k².
-- Elsewhere they differ: few answers have few styles, so w can pick one of them (the policy collapses
-  onto it), and the Gaussian reduction knows nothing of that; `interference` has memory of single
-  problems (u_i) and drift outside the shared directions (W), which this model has not.
+- With two answers and S = 0 both are the same process, for every recipe (`interference` with σ² = c =
+  κ = 0): there is then but one logit.
+- With infinitely many answers, and many directions that only styles have, they are the same process again
+  (c = (1 − ρ) S, κ = 0, without KL and entropy, which are here those of all answers): the sum over the
+  answers becomes the integral over styles from which `interference` is derived.
+- Elsewhere they differ. A few answers have few styles, so that w may pick one of them and the policy
+  collapse onto it. `interference` remembers single problems (κ) and drifts in directions without number.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from numpy.typing import NDArray
 
 from isolaw.simulators import group
 from isolaw.simulators.model import Floats, Update, exchange
-from isolaw.simulators.problems import TRAIN, VALIDATION, Difficulty, population, spectrum
+from isolaw.simulators.problems import TRAIN, VALIDATION, Difficulty, population
 
 Arrays = NDArray[np.float64] | NDArray[np.int64]
 _EMA = 0.98
@@ -50,8 +48,9 @@ _SECOND_MOMENT, _UPDATES = range(2)
 class Parameters:
     """The model's constants (symbols as in the module's docstring).
 
-    ``arms`` is K, ``correct`` how many of them are right, ``sigma2`` σ², the variance of style; ``s``
-    and ``m`` are the strength of the individual and of the common part of φ_i.
+    ``arms`` is K, ``correct`` how many of them are right, ``sigma2`` σ² and ``rho`` ρ, the variance of style
+    in all r directions and what right answers have of it; ``s`` and ``m`` are the strengths of a problem's
+    own and of the common part of φ_i; the rest as for `interference`.
     """
 
     q: float
@@ -62,15 +61,16 @@ class Parameters:
     kl_hard: float
     lr_easy: float
     lr_hard: float
+    rho: float = 0.3
     arms: int = 8
     correct: int = 1
     r: int = 64
 
 
 PRESETS = {
-    "L": Parameters(q=1.0, sigma2=1.0, s=1.0, m=0.3, kl_easy=0.5, kl_hard=0.0, lr_easy=0.02, lr_hard=0.05),
+    "L": Parameters(q=1.0, sigma2=2.0, s=1.5, m=0.3, kl_easy=0.1, kl_hard=0.0, lr_easy=0.01, lr_hard=0.02),
 }
-BOUNDS = {"r": (1.0, 4096.0), "arms": (2.0, 4096.0), "correct": (1.0, 4095.0)}
+BOUNDS = {"rho": (0.0, 1.0), "r": (1.0, 4096.0), "arms": (2.0, 4096.0), "correct": (1.0, 4095.0)}
 SIZES = (2000, 1000)
 
 
@@ -145,27 +145,26 @@ def create(
     parameters: Parameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> Arms:
     """Draw the problems from the seed and return the model before its first step."""
-    p = parameters
-    problems = draw(difficulty, seed, n_train, n_validation, p.s, p.m, p.sigma2, p.r, p.arms, p.correct)
-    return Arms(problems, p.correct, p.q)
+    problems = draw(parameters, difficulty, seed, n_train, n_validation)
+    return Arms(problems, parameters.correct, parameters.q)
 
 
 @lru_cache(maxsize=2)
 def draw(
-    difficulty: Difficulty, seed: int, n_train: int, n_validation: int,
-    s: float, m: float, sigma2: float, r: int, arms: int, correct: int,
-) -> ProblemSet:  # fmt: skip
+    parameters: Parameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
+) -> ProblemSet:
     """Draw a problem set; p_i and φ_i are those of `problems.population` under the same seed."""
-    base = population(difficulty, seed, n_train, n_validation, s, m, r)
-    is_right = (np.arange(arms) < correct)[:, None]
-    scale = np.sqrt(sigma2 * spectrum(r))
+    p = parameters
+    base = population(difficulty, seed, n_train, n_validation, p.s, p.m, p.r)
+    is_right = (np.arange(p.arms) < p.correct)[:, None]
+    scale = np.sqrt(p.sigma2 / p.r * np.where(is_right, p.rho, 1.0))
 
     def features(part: int, phi: Floats) -> Floats:
-        style = difficulty.stream(seed, part).spawn(3)[2].standard_normal((len(phi), arms, r))
+        style = difficulty.stream(seed, part).spawn(3)[2].standard_normal((len(phi), p.arms, p.r))
         return np.asarray(is_right * phi[:, None, :] + scale * style)
 
     def log_pi(b: Floats) -> Floats:
-        return group.start(1 / (1 + np.exp(-b)), arms, correct)
+        return group.start(1 / (1 + np.exp(-b)), p.arms, p.correct)
 
     return ProblemSet(
         log_pi(base.b), features(TRAIN, base.phi), log_pi(base.b_val), features(VALIDATION, base.phi_val)
