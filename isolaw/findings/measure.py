@@ -108,7 +108,7 @@ class Measured:
             fixed = np.concatenate(parts, axis=1)
             self.findings.append(rule(levels, batch, fixed))
             paths[name] = _path(levels, fixed)
-        mean, low, high = interval(leave_one_out(values))
+        mean, low, high = interval(_within(values, (1, 2)))
         self.pictures["F4"] = {
             "levels": coarse,
             "batches": {str(s): _band(mean[i], low[i], high[i]) for i, s in enumerate(sizes)},
@@ -137,7 +137,7 @@ class Measured:
             train = self._rewards(name, "zero_fraction", "train")[:, :, -1]
             self.findings.append(rules.landscape(name, b.levels, zero, gini, train))
             picture["curves"][name] = {
-                k: _band(*interval(leave_one_out(v))) for k, v in (("zero-pass", zero), ("Gini", gini))
+                k: _band(*interval(_within(v))) for k, v in (("zero-pass", zero), ("Gini", gini))
             }
         self.pictures["F5b"] = picture
 
@@ -165,12 +165,16 @@ class Measured:
             same = -1 - PER_OCTAVE * round(math.log2(N_EST / N_TRAIN))  # the budget of equal steps
             ends = (both[:, -1], full[:, -1], part[:, same], part[:, -1])
             self.findings += rules.decoupled(name, (N_EST, N_TRAIN), *ends)
-            steps = {n: (b.budgets / (b.batch * n)).tolist() for n in (N_EST, N_TRAIN)}
+            # At the same steps, which n_train has made at smaller budgets.
+            shift = -1 - same
+            value, low, high = interval(
+                _within(np.stack([full[:, shift:], both[:, shift:], part[:, : same + 1]], axis=1))
+            )
+            names = (f"n = {N_EST}", "decoupled", f"n = {N_TRAIN}")
             picture["curves"][name] = {
-                f"n = {N_EST}": {"x": steps[N_EST], **_band(*interval(leave_one_out(full)))},
-                "decoupled": {"x": steps[N_EST], **_band(*interval(leave_one_out(both)))},
-                f"n = {N_TRAIN}": {"x": steps[N_TRAIN], **_band(*interval(leave_one_out(part)))},
+                label: _band(value[i], low[i], high[i]) for i, label in enumerate(names)
             }
+            picture["x"] = (b.budgets[shift:] / (b.batch * N_EST)).tolist()
         self.pictures["F7"] = picture
 
 
@@ -183,6 +187,12 @@ def _band(value: Floats, low: Floats, high: Floats) -> Series:
 def _path(levels: Sequence[int], values: Floats) -> Series:
     """n* (as log2) along the budgets."""
     return _band(*interval(path(levels, leave_one_out(values)).log2_n))
+
+
+def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
+    """Rows of rewards (S, …) less what a seed's curves share: their mean ``over`` these axes."""
+    shared = values.mean(axis=over, keepdims=True)
+    return leave_one_out(values - shared + shared.mean(axis=0))
 
 
 def _below(values: Floats) -> Series:

@@ -140,11 +140,9 @@ def _sizes(picture: Series) -> Figure:
 def _decoupled(picture: Series) -> Figure:
     figure, axes = _panels(picture["curves"])
     for ax, (name, curves) in zip(axes, picture["curves"].items(), strict=True):
-        last = min(max(curve["x"]) for curve in curves.values())
         for colour, (label, curve) in zip(_COLOURS, curves.items(), strict=False):
-            _line(ax, curve["x"], curve, label, colour)
+            _line(ax, picture["x"], curve, label, colour)
         ax.set_xscale("log")
-        ax.set_xlim(min(min(c["x"]) for c in curves.values()), last * 1.05)
         _titled(ax, f"{name} set", _M, "avg@4")
     axes[0].legend(frameon=False, fontsize=7)
     return figure
