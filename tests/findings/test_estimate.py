@@ -67,3 +67,8 @@ def test_the_weakest_decides() -> None:
     assert weakest(["yes", "yes"]) == "yes"
     assert weakest(["partly", "yes"]) == "partly"
     assert weakest(["partly", "no", "yes"]) == "no"
+
+
+def test_doublings_are_known_to_a_tenth_at_best() -> None:
+    effect = Effect.of("n*", DOUBLINGS, np.full(9, 2.0))
+    assert (effect.low, effect.high) == pytest.approx((1.9, 2.1))

@@ -65,7 +65,7 @@ def test_smoothing_is_linear_and_keeps_quadratics() -> None:
 
 @pytest.mark.parametrize("shape", [HUMPS[0], HUMPS[2], HUMPS[3]])
 def test_coverage_with_eight_seeds(shape: tuple[float, float, float]) -> None:
-    """Of nominal 95 %: at least 87 % in any of 300 experiments' batches, bias included."""
+    """Of nominal 95 %, bias included."""
     rng = np.random.default_rng(3)
     truth = hump(U, *shape)
     covered = 0
@@ -73,4 +73,4 @@ def test_coverage_with_eight_seeds(shape: tuple[float, float, float]) -> None:
         values = truth + 0.004 * rng.standard_normal((8, U.size)) + 0.02 * rng.standard_normal((8, 1))
         effect = Effect.of("n*", DOUBLINGS, optimum(U, leave_one_out(values)).log2_n)
         covered += effect.low <= shape[2] <= effect.high
-    assert covered / 300 >= 0.87
+    assert covered / 300 >= 0.9
