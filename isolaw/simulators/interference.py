@@ -94,15 +94,15 @@ class Parameters:
 PRESETS = {
     "P": Parameters(
         q=0.75,
-        sigma2=700.0,
-        s=1.5,
-        m=0.3,
-        kappa=3.0,
-        c=0.003,
-        kl_easy=0.1,
+        sigma2=1500.0,
+        s=0.7,
+        m=0.2,
+        kappa=14.0,
+        c=0.0075,
+        kl_easy=0.25,
         kl_hard=0.0,
-        lr_easy=0.015,
-        lr_hard=0.01,
+        lr_easy=0.04,
+        lr_hard=0.003,
     ),
 }
 SIZES = (2000, 1000)
