@@ -252,8 +252,11 @@ class SweepSpec(_Section):
                 parse_section(cls, {**data, "grid": own})
             except SpecError as error:
                 problems += error.problems
-            raise SpecError([with_line(p, text) for p in problems], source=source)
-        return parse_section(cls, data, source=source, text=text)
+            raise SpecError([with_line(p, text) for p in problems], source, _rest(cls, data, problems))
+        try:
+            return parse_section(cls, data, source=source, text=text)
+        except SpecError as error:
+            raise SpecError(error.problems, source, _rest(cls, data, error.problems)) from None
 
     @classmethod
     def read(
@@ -362,6 +365,24 @@ def canonical_json(value: Any) -> str:
     '{"a":[1.0],"b":1}'
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def _rest(cls: type[SweepSpec], data: Mapping[str, Any], problems: Iterable[Problem]) -> SweepSpec | None:
+    """The spec without what is wrong with it; None where the configurations themselves are."""
+    sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
+    for problem in problems:
+        section, _, key = problem.where.rpartition(", ")[2].partition(".")
+        own = sections.get(section)
+        if section == "sweep" or key in ("problems_per_batch", "rollouts_per_problem"):
+            return None
+        if isinstance(own, dict) and key:
+            own.pop(key.split(".")[0], None)
+        else:
+            sections.pop(section, None)
+    try:
+        return cls.model_validate(sections)
+    except (SpecError, ValidationError):
+        return None
 
 
 def _axis_problems(axes: Mapping[str, list[Any]]) -> list[Problem]:

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
+from scipy.special import comb
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +61,8 @@ def distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
     True
     """
     p = np.sin(0.5 * np.pi * (np.arange(_GRID) + 0.5) / _GRID) ** 2
-    likelihood = binom.pmf(np.arange(SAMPLES + 1)[:, None], SAMPLES, p)
+    x = np.arange(SAMPLES + 1)[:, None]
+    likelihood = comb(SAMPLES, x) * p**x * (1 - p) ** (SAMPLES - x)
     observed = np.asarray(shares) / math.fsum(shares)
     weights = np.full(_GRID, 1 / _GRID)
     for _ in range(_STEPS):

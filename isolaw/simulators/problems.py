@@ -93,7 +93,8 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     Raises
     ------
     SpecError
-        for ``problems.set``: unknown names, shares that do not sum to 1.
+        for ``problems.set``: unknown names, shares that do not sum to 1; and for every histogram that
+        is none.
 
     >>> difficulty("0.25 easy + 0.75 hard").weights
     (0.25, 0.75)
@@ -103,7 +104,12 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     """
     known: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
     known |= {name: tuple(shares) for name, shares in (histograms or {}).items()}
-    weights, parts, problems = [], [], []
+    weights, parts = [], []
+    problems = [
+        Problem(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
+        for name, shares in (histograms or {}).items()
+        if (fault := histogram.fault(shares))
+    ]
     for written in text.split("+"):
         term = re.fullmatch(r"(?:([\d.]+(?:e-?\d+)?)\s+)?(\S+)", written.strip())
         name = term[2] if term else written.strip()

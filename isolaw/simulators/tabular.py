@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
+from scipy.special import gammaln, xlogy
 
 from isolaw.simulators import group
 from isolaw.simulators.model import ADVANTAGES, Advantage, Floats, Update, advantages, exchange
@@ -153,8 +153,10 @@ def factor(advantage: Advantage, n: int, p: float) -> float:
     code = ADVANTAGES.index("group_std" if advantage == "batch_std" else advantage)
     total = 0.0
     for k in range(n + 1):
+        ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        probability = np.exp(ways + xlogy(k, p) + xlogy(n - k, 1 - p))
         right, wrong = advantages(code, k, n, 0.0)
-        total += binom.pmf(k, n, p) * (k * right * (1 - p) - (n - k) * wrong * p)
+        total += probability * (k * right * (1 - p) - (n - k) * wrong * p)
     return float(total / (n * p * (1 - p)))
 
 

@@ -178,3 +178,52 @@ def test_what_cannot_be_understood_is_told_with_the_rest(tmp_path: Path, tiny) -
     with pytest.raises(SpecError) as error:
         engine.plan(tiny(**{**ALL_WRONG, "bandit": wrong}), tmp_path)
     assert where(error.value) == ALL_PLACES - {"bandit.parameters.sigma"} | {"bandit.modle"}
+
+
+SWEEP = """
+[grid]
+problems_per_batch = 64
+rollouts_per_problem = [4, 8]
+
+[recipe]
+lr = -0.1
+kl = -1.0
+gradient_rollouts = 6
+top_p = 0.9
+
+[problems]
+set = "mine"
+n_train = 50
+
+[bandit.parameters]
+sigma2 = -1.0
+
+[bandit.histograms]
+mine = [0.5, 0.4]
+"""
+
+
+def test_a_file_is_told_all_that_is_wrong_with_it_at_once(isolaw, tmp_path: Path) -> None:
+    """Also what another part of the program finds: ranges of keys, and what the simulator makes of them."""
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    code, stdout, stderr = isolaw("sweep", tmp_path / "sweep.toml", "--out", tmp_path / "out", "--dry-run")
+    assert (code, stdout) == (2, "")
+    lines = stderr.splitlines()
+    assert lines[0].endswith("7 problems")
+    for number, words in {
+        7: "recipe.lr: found -0.1; accepted: greater than 0",
+        8: "recipe.kl: found -1.0; accepted: greater than or equal to 0",
+        3: "grid.problems_per_batch: a batch takes distinct problems; found 64",
+        9: "recipe.gradient_rollouts: found 6; accepted: at most n = 4",
+        10: "recipe.top_p: the simulator has nothing of the kind",
+        17: "bandit.parameters.sigma2: found -1.0",
+        20: "bandit.histograms.mine: found [0.5, 0.4]; accepted: 17 shares",
+    }.items():
+        assert sum(f"line {number}, {words}" in line for line in lines) == 1, words
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_library_tells_all_at_once_too() -> None:
+    with pytest.raises(SpecError) as error:
+        engine.sweep({"recipe": {"kl": -1}, "problems": {"n_train": 8}, "limits": {"max": 3}})
+    assert where(error.value) == {"recipe.kl", "limits.max", "grid.problems_per_batch"}

@@ -126,11 +126,21 @@ def test_another_run_has_other_numbers(spec, values, change: dict[str, Any]) -> 
     assert values(spec()) != values(spec(**change))
 
 
-def test_training_raises_the_reward(spec, values) -> None:
-    reward = values(spec(compute=200_000, problems_per_batch=32))
-    first, last = 0, 200_000 // 128
+@pytest.mark.parametrize("model", ["interference", "arms", "tabular"])
+def test_training_raises_the_reward(spec, values, model: str) -> None:
+    one = {"problems_per_batch": 1, "problems": {}} if model == "tabular" else {"problems_per_batch": 32}
+    many = {"problems": {"n_train": 2000, "n_validation": 300}}
+    exact = {"points": 4, "samples": 0, "sets": ["validation", "train"]}
+    changes = {
+        "compute": 200_000,
+        "rollouts_per_problem": 16,
+        "evaluation": exact,
+        "options": {"model": model},
+    }
+    this = spec(**{**many, **changes, **one})
+    reward = values(this)
     for name in ("validation", "train"):
-        assert reward[last, name, "avg@4"] > reward[first, name, "avg@4"] + 0.1
+        assert reward[this.steps, name, "avg@4"] > reward[0, name, "avg@4"] + 0.1
 
 
 def test_square_root_rule_agrees_with_the_others_at_1024() -> None:
