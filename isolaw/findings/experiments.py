@@ -146,7 +146,8 @@ class Battery:
         for name in SETS:
             grids = [{"problems_per_batch": [batch // n], "rollouts_per_problem": [n]} for n in levels]
             out.append(Experiment(f"{name}-fixed-b", tuple(self._spec(name, grid=g) for g in grids)))
-        grid = {"problems_per_batch": self.moderate_batches, "rollouts_per_problem": self.coarse_levels}
+        others = [b for b in self.moderate_batches if b != self.batch]
+        grid = {"problems_per_batch": others, "rollouts_per_problem": self.coarse_levels}
         out.append(Experiment("easy-batches", (self._spec("easy", grid=grid),)))
         for d in self.training_sizes[:-1]:
             out.append(Experiment(f"easy-d{d}", (self._spec("easy", problems={"n_train": d}),)))

@@ -97,9 +97,11 @@ class Measured:
         """F4: B_p against n."""
         b = self.battery
         sizes, coarse = b.moderate_batches, b.coarse_levels
-        values = np.stack(
-            [self._rewards("easy-batches", levels=coarse, batch=size)[:, :, -1] for size in sizes], axis=1
-        )
+        each = [
+            self._rewards("easy" if size == b.batch else "easy-batches", levels=coarse, batch=size)[:, :, -1]
+            for size in sizes
+        ]
+        values = np.stack(each, axis=1)
         self.findings.append(rules.batches(coarse, sizes, values, b.batch))
         batch, levels = b.fixed_batch
         paths = {}
