@@ -45,6 +45,8 @@ class Batches:
         return self.rng.integers(self.n_train, size=(steps, self.size))
 
     def _of_epochs(self, steps: int) -> NDArray[np.int64]:
+        if self.n_train == 1:  # nothing to put in order, and an epoch is but a step
+            return np.zeros((steps, 1), dtype=np.int64)
         whole = self.n_train // self.size
         parts = [self.left]
         have = len(self.left)

@@ -11,6 +11,7 @@ import pytest
 from isolaw import engine
 from isolaw.backends.bandit import BACKEND
 from isolaw.errors import SpecError
+from isolaw.spec import SweepSpec
 
 
 @pytest.fixture
@@ -227,3 +228,9 @@ def test_the_library_tells_all_at_once_too() -> None:
     with pytest.raises(SpecError) as error:
         engine.sweep({"recipe": {"kl": -1}, "problems": {"n_train": 8}, "limits": {"max": 3}})
     assert where(error.value) == {"recipe.kl", "limits.max", "grid.problems_per_batch"}
+
+
+@pytest.mark.parametrize("path", sorted(Path("examples").glob("bandit-*.toml")), ids=str)
+def test_shipped_sweeps_are_sound(path: Path, tmp_path: Path) -> None:
+    planned = engine.plan(SweepSpec.read(path), tmp_path)
+    assert len(planned.runs) == len(planned.todo) > 0
