@@ -105,7 +105,13 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     >>> evaluate("avg@4", [0, 2, 4], samples=4)
     0.5
     """
-    return float(np.mean(per_problem(metric, correct, samples)))
+    counts = np.asarray(correct, dtype=np.int64).ravel()
+    if counts.size <= samples:
+        return float(np.mean(per_problem(metric, counts, samples)))
+    # Of many problems only how many had 0, 1, … K correct matters.
+    per_problem(metric, [counts.min(), counts.max()], samples)
+    problems = np.bincount(counts, minlength=samples + 1)
+    return float(problems @ per_problem(metric, np.arange(samples + 1), samples) / counts.size)
 
 
 def expected(metric: str, p: ArrayLike) -> float:
@@ -154,5 +160,6 @@ def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) ->
     total = p.sum()
     rank = np.arange(1, p.size + 1)
     gini = float((2 * rank - p.size - 1) @ p / (p.size * total)) if total > 0 else 0.0
-    counts, _ = np.histogram(p, bins=bins, range=(0.0, 1.0))
-    return Landscape(float(np.mean(p < zero_below)), gini, counts.astype(np.int64))
+    below = np.searchsorted(p, np.linspace(0.0, 1.0, bins + 1)[1:-1])
+    counts = np.diff(np.concatenate([[0], below, [p.size]]))
+    return Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,8 @@ class Bandit:
         """Simulate, from the start or from ``ctx.state``."""
         model = options.create(spec)
         update = update_of(spec)
-        rollouts = spec_stream(spec, _ROLLOUTS)
+        stream = streams_of(spec)
+        rollouts = stream(_ROLLOUTS)
         assert spec.problems.n_train is not None
         batches = Batches(
             options.difficulty_of(spec).stream(spec.seed, ORDER),
@@ -70,7 +71,7 @@ class Bandit:
                 done = _restore(ctx.state, model, rollouts, batches)
             except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
                 raise DamagedState(f"{ctx.state}: {error}") from error
-        evaluation = Evaluation(spec, update, lambda *key: spec_stream(spec, _EVALUATION, *key))
+        evaluation = Evaluation(spec, update, lambda *key: stream(_EVALUATION, *key))
         for step in spec.schedule():
             if step <= done:
                 continue
@@ -121,9 +122,10 @@ def lr_factor(scaling: str, batch: int) -> float:
     return math.sqrt(_REFERENCE_BATCH) * (batch / _REFERENCE_BATCH) ** power
 
 
-def spec_stream(spec: RunSpec, *key: int) -> np.random.Generator:
-    """Return a random stream keyed on the run, and on nothing that depends on order or place."""
-    return np.random.default_rng(np.random.SeedSequence(int(spec.run_id, 16), spawn_key=key))
+def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
+    """Return what gives the run's random streams by key; they depend on nothing of order or place."""
+    run = int(spec.run_id, 16)
+    return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
 
 
 def _save(folder: Path, step: int, model: Model, rollouts: np.random.Generator, batches: Batches) -> None:
