@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import note, print_json, shown
+from isolaw.cli.common import announce_compilation, note, print_json, shown
 
 
 @click.command()
@@ -61,6 +61,8 @@ def findings(
     from isolaw.report.findings_words import lines, markdown
 
     chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
+    for name in (model, "tabular"):
+        announce_compilation(f"isolaw.simulators.{name}", f"simulator {name}")
     threads = jobs or (os.cpu_count() or 1) + 2  # while some wait for the disk
     with _progress("the battery") as advance:
         document = judge(chosen, out, threads, advance)
