@@ -95,14 +95,14 @@ PRESETS = {
     "P": Parameters(
         q=0.75,
         sigma2=1500.0,
-        s=0.7,
-        m=0.2,
-        kappa=14.0,
+        s=0.85,
+        m=0.22,
+        kappa=24.0,
         c=0.0075,
         kl_easy=0.25,
         kl_hard=0.0,
         lr_easy=0.04,
-        lr_hard=0.003,
+        lr_hard=0.0024,
     ),
 }
 SIZES = (2000, 1000)
@@ -229,7 +229,8 @@ def _advance(  # type: ignore[no-untyped-def]
     gradient = np.empty(r)
     in_batch = np.zeros(b.size)  # Σ h of each problem of the batch: one may be in it twice
     batch = np.empty((size, 3), dtype=np.int64)  # problem, right ones of n, right ones of n'
-    z, h = np.empty(size), np.empty(size)
+    z, p, h = np.empty(size), np.empty(size), np.empty(size)
+    held = kl / (1.0 - rho)
     for t in range(steps):
         scale = scalars[_SCALE]
         private = scale * root_kappa
@@ -242,10 +243,10 @@ def _advance(  # type: ignore[no-untyped-def]
         for j in range(size):
             i = batches[t, j]
             z[j] = b[i] + _dot(phi, i, w) + private * stored[i] - d
-            p = 1.0 / (1.0 + np.exp(-z[j]))
+            p[j] = 1.0 / (1.0 + np.exp(-z[j]))
             batch[j, 0] = i
-            batch[j, 2] = rng.binomial(trained, p)
-            batch[j, 1] = batch[j, 2] + (rng.binomial(n - trained, p) if trained < n else 0)
+            batch[j, 2] = rng.binomial(trained, p[j])
+            batch[j, 1] = batch[j, 2] + (rng.binomial(n - trained, p[j]) if trained < n else 0)
         ready = exchange(queue, made[0], batch)
         made[0] += 1
         if not ready:
@@ -263,14 +264,13 @@ def _advance(  # type: ignore[no-untyped-def]
             groups += 1
             if queue.shape[0] > 0:  # another problem than the one just sampled
                 z[j] = b[i] + _dot(phi, i, w) + private * stored[i] - d
-            p = 1.0 / (1.0 + np.exp(-z[j]))
+                p[j] = 1.0 / (1.0 + np.exp(-z[j]))
             of_right, of_wrong = advantages(code, right, n, std)
             wrong = trained - batch[j, 2]
-            h[j] = (batch[j, 2] * of_right * (1.0 - p) - wrong * of_wrong * p) / trained
-            h[j] -= p * (1.0 - p) * (kl * (z[j] - b[i] - d) + entropy * z[j])
-            diversity = rho * batch[j, 2] * of_right * of_right + wrong * of_wrong * of_wrong
-            noise += sigma2 * diversity / (trained * trained)
-            pull += h[j] + kl * (1.0 - p + rho * p) / (1.0 - rho)
+            h[j] = (batch[j, 2] * of_right * (1.0 - p[j]) - wrong * of_wrong * p[j]) / trained
+            h[j] -= p[j] * (1.0 - p[j]) * (kl * (z[j] - b[i] - d) + entropy * z[j])
+            noise += rho * batch[j, 2] * of_right * of_right + wrong * of_wrong * of_wrong
+            pull += h[j] + held * (1.0 - p[j] + rho * p[j])
             in_batch[i] += h[j]
             for k in range(r):
                 gradient[k] += h[j] * phi[i, k]
@@ -278,6 +278,7 @@ def _advance(  # type: ignore[no-untyped-def]
             continue
 
         # E|G|² over all parameters.
+        noise *= sigma2 / (trained * trained)
         back = c * pull
         square = noise + back * back * off
         for j in range(size):
@@ -305,8 +306,9 @@ def _advance(  # type: ignore[no-untyped-def]
             scalars[_STORED_NORM2] *= scale * scale
             scale = 1.0
         scalars[_SCALE] = scale
+        far = rate * root_kappa / scale
         for j in range(size):
             i = batch[j, 0]
-            move = rate * root_kappa * h[j] / scale
+            move = far * h[j]
             scalars[_STORED_NORM2] += move * (2.0 * stored[i] + move)
             stored[i] += move
