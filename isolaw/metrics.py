@@ -13,6 +13,7 @@ A metric of a problem set is the mean over its problems.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -109,9 +110,14 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     if counts.size <= samples:
         return float(np.mean(per_problem(metric, counts, samples)))
     # Of many problems only how many had 0, 1, … K correct matters.
-    per_problem(metric, [counts.min(), counts.max()], samples)
-    problems = np.bincount(counts, minlength=samples + 1)
-    return float(problems @ per_problem(metric, np.arange(samples + 1), samples) / counts.size)
+    if counts.min() < 0 or counts.max() > samples:
+        raise InputError(f"correct counts must be within 0..{samples}")
+    return float(np.bincount(counts, minlength=samples + 1) @ _of_each_count(metric, samples) / counts.size)
+
+
+@lru_cache(maxsize=64)
+def _of_each_count(metric: str, samples: int) -> NDArray[np.float64]:
+    return per_problem(metric, np.arange(samples + 1), samples)
 
 
 def expected(metric: str, p: ArrayLike) -> float:
@@ -158,8 +164,7 @@ def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) ->
     """
     p = np.sort(np.asarray(pass_at_1, dtype=np.float64))
     total = p.sum()
-    rank = np.arange(1, p.size + 1)
-    gini = float((2 * rank - p.size - 1) @ p / (p.size * total)) if total > 0 else 0.0
-    below = np.searchsorted(p, np.linspace(0.0, 1.0, bins + 1)[1:-1])
-    counts = np.diff(np.concatenate([[0], below, [p.size]]))
+    gini = float(np.arange(1 - p.size, p.size, 2) @ p / (p.size * total)) if total > 0 else 0.0
+    below = np.searchsorted(p, np.arange(1, bins) / bins)
+    counts = np.diff(below, prepend=0, append=p.size)
     return Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))

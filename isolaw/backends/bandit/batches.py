@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.simulators.draws import permutations
+
 _MOST_INDICES = 2**20  # of problems, drawn ahead at a time
 
 
@@ -24,7 +26,7 @@ class Batches:
         batches of the epoch that have not been taken yet, shape (some, B_p).
 
     >>> [b.tolist() for b in Batches(np.random.default_rng(0), n_train=4, problems_per_batch=2).take(2)]
-    [[[2, 0], [1, 3]]]
+    [[[3, 0], [1, 2]]]
     """
 
     def __init__(
@@ -45,15 +47,9 @@ class Batches:
         return self.rng.integers(self.n_train, size=(steps, self.size))
 
     def _of_epochs(self, steps: int) -> NDArray[np.int64]:
-        if self.n_train == 1:  # nothing to put in order, and an epoch is but a step
-            return np.zeros((steps, 1), dtype=np.int64)
         whole = self.n_train // self.size
-        parts = [self.left]
-        have = len(self.left)
-        while have < steps:
-            epoch = self.rng.permutation(self.n_train)
-            parts.append(epoch[: whole * self.size].reshape(whole, self.size))
-            have += whole
-        batches = np.concatenate(parts)
+        wanted = -(-max(steps - len(self.left), 0) // whole)
+        epochs = permutations(self.rng, wanted, self.n_train)[:, : whole * self.size]
+        batches = np.concatenate([self.left, epochs.reshape(wanted * whole, self.size)])
         self.left = batches[steps:]
         return batches[:steps]

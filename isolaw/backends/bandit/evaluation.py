@@ -27,6 +27,7 @@ import numpy as np
 from isolaw import metrics
 from isolaw.backends.base import Row
 from isolaw.errors import RunError
+from isolaw.simulators.draws import binomial
 from isolaw.simulators.model import Floats, Model, Update
 from isolaw.spec import RunSpec
 
@@ -69,7 +70,7 @@ class Evaluation:
     def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Row]:
         samples = self.spec.evaluation.samples
         if samples:
-            correct = self.stream(index, step).binomial(samples, p)
+            correct = binomial(self.stream(index, step), samples, p)
             values = [metrics.evaluate(name, correct, samples) for name in self.accuracies]
         else:
             values = [metrics.expected(name, p) for name in self.accuracies]

@@ -61,9 +61,3 @@ def test_batches_with_replacement_are_shared_and_do_not_depend_on_how_they_are_a
     )
     other = np.concatenate(list(of(3, 7, 8, replacement=True).take(15)))
     np.testing.assert_array_equal(at_once.ravel(), other.ravel())
-
-
-def test_one_problem_has_one_order() -> None:
-    (batches,) = of(0, 1, 1).take(5)
-    np.testing.assert_array_equal(batches, np.zeros((5, 1)))
-    assert batches.dtype == np.int64
