@@ -165,6 +165,7 @@ def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) ->
     p = np.sort(np.asarray(pass_at_1, dtype=np.float64))
     total = p.sum()
     gini = float(np.arange(1 - p.size, p.size, 2) @ p / (p.size * total)) if total > 0 else 0.0
-    below = np.searchsorted(p, np.arange(1, bins) / bins)
-    counts = np.diff(below, prepend=0, append=p.size)
+    below = np.searchsorted(p, np.arange(bins + 1) / bins)
+    below[-1] = p.size  # 1 belongs to the last bin
+    counts = below[1:] - below[:-1]
     return Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+_MANY = 16  # samples; fewer are drawn faster one by one
+
 
 @numba.njit(cache=True, nogil=True)
 def binomial(rng, n, p):  # type: ignore[no-untyped-def]
@@ -13,9 +15,13 @@ def binomial(rng, n, p):  # type: ignore[no-untyped-def]
     >>> binomial(np.random.default_rng(0), 4, np.array([0.0, 1.0])).tolist()
     [0, 4]
     """
-    out = np.empty(p.size, dtype=np.int64)
+    out = np.zeros(p.size, dtype=np.int64)
     for i in range(p.size):
-        out[i] = rng.binomial(n, p[i])
+        if n > _MANY:
+            out[i] = rng.binomial(n, p[i])
+        else:
+            for _ in range(n):
+                out[i] += rng.random() < p[i]
     return out
 
 
