@@ -7,7 +7,8 @@ annealing in disguise. The control is to let every n have the lr that is best fo
 
 for seed s: the lr is chosen on the *other* seeds and rewarded on this one, so that what was only lucky
 for one run earns nothing. A run with a constant lr that has reached C is the run whose budget was C.
-The result is a table of runs like any other, one for each (B_p, n, seed), and is fitted like any other.
+The result is a table of runs like any other, one for each (B_p, n, seed), and is fitted like any other;
+that seeds choose for each other couples them a little, which intervals over seeds leave out.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from isolaw.simulators.problems import NAMED
 from isolaw.spec import RunSpec
 
 _ALGORITHMS: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
+_MOST_GIGABYTES = 4.0
 _REPRESENTED = {
     "algorithm",
     "lr",
@@ -61,6 +62,13 @@ def _model(spec: RunSpec) -> Iterator[Problem]:
         if correct >= arms >= 2:
             accepted = f"fewer than arms = {arms:g}"
             yield Problem("bandit.parameters.correct", found=correct, accepted=accepted)
+    if preset in module.PRESETS:
+        sizes = [given.get(k, getattr(module.PRESETS[preset], k)) for k in ("r", "arms") if k in kinds]
+        problems = (spec.problems.n_train or 0) + (spec.problems.n_validation or 0)
+        gigabytes = math.prod(sizes) * problems * 8e-9
+        if gigabytes > _MOST_GIGABYTES:
+            note = f"features of so many problems take {gigabytes:.3g} GB"
+            yield Problem("problems.n_train", note, problems, f"problems for at most {_MOST_GIGABYTES:g} GB")
 
 
 def _problem_set(spec: RunSpec) -> Iterator[Problem]:

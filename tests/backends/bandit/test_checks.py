@@ -56,6 +56,10 @@ EVEN = [0.5, *15 * [0.0], 0.5]
         ({"options": {"parameters": {"lr_hard": -1}}}, ["bandit.parameters.lr_hard", "-1.0", "at least 0"]),
         ({"options": {"parameters": {"sigma": 1.0}}}, ["bandit.parameters.sigma", "unknown", "'sigma2'"]),
         ({"options": {"parameters": {"zzzzz": 1.0}}}, ["bandit.parameters.zzzzz", "accepted: q, sigma2"]),
+        (
+            {"problems": {"n_train": 10_000_000, "n_validation": 8_000_000}},
+            ["problems.n_train", "4.6", "4 GB"],
+        ),
         ({"options": {"preset": "J"}}, ["bandit.preset", "found 'J'", "accepted"]),
     ],
     ids=str,
