@@ -149,7 +149,7 @@ def create(
     return Arms(problems, parameters.correct, parameters.q)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=8)  # the seeds of a configuration follow one another
 def draw(
     parameters: Parameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> ProblemSet:

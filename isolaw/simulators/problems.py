@@ -154,7 +154,7 @@ def spectrum(r: int) -> Floats:
     return np.asarray((1 / k) / np.sum(1 / k))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)  # the seeds of a configuration follow one another
 def population(
     difficulty: Difficulty, seed: int, n_train: int, n_validation: int, s: float, m: float, r: int
 ) -> ProblemSet:
