@@ -52,7 +52,7 @@ EVEN = [0.5, *15 * [0.0], 0.5]
         ({"options": {"histograms": {"easy": EVEN}}}, ["bandit.histograms.easy", "a name", "not easy"]),
         ({"options": {"parameters": {"r": 2.5}}}, ["bandit.parameters.r", "2.5", "whole"]),
         ({"options": {"parameters": {"sigma2": float("inf")}}}, ["bandit.parameters.sigma2", "inf"]),
-        ({"options": {"parameters": {"q": -1}}}, ["bandit.parameters.q", "-1.0", "at least 0"]),
+        ({"options": {"parameters": {"q": -1}}}, ["bandit.parameters.q", "-1.0", "from 0 to 1"]),
         ({"options": {"parameters": {"lr_hard": -1}}}, ["bandit.parameters.lr_hard", "-1.0", "at least 0"]),
         ({"options": {"parameters": {"sigma": 1.0}}}, ["bandit.parameters.sigma", "unknown", "'sigma2'"]),
         ({"options": {"parameters": {"zzzzz": 1.0}}}, ["bandit.parameters.zzzzz", "accepted: q, sigma2"]),
