@@ -1,7 +1,7 @@
 """What the battery runs: a handful of sweeps, each of them an ordinary sweep specification.
 
-One run serves all M, and one sweep several findings. All look at the same budgets C, from C/128 to
-C = ``sweep.compute``, two to an octave, and share their seeds.
+One run serves all M, and one sweep several findings. All share their seeds and are judged at the same
+budgets C, two to an octave, from C/128 to C = ``sweep.compute``; before each lie four looks (`rewards.settled`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isolaw.spec import RunSpec, SweepSpec
 MODELS = ("interference", "arms")  # of many problems; one problem alone is always `tabular`
 SETS = ("easy", "hard")
 FIRST_SEED, SEEDS = 100, 8  # of judging; presets are tuned on seeds below 100
-OCTAVES, PER_OCTAVE = 7, 2  # of budgets: from C/128 to C
+OCTAVES, PER_OCTAVE, LOOKS = 7, 2, 4  # budgets from C/128 to C, and looks from one to the next
 ETA_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
 MODERATE = (0.5, 1, 2, 4)  # of B_p
 N_EST, N_TRAIN = 256, 64
@@ -94,13 +94,18 @@ class Battery:
 
     @property
     def budgets(self) -> Floats:
-        """The budgets C at which everything is measured, (X,)."""
-        return _budgets(self.compute)
+        """The budgets C at which everything is judged, (X,)."""
+        return self.looks[LOOKS::LOOKS]
 
     @property
-    def tabular_budgets(self) -> Floats:
+    def looks(self) -> Floats:
+        """The budgets at which runs are looked at, (LOOKS · X + 1,)."""
+        return _looks(self.compute)
+
+    @property
+    def tabular_looks(self) -> Floats:
         """The same for the single problem."""
-        return _budgets(_TABULAR_COMPUTE)
+        return _looks(_TABULAR_COMPUTE)
 
     @property
     def n_train(self) -> int:
@@ -182,7 +187,7 @@ class Battery:
         data["problems"] = {**data.get("problems", {}), "set": name}
         for section, values in own.items():
             data[section] = {**data.get(section, {}), **values}
-        return _completed(data, self.seeds, self.budgets, sets)
+        return _completed(data, self.seeds, self.looks, sets)
 
     def _tabular(self, rule: str) -> SweepSpec:
         data: dict[str, Any] = {
@@ -191,20 +196,21 @@ class Battery:
             "recipe": {"lr_scaling": rule},
             "bandit": {"model": "tabular", "parameters": dict(self.tabular_constants)},
         }
-        return _completed(data, self.seeds, self.tabular_budgets, ("validation",))
+        return _completed(data, self.seeds, self.tabular_looks, ("validation",))
 
 
-def _budgets(compute: int) -> Floats:
-    return np.geomspace(round(compute / 2**OCTAVES), compute, OCTAVES * PER_OCTAVE + 1)
+def _looks(compute: int) -> Floats:
+    steps = (OCTAVES * PER_OCTAVE + 1) * LOOKS
+    return np.geomspace(round(compute / 2 ** (steps / LOOKS / PER_OCTAVE)), compute, steps + 1)
 
 
-def _completed(data: dict[str, Any], seeds: Sequence[int], budgets: Floats, sets: Sequence[str]) -> SweepSpec:
-    """Add what all sweeps have: the seeds, exact measurements at the budgets, execution in this process."""
+def _completed(data: dict[str, Any], seeds: Sequence[int], looks: Floats, sets: Sequence[str]) -> SweepSpec:
+    """Add what all sweeps have: the seeds, exact measurements, the looks, execution in this process."""
     data["sweep"] = {**data["sweep"], "seeds": list(seeds)}
     data["evaluation"] = {
-        "points": budgets.size,
-        "start": round(budgets[0]),
-        "end": round(budgets[-1]),
+        "points": looks.size,
+        "start": round(looks[0]),
+        "end": round(looks[-1]),
         "metrics": ["avg@4", "best@4", "worst@4"],
         "samples": 0,
         "sets": list(sets),
@@ -238,8 +244,8 @@ def battery(
     SpecError
         all that is wrong, at once.
 
-    >>> battery(settings=["sweep.compute=1e6"]).budgets[[0, -1]]
-    array([   7812., 1000000.])
+    >>> battery(settings=["sweep.compute=1e6"]).budgets[[0, -1]].round(-2)
+    array([   7800., 1000000.])
     """
     problems, kept = [], []
     if model not in MODELS:

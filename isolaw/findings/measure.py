@@ -13,6 +13,7 @@ from isolaw.findings.estimate import Floats, interval, leave_one_out
 from isolaw.findings.execute import Made
 from isolaw.findings.experiments import (
     ETA_FACTORS,
+    LOOKS,
     N_EST,
     N_TRAIN,
     PER_OCTAVE,
@@ -20,7 +21,7 @@ from isolaw.findings.experiments import (
     TABULAR_LEVELS,
     Battery,
 )
-from isolaw.findings.rewards import rewards
+from isolaw.findings.rewards import rewards, settled
 from isolaw.findings.rules import Finding, path
 
 Series = dict[str, Any]
@@ -50,19 +51,20 @@ class Measured:
         *,
         levels: Sequence[int] | None = None,
         batch: int | None = None,
-        budgets: Floats | None = None,
+        looks: Floats | None = None,
         **where: Any,
     ) -> Floats:
         b = self.battery
-        return rewards(
+        found = rewards(
             self.made.runs[experiment],
             metric,
             eval_set,
             seeds=b.seeds,
             levels=b.levels if levels is None else levels,
-            budgets=b.budgets if budgets is None else budgets,
+            budgets=b.looks if looks is None else looks,
             where={"problems_per_batch": batch or b.batch, **where},
         )
+        return settled(found, LOOKS)
 
     def _rises(self) -> None:
         """F1, and the control: the same with η re-tuned."""
@@ -122,10 +124,10 @@ class Measured:
 
     def _alone(self) -> None:
         """F5a: one problem."""
-        budgets = self.battery.tabular_budgets
-        picture: Series = {"x": budgets.tolist(), "levels": list(TABULAR_LEVELS), "curves": {}}
+        looks = self.battery.tabular_looks
+        picture: Series = {"x": looks[LOOKS::LOOKS].tolist(), "levels": list(TABULAR_LEVELS), "curves": {}}
         for rule in self.battery.tabular:
-            values = self._rewards(f"tabular-{rule}", levels=TABULAR_LEVELS, batch=1, budgets=budgets)
+            values = self._rewards(f"tabular-{rule}", levels=TABULAR_LEVELS, batch=1, looks=looks)
             self.findings.append(rules.alone(rule, TABULAR_LEVELS, values))
             picture["curves"][rule] = _path(TABULAR_LEVELS, values)
         self.pictures["F5a"] = picture

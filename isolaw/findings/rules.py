@@ -115,7 +115,7 @@ def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", 
     notes = [
         f"highest at the largest C: n = {best}" + ("" if saturates else ", one of the top two: no saturation")
     ]
-    notes += [f"n* from {_n(n.log2_n[0, 0])} to {_n(n.log2_n[0, -1])}"]
+    notes += [f"n* along C: {_along(n.log2_n)}", _frontier(n.reward[0])]
     return Finding(
         key,
         name,
@@ -214,7 +214,7 @@ def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
         (Effect.of(label, DOUBLINGS, n.log2_n[:, -1] - n.log2_n[:, 0]),),
         Effect.of(label, DOUBLINGS, n.tolerance[:, -1] - n.tolerance[:, 0]),
         notes=(
-            f"n* from {_n(n.log2_n[0, 0])} to {_n(n.log2_n[0, -1])}",
+            f"n* along M: {_along(n.log2_n)}",
             *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1]),
         ),
     )
@@ -239,14 +239,13 @@ def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
 
     first, second = legs(others.log2_n, own.log2_n)
     tolerance = min(legs(others.tolerance, own.tolerance), key=lambda e: e.value)
-    along = ", ".join(_n(u) for u in others.log2_n[0, ::3])
     return Finding(
         "F4c",
         "hard",
         "at fixed B, n*(M) is not monotone",
         (first, second),
         tolerance,
-        notes=(f"n* along M: {along}",),
+        notes=(f"n* along M: {_along(others.log2_n)}",),
     )
 
 
@@ -268,14 +267,13 @@ def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
     n = path(levels, leave_one_out(values))
     middle = float(np.log2(levels).mean())
     label = "doublings from n* up to the middle of the grid, mean over C"
-    along = ", ".join(_n(u) for u in n.log2_n[0, ::3])
     return Finding(
         "F5a",
         "alone" if rule == "constant" else "alone, lr ∝ √n",
         "one problem alone: more steps beat larger n",
         (Effect.of(label, DOUBLINGS, middle - n.log2_n.mean(axis=1)),),
         Effect.of(label, DOUBLINGS, middle - n.tolerance.mean(axis=1)),
-        notes=(f"n* along C: {along}; the grid is {levels[0]} to {levels[-1]}",),
+        notes=(f"n* along C: {_along(n.log2_n)}; the grid is {levels[0]} to {levels[-1]}",),
     )
 
 
@@ -366,6 +364,21 @@ def retuned(values: Floats) -> tuple[Floats, Floats]:
     known = np.isfinite(usable.max(axis=3))
     share = np.bincount(choice[known], minlength=values.shape[3]) / max(int(known.sum()), 1)
     return np.where(known, chosen, np.nan), share
+
+
+def _along(log2_n: Floats) -> str:
+    """n* over all seeds at every octave of a budget."""
+    return ", ".join(_n(u) for u in log2_n[0, ::2])
+
+
+def _frontier(reward: Floats) -> str:
+    """Say where along C the best reward is highest: beyond, runs should have been stopped before."""
+    if not np.isfinite(reward[[0, -1]]).all():
+        return "the frontier was not measured throughout"
+    top = int(np.nanargmax(reward))
+    text = f"reward on the frontier: {reward[0]:.3f} at C/128, {reward[-1]:.3f} at C"
+    before = 2 ** ((reward.size - 1 - top) / 2)
+    return text if top == reward.size - 1 else f"{text}, highest {reward[top]:.3f} at C/{before:.3g}"
 
 
 def _n(log2_n: float) -> str:

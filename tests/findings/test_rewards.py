@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from isolaw import engine
-from isolaw.findings.rewards import rewards
+from isolaw.findings.rewards import rewards, settled
 from isolaw.runs import Runs
 
 
@@ -61,3 +61,12 @@ def test_only_the_runs_that_are_asked_for() -> None:
     assert np.isnan(
         rewards(runs, "avg@5", "validation", seeds=[0], levels=[10], budgets=np.array([100.0]))
     ).all()
+
+
+def test_a_wave_in_the_epoch_is_averaged_away() -> None:
+    looks = np.geomspace(1, 2**7.5, 61)
+    wave = 0.5 + 0.1 * np.sin(40 * looks)
+    flat = settled(np.tile(wave, (2, 3, 1)), 4)
+    assert flat.shape == (2, 3, 15)
+    assert np.abs(flat - 0.5).max() < 0.08 < 0.099 < np.abs(wave - 0.5).max()
+    np.testing.assert_allclose(settled(np.arange(9.0), 4), [2.0, 6.0])

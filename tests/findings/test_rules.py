@@ -57,6 +57,13 @@ def test_f1_says_where_n_star_is_a_bound() -> None:
     assert found.effect.value == pytest.approx(9.0)
 
 
+def test_f1_says_where_the_frontier_falls() -> None:
+    values = along(np.linspace(5, 8, 9), 1e-6)
+    assert any(n.startswith("reward on the frontier") for n in rules.rises("easy", LEVELS, values).notes)
+    values[:, :, 4] += 0.2
+    assert any(n.endswith("at C/4") for n in rules.rises("easy", LEVELS, values).notes)
+
+
 def test_f1_without_runs_is_not_measured() -> None:
     found = rules.rises("easy", LEVELS, np.full((SEEDS, 10, 5), np.nan))
     assert found.verdict == "no"
