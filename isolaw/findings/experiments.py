@@ -1,7 +1,7 @@
 """What the battery runs: a handful of sweeps, each of them an ordinary sweep specification.
 
 One run serves all M, and one sweep several findings. All share their seeds and are judged at the same
-budgets C, two to an octave, from C/128 to C = ``sweep.compute``; before each lie four looks (`rewards.settled`).
+budgets C, two to an octave, from C/128 to C = ``sweep.compute``; each has four looks (`rewards.settled`).
 """
 
 from __future__ import annotations
