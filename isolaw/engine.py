@@ -127,6 +127,17 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     return Plan(spec, runs, todo, begun, remaining, notes)
 
 
+def with_the_rest(error: SpecError) -> SpecError:
+    """Return ``error`` with what is also wrong in the part of the spec that could be read."""
+    if error.rest is not None:
+        with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere:
+            try:
+                plan(error.rest, nowhere)
+            except SpecError as more:
+                return SpecError([*error.problems, *more.problems], error.source)
+    return error
+
+
 def sweep(
     spec: SweepSpec | Mapping[str, Any] | str | Path | None = None,
     out: str | Path | None = None,
@@ -159,12 +170,15 @@ def sweep(
     <Runs: 4 runs, 2 configurations, ... rows>
     """
     written = None
-    if spec is None or isinstance(spec, str | Path):
-        if spec is not None:
-            written = Path(spec).read_text(encoding="utf-8") if Path(spec).is_file() else None
-        spec = SweepSpec.read(spec)
-    elif not isinstance(spec, SweepSpec):
-        spec = SweepSpec.parse(spec)
+    try:
+        if spec is None or isinstance(spec, str | Path):
+            if spec is not None:
+                written = Path(spec).read_text(encoding="utf-8") if Path(spec).is_file() else None
+            spec = SweepSpec.read(spec)
+        elif not isinstance(spec, SweepSpec):
+            spec = SweepSpec.parse(spec)
+    except SpecError as error:
+        raise with_the_rest(error) from None
     if out is not None:
         return _run(spec, Path(out), written, on_event)
     with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:

@@ -81,10 +81,15 @@ class SpecError(InputError):
     ----------
     problems
         one `Problem` for each fault.
+    source
+        the file, if there was one.
+    rest
+        what is left of the specification without the faulty keys, where that makes sense: its other
+        faults can be told with these.
     """
 
-    def __init__(self, problems: Sequence[Problem], source: str = "") -> None:
-        self.problems = list(problems)
+    def __init__(self, problems: Sequence[Problem], source: str = "", rest: Any = None) -> None:
+        self.problems, self.source, self.rest = list(problems), source, rest
         head = f"{source}: " if source else ""
         if len(self.problems) == 1:
             super().__init__(f"{head}{self.problems[0]}")

@@ -13,6 +13,7 @@ A metric of a problem set is the mean over its problems.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +106,45 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     >>> evaluate("avg@4", [0, 2, 4], samples=4)
     0.5
     """
-    return float(np.mean(per_problem(metric, correct, samples)))
+    counts = np.asarray(correct, dtype=np.int64).ravel()
+    if counts.size <= samples:
+        return float(np.mean(per_problem(metric, counts, samples)))
+    # Of many problems only how many had 0, 1, … K correct matters.
+    if counts.min() < 0 or counts.max() > samples:
+        raise InputError(f"correct counts must be within 0..{samples}")
+    return float(np.bincount(counts, minlength=samples + 1) @ _of_each_count(metric, samples) / counts.size)
+
+
+@lru_cache(maxsize=64)
+def _of_each_count(metric: str, samples: int) -> NDArray[np.float64]:
+    return per_problem(metric, np.arange(samples + 1), samples)
+
+
+def expected(metric: str, p: ArrayLike) -> float:
+    """Return the expectation of a metric over k samples, from the success probabilities themselves.
+
+    avg@k = mean p, best@k = mean 1 − (1 − p)^k, worst@k = mean p^k.
+
+    Parameters
+    ----------
+    metric
+        ``avg@k``, ``best@k`` or ``worst@k``.
+    p
+        success probability of each problem, shape (problems,).
+
+    >>> expected("best@2", [0.0, 0.5])
+    0.375
+    """
+    parsed = parse(metric)
+    if parsed is None:
+        raise InputError(f"metric {metric!r}: accepted: avg@k, best@k, worst@k")
+    kind, k = parsed
+    success = np.asarray(p, dtype=np.float64)
+    if kind == "best":
+        success = 1.0 - (1.0 - success) ** k
+    elif kind == "worst":
+        success = success**k
+    return float(np.mean(success))
 
 
 def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> Landscape:
@@ -125,7 +164,8 @@ def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) ->
     """
     p = np.sort(np.asarray(pass_at_1, dtype=np.float64))
     total = p.sum()
-    rank = np.arange(1, p.size + 1)
-    gini = float((2 * rank - p.size - 1) @ p / (p.size * total)) if total > 0 else 0.0
-    counts, _ = np.histogram(p, bins=bins, range=(0.0, 1.0))
-    return Landscape(float(np.mean(p < zero_below)), gini, counts.astype(np.int64))
+    gini = float(np.arange(1 - p.size, p.size, 2) @ p / (p.size * total)) if total > 0 else 0.0
+    below = np.searchsorted(p, np.arange(bins + 1) / bins)
+    below[-1] = p.size  # 1 belongs to the last bin
+    counts = below[1:] - below[:-1]
+    return Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))

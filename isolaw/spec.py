@@ -129,6 +129,7 @@ class EvaluationSpec(_Section):
     another: step 0, for each of ``points`` log-spaced budgets from ``start`` to ``end`` the last
     step that it pays for, and the last step of each horizon. Budgets beyond ``end`` continue the
     same spacing, so a sweep that is extended later looks where an uninterrupted one would have.
+    ``samples`` answers to each problem are measured; 0 asks for exact values, which a simulator has.
     ``start`` (the smallest batch), ``end`` (the first horizon) and ``horizons`` are filled in when
     the sweep starts.
     """
@@ -139,7 +140,7 @@ class EvaluationSpec(_Section):
         "best@4",
         "worst@4",
     )
-    samples: Annotated[Count, Field(le=1_000_000)] = 4
+    samples: Annotated[Index, Field(le=1_000_000)] = 4
     sets: Annotated[tuple[str, ...], BeforeValidator(_listed), AfterValidator(_once), Field(min_length=1)] = (
         "validation",
     )
@@ -251,8 +252,11 @@ class SweepSpec(_Section):
                 parse_section(cls, {**data, "grid": own})
             except SpecError as error:
                 problems += error.problems
-            raise SpecError([with_line(p, text) for p in problems], source=source)
-        return parse_section(cls, data, source=source, text=text)
+            raise SpecError([with_line(p, text) for p in problems], source, _rest(cls, data, problems))
+        try:
+            return parse_section(cls, data, source=source, text=text)
+        except SpecError as error:
+            raise SpecError(error.problems, source, _rest(cls, data, error.problems)) from None
 
     @classmethod
     def read(
@@ -361,6 +365,24 @@ def canonical_json(value: Any) -> str:
     '{"a":[1.0],"b":1}'
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+
+
+def _rest(cls: type[SweepSpec], data: Mapping[str, Any], problems: Iterable[Problem]) -> SweepSpec | None:
+    """The spec without what is wrong with it; None where the configurations themselves are."""
+    sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
+    for problem in problems:
+        section, _, key = problem.where.rpartition(", ")[2].partition(".")
+        own = sections.get(section)
+        if section == "sweep" or key in ("problems_per_batch", "rollouts_per_problem"):
+            return None
+        if isinstance(own, dict) and key:
+            own.pop(key.split(".")[0], None)
+        else:
+            sections.pop(section, None)
+    try:
+        return cls.model_validate(sections)
+    except (SpecError, ValidationError):
+        return None
 
 
 def _axis_problems(axes: Mapping[str, list[Any]]) -> list[Problem]:

@@ -13,9 +13,11 @@ import pytest
 from isolaw import engine
 from isolaw.errors import RunError, SpecError, StoreError
 from isolaw.executors.base import Event
+from isolaw.simulators.interference import PRESETS
 from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
+PRESET = next(iter(PRESETS.values()))
 BOOM = 1e200  # a learning rate after which nothing is finite: the run fails by itself
 
 
@@ -58,7 +60,7 @@ def test_every_axis_of_the_recipe_is_crossed(tmp_path: Path, tiny) -> None:
     [
         {"sweep": {"seeds": [0, 1, 1]}},
         {"grid": {"rollouts_per_problem": [4, 16, 4]}},
-        {"grid": {"lr": [0.02, 0.02]}},
+        {"grid": {"kl": [PRESET.kl_easy, PRESET.kl_easy]}},
         {"evaluation": {"metrics": ["avg@4", "best@4", "worst@4", "avg@4"]}},
         {"evaluation": {"sets": ["validation", "validation"]}},
     ],
@@ -168,7 +170,7 @@ def test_a_shorter_horizon_shortens_nothing(tmp_path: Path, tiny, same) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"recipe": {"lr": 0.5}}, ["recipe.lr", "0.02 there", "0.5 here"]),
+        ({"recipe": {"lr": 0.5}}, ["recipe.lr", f"{PRESET.lr_easy} there", "0.5 here"]),
         ({"recipe": {"kl": 0.0}}, ["recipe.kl"]),
         ({"recipe": {"lr_scaling": "linear"}}, ["recipe.lr_scaling", "'linear' here"]),
         ({"problems": {"set": "hard"}}, ["problems.set", "'easy' there", "'hard' here"]),

@@ -19,7 +19,7 @@ MODULES = {
 }
 
 BASE = {f"isolaw.{name}" for name in ("allocation", "spec", "parsing", "runs", "metrics", "errors")}
-ABOVE = [f"isolaw.{name}" for name in ("backends", "engine", "cli", "executors", "store")]
+ABOVE = [f"isolaw.{name}" for name in ("backends", "engine", "cli", "executors", "store", "findings")]
 CLUSTER = {"torch", "vllm", "deepspeed", "ray", "submitit"}
 DRAWING = {"matplotlib", "click", "rich"}
 HEAVY = CLUSTER | {"matplotlib", "numba", "pandas", "scipy", "lmfit", "pyarrow", "pydantic", "rich"}
@@ -141,6 +141,10 @@ def test_import_rule(module: str) -> None:
         assert {name for name in names if below(name, *ABOVE)} == set()
     if below(module, "isolaw.backends"):
         assert {name for name in names if below(name, *ABOVE[1:])} == set()
+    if below(module, "isolaw.engine", "isolaw.executors", "isolaw.store", "isolaw.logs", "isolaw.trackers"):
+        assert not {name for name in names if below(name, "isolaw.findings")}
+    if below(module, "isolaw.findings"):
+        assert not {name for name in names if below(name, "isolaw.cli", "isolaw.report")}
     if not below(module, "isolaw.cli", "isolaw.report"):
         at_run_time = imported(module, for_types=False)  # `Law.plot` may name what it returns
         assert {name for name in at_run_time if name.split(".")[0] in DRAWING} == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from itertools import combinations
 
 import numpy as np
@@ -50,6 +52,34 @@ def test_unknown_names(name: str) -> None:
 def test_counts_that_cannot_be(metric: str, correct: list[int]) -> None:
     with pytest.raises(InputError):
         metrics.per_problem(metric, correct, 4)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=10), st.integers(1, 6))
+def test_expectations_by_enumeration(p: list[float], k: int) -> None:
+    """Over all 2^k outcomes of k independent samples."""
+    expected = dict.fromkeys(("avg", "best", "worst"), 0.0)
+    for x in p:
+        for outcome in itertools.product((0, 1), repeat=k):
+            probability = math.prod(x if right else 1 - x for right in outcome)
+            expected["avg"] += probability * sum(outcome) / k
+            expected["best"] += probability * max(outcome)
+            expected["worst"] += probability * min(outcome)
+    for kind, total in expected.items():
+        assert metrics.expected(f"{kind}@{k}", p) == pytest.approx(total / len(p), abs=1e-12)
+
+
+def test_expectations_are_what_samples_estimate() -> None:
+    p = np.array([0.0, 0.1, 0.5, 1.0])
+    correct = np.random.default_rng(0).binomial(16, p, size=(20_000, 4))
+    for metric in ("avg@4", "best@4", "worst@4"):
+        means = metrics.per_problem(metric, correct, 16).mean(axis=1)
+        error = means.std() / np.sqrt(means.size)
+        assert means.mean() == pytest.approx(metrics.expected(metric, p), abs=4 * error)
+
+
+def test_expectation_of_an_unknown_metric() -> None:
+    with pytest.raises(InputError, match="accepted: avg@k, best@k, worst@k"):
+        metrics.expected("reward", [0.5])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(1, 30))

@@ -18,6 +18,8 @@ from isolaw.spec import EvaluationSpec, RunSpec, SweepSpec, canonical_json
 
 # Identity
 
+NAME, PRESET = next(iter(PRESETS.items()))
+
 
 def resolved(**changes: Any) -> RunSpec:
     base: dict[str, Any] = {
@@ -69,8 +71,8 @@ def test_canonical_json_has_one_form() -> None:
 
 WRITTEN_OUT: list[dict[str, Any]] = [
     {"recipe": {"algorithm": "grpo"}},
-    {"recipe": {"lr": 0.02}},
-    {"recipe": {"kl": 0.5}},
+    {"recipe": {"lr": PRESET.lr_easy}},
+    {"recipe": {"kl": PRESET.kl_easy}},
     {"recipe": {"entropy": 0}},
     {"recipe": {"lr_scaling": "sqrt"}},
     {"recipe": {"advantage": "group_std"}},
@@ -78,8 +80,8 @@ WRITTEN_OUT: list[dict[str, Any]] = [
     {"problems": {"n_train": 2000.0}},
     {"problems": {"n_validation": 1000}},
     {"options": {"model": "interference"}},
-    {"options": {"preset": "I"}},
-    {"options": {"parameters": {"sigma2": 200, "r": 128}}},
+    {"options": {"preset": NAME}},
+    {"options": {"parameters": {"sigma2": PRESET.sigma2, "r": PRESET.r}}},
     {"seed": 0},
     {"rollouts_per_problem": 8.0},
 ]
@@ -96,7 +98,12 @@ def test_identity_does_not_depend_on_defaults_written_out(parts: list[dict[str, 
 
 def test_recipe_keys_at_their_default_are_not_in_the_identity() -> None:
     """So that a key which is added to the recipe later changes no identity."""
-    filled_in = {"lr": 0.02, "kl": 0.5, "entropy": 0.0, "advantage": "group_std"}
+    filled_in = {
+        "lr": PRESET.lr_easy,
+        "kl": PRESET.kl_easy,
+        "entropy": 0.0,
+        "advantage": "group_std",
+    }
     assert resolved().identity()["recipe"] == filled_in
     linear = resolved(recipe={"lr_scaling": "linear"}).identity()["recipe"]
     assert linear == {**filled_in, "lr_scaling": "linear"}
@@ -167,7 +174,7 @@ def test_equal_identity_means_equal_configuration(a: dict[str, Any], b: dict[str
         {"recipe": {"lr_scaling": "constant"}},
         {"problems": {"set": "hard"}},
         {"problems": {"n_train": 1999}},
-        {"options": {"parameters": {"sigma2": 201}}},
+        {"options": {"parameters": {"sigma2": 201.5}}},
     ],
 )
 def test_identity_depends_on(change: dict[str, Any]) -> None:
@@ -402,7 +409,6 @@ def test_seeds_are_a_number_or_a_list() -> None:
 
 
 def test_preset_defaults_are_the_papers_regularisation() -> None:
-    preset = PRESETS["I"]
     easy, hard = resolved().recipe, resolved(problems={"set": "hard"}).recipe
-    assert (easy.lr, easy.kl) == (preset.lr_easy, preset.kl_easy)
-    assert (hard.lr, hard.kl) == (preset.lr_hard, 0.0)
+    assert (easy.lr, easy.kl) == (PRESET.lr_easy, PRESET.kl_easy)
+    assert (hard.lr, hard.kl) == (PRESET.lr_hard, 0.0)

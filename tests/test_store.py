@@ -16,6 +16,7 @@ import pytest
 from isolaw import backends, engine, store
 from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
 from isolaw.errors import StoreError
+from isolaw.simulators.interference import PRESETS
 from isolaw.spec import RunSpec
 from isolaw.store import RunStore, SweepStore
 
@@ -188,7 +189,7 @@ def test_unfinished_runs_can_be_read(done: SweepStore) -> None:
 
 def test_attributes_ride_on_the_run(done: SweepStore) -> None:
     table = done.collect().table()
-    assert set(table["lr"]) == {0.02}
+    assert set(table["lr"]) == {next(iter(PRESETS.values())).lr_easy}
     assert set(table["n_train_problems"]) == {50}
 
 

@@ -9,7 +9,7 @@ step of ``spec.schedule()``; whoever consumes it stores the rows and, when it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,7 +75,7 @@ class Checkpoint:
             "compute": self.compute,
             "tokens": self.tokens,
             "wall_s": round(wall_s, 6),
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [vars(row) for row in self.rows],
             **({"counts": counts} if counts else {}),
             **({"seconds": self.seconds} if self.seconds else {}),
         }

@@ -16,6 +16,7 @@ from isolaw.cli.backtest import backtest
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
 from isolaw.cli.doctor import doctor
+from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
@@ -47,7 +48,7 @@ def cli() -> None:
     """
 
 
-for command in (sweep, read, fit, predict, backtest, compare, size, split, status, doctor):
+for command in (sweep, read, fit, predict, backtest, compare, size, split, status, findings, doctor):
     cli.add_command(command)
 
 

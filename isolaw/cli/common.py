@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -66,10 +67,9 @@ def note(text: str) -> None:
     click.echo(shown(text), err=True)
 
 
-def announce_compilation() -> None:
-    """Say that the first fit after an installation compiles its kernel, which takes a while."""
-    from isolaw import fits
-
-    cache = Path(fits.__path__[0]) / "__pycache__"
-    if os.access(cache, os.W_OK) and not any(cache.glob("kernel.solve-*.nbi")):
-        note("note: compiling the solver, once after an installation: about ten seconds")
+def announce_compilation(module: str = "isolaw.fits.kernel", what: str = "solver") -> None:
+    """Say that the first use after an installation compiles a kernel, which takes a while."""
+    package, _, name = module.rpartition(".")
+    cache = Path(importlib.import_module(package).__path__[0]) / "__pycache__"
+    if os.access(cache, os.W_OK) and not any(cache.glob(f"{name}.*.nbi")):
+        note(f"note: compiling the {what}, once after an installation: about ten seconds")

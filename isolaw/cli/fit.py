@@ -25,6 +25,7 @@ _RUNS_ONLY = {
     "seed",
     "figures",
     "by",
+    "retune",
     "format",
     "settings",
     "group_by",
@@ -94,6 +95,11 @@ _RUNS_ONLY = {
 @click.option(
     "--by", metavar="NAME", help="A law for each value of an attribute, side by side: model, problem_set, lr."
 )
+@click.option(
+    "--retune",
+    metavar="NAME",
+    help="Beside the law at one lr, the one with lr chosen anew for every n and C.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the law as JSON.")
 @click.pass_context
 def fit(
@@ -141,6 +147,13 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     fixed = constants(options["fixed"], "--fixed")
     names = ("metric", "eval_set", "setting", "x", "method", "curve", "robust", "bootstrap", "seed")
     keywords = {**{name: options[name] for name in names}, "records": records}
+    if options["retune"] is not None:
+        if options["by"] is not None or options["figures"] or options["x"] != "compute":
+            raise click.UsageError(
+                "--retune goes with neither --by nor --figures, and with --x compute alone"
+            )
+        _fit_retuned(runs, options["retune"], fixed, keywords, options["out"], as_json)
+        return
     if options["by"] is not None:
         _fit_by(runs, options["by"], fixed, keywords, options["out"], as_json)
         return
@@ -197,6 +210,36 @@ def _fit_by(
         return
     for line in words.side_by_side(by, {value: law.document for value, law in laws.items()}):
         click.echo(line)
+
+
+def _fit_retuned(
+    runs: Any, name: str, fixed: dict[str, Any], keywords: dict[str, Any], out: str | None, as_json: bool
+) -> None:
+    """The law at one value of ``name``, given or the best, and the one with it re-tuned."""
+    import isolaw
+    from isolaw.fits.choose import choose
+    from isolaw.fits.retune import retune
+    from isolaw.report import words
+
+    metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
+    others = {key: value for key, value in fixed.items() if key != name}
+    tuned = retune(runs, metric, eval_set, name, others)
+    value = fixed.get(name, tuned.best)
+    laws = {
+        "one": isolaw.fit(runs, fixed={**others, name: value}, **keywords),
+        "retuned": isolaw.fit(tuned.runs, fixed=others, **keywords),
+    }
+    if out is not None:
+        laws["one"].save(out)
+        laws["retuned"].save(Path(out).with_stem(f"{Path(out).stem}-retuned"))
+    if as_json:
+        documents = {key: law.document for key, law in laws.items()}
+        print_json(
+            {"retune": name, name: value, "laws": documents, "chosen": tuned.chosen.to_dict("records")}
+        )
+        return
+    for line in words.retuned(name, value, {k: law.document for k, law in laws.items()}, tuned.chosen):
+        click.echo(shown(line))
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import note, print_json
+from isolaw.cli.common import announce_compilation, note, print_json
 
 if TYPE_CHECKING:
     from isolaw.engine import Plan
@@ -46,7 +46,11 @@ def sweep(
     from isolaw.parsing import located
     from isolaw.report import words
 
-    spec, written = _spec(file, backend, out, settings, jobs)
+    try:
+        spec, written = _spec(file, backend, out, settings, jobs)
+    except SpecError as error:
+        error = engine.with_the_rest(error)
+        raise (located(error, file) if file else error) from None
     try:
         plan = engine.plan(spec, out, whole_directory=file is None and not settings)
     except SpecError as error:
@@ -57,6 +61,8 @@ def sweep(
         if as_json:
             print_json({**plan.to_dict(), "dry_run": True})
         return 0
+    if plan.todo and plan.spec.sweep.backend == "bandit":
+        announce_compilation(f"isolaw.simulators.{plan.runs[0].options['model']}", "simulator")
     started = time.monotonic()
     _execute(plan, out, written)
     state = engine.status(out)

@@ -173,7 +173,7 @@ def select(
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
     warnings: list[str] = list(runs.notes)
     held = dict(fixed or {})
-    table = _held(table, held)
+    table = hold(table, held)
     axis = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts", "joint": ""}[setting]
     if axis and axis not in held:
         held[axis] = _most_n(table, axis, warnings)
@@ -218,7 +218,8 @@ def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
     return points
 
 
-def _held(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
+def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
+    """Return the runs of ``table`` that have these values, and put the values themselves into ``held``."""
     for name, value in held.items():
         if name not in table.columns:
             raise DataError(f"--fixed: {unknown('column', name, table.columns, 'there are')}")

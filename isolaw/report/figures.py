@@ -21,7 +21,7 @@ from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -33,8 +33,8 @@ _STYLE: Any = {
     "svg.hashsalt": "isolaw",
 }
 _COLOURS = "viridis_r"
-_GREY = "#8c8c8c"
-_DPI = 160
+GREY = "#8c8c8c"
+DPI = 160
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
@@ -53,7 +53,7 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
     colour = ScalarMappable(norm, mpl.colormaps[_COLOURS])
     steps = document["x"]["name"] == "steps"
     scale = 1 / document["fixed"]["batch_rollouts"] if steps else 1.0
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = figure.add_subplot()
         low = document["x"]["range"][0]
@@ -65,10 +65,10 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
             x = np.geomspace(start, entry["measured"][1], 200)
             axes.plot(x * scale, law.curves(b, n)(x)[0], color=colour.to_rgba(n), lw=1.0, alpha=0.8, zorder=2)
         _draw_frontier(axes, document, colour)
-        axes.axvline(low, color=_GREY, lw=0.8, ls=":", zorder=1)
+        axes.axvline(low, color=GREY, lw=0.8, ls=":", zorder=1)
         axes.annotate(
             "frontier from here", (low, 1), xycoords=("data", "axes fraction"), xytext=(3, -2),
-            textcoords="offset points", color=_GREY, fontsize=7, va="top",
+            textcoords="offset points", color=GREY, fontsize=7, va="top",
         )  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlabel("M, update steps" if steps else "C, rollouts generated")
@@ -90,7 +90,7 @@ def law_figure(law: Law) -> Figure:
     strict = np.array([p["n_star_strict"] for p in frontier])
     censored = np.array([p["censored"] for p in frontier])
     levels = law.levels
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.4, 4.2), layout="constrained")
         axes = figure.add_subplot()
         surface = document["method"] == "surface"
@@ -110,10 +110,10 @@ def law_figure(law: Law) -> Figure:
         tolerance = [p["n_star_tolerance"] for p in frontier]
         axes.plot(x, tolerance, "_", ms=5, color="#c55a11", label="smallest n within 0.005", zorder=3)
         for edge in (levels[0], levels[-1]):
-            axes.axhline(edge, color=_GREY, lw=0.8, ls="--", zorder=1)
+            axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
         axes.annotate(
             "largest n measured", (0, levels[-1]), xycoords=("axes fraction", "data"), xytext=(3, 3),
-            textcoords="offset points", color=_GREY, fontsize=7,
+            textcoords="offset points", color=GREY, fontsize=7,
         )  # fmt: skip
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
@@ -143,8 +143,8 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
         for name, figure in {"frontier": frontier_figure(law, runs), "law": law_figure(law)}.items():
             for kind in ("png", "svg"):
                 path = folder / f"{name}.{kind}"
-                with mpl.rc_context(_STYLE):
-                    figure.savefig(path, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
+                with mpl.rc_context(STYLE):
+                    figure.savefig(path, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
                 out.append(path)
     except OSError as error:
         raise DataError(f"{folder}: figures cannot be written ({error.strerror or error})") from None

@@ -291,6 +291,21 @@ def side_by_side(by: str, documents: Mapping[Any, Mapping[str, Any]]) -> list[st
     return lines
 
 
+def retuned(name: str, value: Any, documents: Mapping[str, Mapping[str, Any]], chosen: Any) -> list[str]:
+    """Return the law at one value of an axis beside the one with it chosen anew for every n and C."""
+    both = {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]}
+    lines = side_by_side(name, both)
+    shown = ", ".join(f"{c[name]:g} at n = {c['rollouts_per_problem']}" for c in chosen.to_dict("records"))
+    lines.append(f"Best {name} at the end: {shown}.")
+    ends = chosen.loc[chosen["edge"], "rollouts_per_problem"].tolist()
+    if ends:
+        lines.append(
+            f"At n = {', '.join(map(str, ends))} that is the lowest or the highest {name} that was run: "
+            "more values may change this law."
+        )
+    return lines
+
+
 def _at(document: Mapping[str, Any], x: float) -> Mapping[str, Any]:
     """The point of a frontier nearest to x."""
     found: Mapping[str, Any] = min(document["frontier"], key=lambda p: abs(p["x"] - x))

@@ -1,4 +1,4 @@
-"""Problem sets of the interference population: initial success, and what problems share.
+"""Problem sets: how likely each problem is solved before training, and the features problems share.
 
 A problem set is drawn from its seed alone, so that every configuration of a sweep meets the same
 problems (common random numbers). Training and validation problems come from separate streams: a
@@ -7,29 +7,132 @@ smaller training set is a prefix of a larger one, before the same validation set
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.errors import Problem, SpecError, nearest
+from isolaw.simulators import histogram
+
 Floats = NDArray[np.float64]
 
-# Initial success probabilities p of the paper's sets (arXiv 2603.12151): easy is avg@16 in
-# [0.3, 0.6], hard in [0, 0.0625]; the shapes within those ranges are the simulator's assumption.
-INITIAL_SUCCESS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+# Initial success probabilities p of the paper's sets (arXiv 2603.12151): easy is avg@16 in [0.3, 0.6],
+# hard in [0, 0.0625], extremely hard has pass@128 = 0; the shapes within are the simulator's assumption.
+NAMED: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "easy": lambda rng, size: rng.uniform(0.3, 0.6, size),
     "hard": lambda rng, size: 0.0625 * rng.beta(0.6, 1.5, size) + 5e-4,
+    "extremely-hard": lambda rng, size: 0.006 * rng.beta(0.5, 2.0, size) + 1e-4,
 }
-# A fixed number for each name keys the random streams; never renumber.
-_STREAM = {"easy": 1, "hard": 2}
-_TRAIN, _VALIDATION, _ORDER = range(3)
+_MEANS = {"easy": 0.45, "hard": 0.0625 * 0.6 / 2.1 + 5e-4, "extremely-hard": 0.006 * 0.5 / 2.5 + 1e-4}
+_EASY_FROM = 0.3
+# Numbers that key the random streams; never renumber.
+_STREAM = {"easy": 1, "hard": 2, "extremely-hard": 3}
+_OTHERS = 4
+TRAIN, VALIDATION, ORDER = range(3)
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """Distribution of the initial success probability: a mixture of parts, made by `difficulty`.
+
+    Attributes
+    ----------
+    weights
+        shares of the parts, summing to 1.
+    parts
+        each a key of `NAMED`, or the 17 shares of an avg@16 histogram.
+    """
+
+    weights: tuple[float, ...]
+    parts: tuple[str | tuple[float, ...], ...]
+
+    @property
+    def easy(self) -> bool:
+        """Whether the recipe of the paper's easy set is the one to start from: mean p at least 0.3."""
+        means = [_MEANS[p] if isinstance(p, str) else histogram.mean(p) for p in self.parts]
+        return float(np.dot(self.weights, means)) >= _EASY_FROM
+
+    def stream(self, seed: int, part: int) -> np.random.Generator:
+        """Return the random stream of one part of the set (`TRAIN`, `VALIDATION`, `ORDER`) under ``seed``."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], str):
+            key = _STREAM[self.parts[0]]
+        else:
+            digest = hashlib.sha256(repr((self.weights, self.parts)).encode()).digest()
+            key = _OTHERS + int.from_bytes(digest[:4], "big")
+        return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key, part)))
+
+    def sample(self, rng: np.random.Generator, size: int) -> Floats:
+        """Draw p of ``size`` problems; the first of them do not depend on ``size``."""
+        which, *streams = rng.spawn(1 + len(self.parts))
+        p = np.stack([_draw(part, s, size) for part, s in zip(self.parts, streams, strict=True)])
+        chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
+        return np.asarray(p[chosen, np.arange(size)])
+
+
+def _draw(part: str | tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
+    return NAMED[part](rng, size) if isinstance(part, str) else histogram.sample(part, rng, size)
+
+
+def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
+    """Read the name of a problem set: one set, or shares of several.
+
+    Parameters
+    ----------
+    text
+        ``easy``, ``hard``, ``extremely-hard``, the name of a histogram, or a mixture of them with
+        shares that sum to 1, as in ``0.5 easy + 0.5 hard``.
+    histograms
+        further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct, see
+        `isolaw.simulators.histogram`.
+
+    Raises
+    ------
+    SpecError
+        for ``problems.set``: unknown names, shares that do not sum to 1; and for every histogram that
+        is none.
+
+    >>> difficulty("0.25 easy + 0.75 hard").weights
+    (0.25, 0.75)
+    >>> difficulty("esay")
+    Traceback (most recent call last):
+    isolaw.errors.SpecError: problems.set: no such problem set; found 'esay'; did you mean 'easy'?
+    """
+    known: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
+    known |= {name: tuple(shares) for name, shares in (histograms or {}).items()}
+    weights, parts = [], []
+    problems = [
+        Problem(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
+        for name, shares in (histograms or {}).items()
+        if (fault := histogram.fault(shares))
+    ]
+    for written in text.split("+"):
+        term = re.fullmatch(r"(?:([\d.]+(?:e-?\d+)?)\s+)?(\S+)", written.strip())
+        name = term[2] if term else written.strip()
+        if name not in known:
+            close = nearest(name, known)
+            accepted = "" if close else f"{', '.join(known)}, or shares of them (0.5 easy + 0.5 hard)"
+            problems.append(Problem("problems.set", "no such problem set", name, accepted, close))
+            continue
+        try:
+            weights.append(float(term[1]) if term and term[1] else 1.0)
+        except ValueError:
+            weights.append(float("nan"))
+        parts.append(known[name])
+    if not problems and not abs(sum(weights) - 1.0) < 1e-6:
+        problems.append(Problem("problems.set", found=text, accepted="shares that sum to 1"))
+    if problems:
+        raise SpecError(problems)
+    return Difficulty(tuple(weights), tuple(parts))
 
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """Training and validation problems.
+    """Training and validation problems of the interference population.
 
     Attributes
     ----------
@@ -51,19 +154,9 @@ def spectrum(r: int) -> Floats:
     return np.asarray((1 / k) / np.sum(1 / k))
 
 
-def stream(seed: int, name: str, part: int) -> np.random.Generator:
-    """Return the random stream of one part of problem set ``name`` under ``seed``."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_STREAM[name], part)))
-
-
-def order_stream(seed: int, name: str) -> np.random.Generator:
-    """Return the stream that shuffles the training problems, common to all configurations."""
-    return stream(seed, name, _ORDER)
-
-
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)  # the seeds of a configuration follow one another
 def population(
-    name: str, seed: int, n_train: int, n_validation: int, s: float, m: float, r: int
+    difficulty: Difficulty, seed: int, n_train: int, n_validation: int, s: float, m: float, r: int
 ) -> ProblemSet:
     """Draw a problem set.
 
@@ -72,8 +165,8 @@ def population(
 
     Parameters
     ----------
-    name
-        a key of `INITIAL_SUCCESS`.
+    difficulty
+        how likely problems are solved before training.
     seed
         the run's seed.
     n_train, n_validation
@@ -83,7 +176,7 @@ def population(
     r
         number of shared directions.
 
-    >>> p = population("easy", seed=0, n_train=10, n_validation=5, s=1.5, m=0.3, r=8)
+    >>> p = population(difficulty("easy"), seed=0, n_train=10, n_validation=5, s=1.5, m=0.3, r=8)
     >>> p.phi.shape, p.b_val.shape
     ((10, 8), (5,))
     """
@@ -91,11 +184,11 @@ def population(
     scale = s * np.sqrt(spectrum(r))
 
     def draw(part: int, size: int) -> tuple[Floats, Floats]:
-        success, features = stream(seed, name, part).spawn(2)
-        p = INITIAL_SUCCESS[name](success, size)
+        success, features = difficulty.stream(seed, part).spawn(2)
+        p = difficulty.sample(success, size)
         phi = m / k + scale * features.standard_normal((size, r))
         return np.log(p / (1 - p)), phi
 
-    b, phi = draw(_TRAIN, n_train)
-    b_val, phi_val = draw(_VALIDATION, n_validation)
+    b, phi = draw(TRAIN, n_train)
+    b_val, phi_val = draw(VALIDATION, n_validation)
     return ProblemSet(b, phi, b_val, phi_val)

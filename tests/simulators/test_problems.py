@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.simulators.problems import ProblemSet, order_stream, population, spectrum
+from isolaw.errors import SpecError
+from isolaw.simulators.problems import ORDER, ProblemSet, difficulty, population, spectrum
 
-RANGES = {"easy": (0.3, 0.6), "hard": (5e-4, 0.063)}
+RANGES = {"easy": (0.3, 0.6), "hard": (5e-4, 0.063), "extremely-hard": (1e-4, 0.0061)}
+
+EVEN = [0.5, *15 * [0.0], 0.5]
+SETS = (*RANGES, "0.5 easy + 0.5 hard", "0.25 easy + 0.75 hard")
 
 
 def draw(name: str = "easy", seed: int = 0, n_train: int = 400, n_validation: int = 300) -> ProblemSet:
     population.cache_clear()
-    return population(name, seed, n_train, n_validation, s=1.5, m=0.3, r=32)
+    return population(difficulty(name), seed, n_train, n_validation, s=1.5, m=0.3, r=32)
 
 
 def arrays(problems: ProblemSet) -> list[np.ndarray]:
@@ -70,5 +74,82 @@ def test_spectrum(r: int) -> None:
 
 
 def test_orders_differ_between_seeds_and_sets() -> None:
-    orders = {tuple(order_stream(seed, name).permutation(50)) for seed in (0, 1) for name in ("easy", "hard")}
+    orders = {
+        tuple(difficulty(name).stream(seed, ORDER).permutation(50))
+        for seed in (0, 1)
+        for name in ("easy", "hard")
+    }
     assert len(orders) == 4
+
+
+# Difficulty
+
+
+def p_of(text: str, size: int = 20_000, histograms: dict | None = None) -> np.ndarray:
+    return difficulty(text, histograms).sample(np.random.default_rng(0), size)
+
+
+def test_extremely_hard_problems_are_not_solved_in_128_samples() -> None:
+    """As a rule: the paper's set is what 128 samples never solved."""
+    p = p_of("extremely-hard")
+    assert 0.8 < np.mean((1 - p) ** 128) < 1
+    assert np.median(p) < 1 / 128
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_mixture_has_its_parts_in_their_shares(share: float) -> None:
+    p = p_of(f"{share} easy + {1 - share} hard")
+    assert np.mean(p > 0.2) == pytest.approx(share, abs=4 * 0.5 / np.sqrt(p.size))
+    easy, hard = p[p > 0.2], p[p < 0.2]
+    for part, name in ((easy, "easy"), (hard, "hard")):
+        if part.size:
+            reference = p_of(name)
+            error = reference.std() / np.sqrt(part.size)
+            assert part.mean() == pytest.approx(reference.mean(), abs=5 * error)
+
+
+def test_mixtures_may_hold_histograms() -> None:
+    p = p_of("0.5 mine + 0.5 extremely-hard", histograms={"mine": [0.0] * 16 + [1.0]})
+    assert np.mean(p > 0.7) == pytest.approx(0.5, abs=0.02)
+    assert np.mean(p < 0.01) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("text", [*SETS, "mine"])
+def test_more_problems_begin_with_the_same_ones(text: str) -> None:
+    few, many = (p_of(text, size, {"mine": EVEN}) for size in (10, 1000))
+    np.testing.assert_array_equal(few, many[:10])
+
+
+@pytest.mark.parametrize(
+    ("text", "easy"),
+    [("easy", True), ("hard", False), ("0.5 easy + 0.5 hard", False), ("0.7 easy + 0.3 hard", True)],
+)
+def test_which_recipe_suits(text: str, easy: bool) -> None:
+    assert difficulty(text).easy is easy
+    assert (p_of(text).mean() >= 0.3) == easy
+
+
+@pytest.mark.parametrize("text", ["0.5 easy+0.5 hard", " 0.5 easy  +  0.5 hard ", "5e-1 easy + .5 hard"])
+def test_ways_to_write_a_mixture(text: str) -> None:
+    assert difficulty(text) == difficulty("0.5 easy + 0.5 hard")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("esay", ["no such problem set", "'easy'"]),
+        ("easy + hard", ["shares that sum to 1"]),
+        ("0.5 easy", ["shares that sum to 1"]),
+        ("2 easy", ["shares that sum to 1"]),
+        ("-0.5 easy + 1.5 hard", ["'-0.5 easy'"]),
+        ("1.2.3 easy", ["shares that sum to 1"]),
+        ("0.5 easy + 0.5 hrad", ["'hrad'", "'hard'"]),
+        ("", ["''", "easy, hard"]),
+        ("0.5 aaaa + 0.5 bbbb", ["2 problems", "'aaaa'", "'bbbb'"]),
+    ],
+)
+def test_what_is_no_problem_set(text: str, words: list[str]) -> None:
+    with pytest.raises(SpecError) as error:
+        difficulty(text)
+    for word in words:
+        assert word in str(error.value)

@@ -1,0 +1,150 @@
+"""The bandit backend: the sweep engine on simulators (`isolaw.simulators`).
+
+``bandit.model`` names the simulator. The recipe's lr (η) and KL weight (β) default to the preset's for
+a problem set of this difficulty. What a simulator cannot represent is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isolaw.backends.bandit import checks, options
+from isolaw.backends.bandit.batches import Batches
+from isolaw.backends.bandit.evaluation import Evaluation
+from isolaw.backends.base import Checkpoint, DamagedState, RunContext
+from isolaw.errors import Problem, SpecError
+from isolaw.simulators.model import Model, Update
+from isolaw.simulators.problems import ORDER
+from isolaw.spec import RunSpec
+
+# The paper's rule lr · sqrt(B / 1024) written with η = lr at B = 1: a common factor at this batch.
+_REFERENCE_BATCH = 1024
+_ROLLOUTS, _EVALUATION = range(2)
+
+
+class Bandit:
+    """`Backend` over the simulators."""
+
+    name = "bandit"
+    version = 3
+
+    def resolve(self, spec: RunSpec) -> RunSpec:
+        """Fill in the preset, its lr and KL, the algorithm's advantage, D and V."""
+        try:
+            return options.resolved(spec, self.version)
+        except SpecError as error:
+            # The rest is looked at all the same, without the keys that cannot be understood.
+            wrong = {problem.where.split(".")[1] for problem in error.problems}
+            rest = {key: value for key, value in spec.options.items() if key not in wrong}
+            others = self.check(options.resolved(spec.model_copy(update={"options": rest}), self.version))
+            if "histograms" in wrong:
+                others = [problem for problem in others if problem.where != "problems.set"]
+            raise SpecError([*error.problems, *others]) from None
+
+    def check(self, spec: RunSpec) -> list[Problem]:
+        """Return what this simulator cannot represent, and what makes no sense."""
+        return checks.problems_of(spec)
+
+    def jobs(self, spec: RunSpec) -> int:
+        """One for each core."""
+        return os.cpu_count() or 1
+
+    def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
+        """Simulate, from the start or from ``ctx.state``."""
+        model = options.create(spec)
+        update = update_of(spec)
+        stream = streams_of(spec)
+        rollouts = stream(_ROLLOUTS)
+        assert spec.problems.n_train is not None
+        batches = Batches(
+            options.difficulty_of(spec).stream(spec.seed, ORDER),
+            spec.problems.n_train,
+            spec.problems_per_batch,
+            spec.recipe.replacement,
+        )
+        done = -1
+        if ctx.state is not None:
+            try:
+                done = _restore(ctx.state, model, rollouts, batches)
+            except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+                raise DamagedState(f"{ctx.state}: {error}") from error
+        evaluation = Evaluation(spec, update, lambda *key: stream(_EVALUATION, *key))
+        for step in spec.schedule():
+            if step <= done:
+                continue
+            for some in batches.take(step - max(done, 0)):
+                model.advance(some, update, rollouts)
+            done = step
+
+            def save(folder: Path, step: int = step) -> None:
+                _save(folder, step, model, rollouts, batches)
+
+            rows = evaluation.rows(model, step)
+            yield Checkpoint(step, step * spec.batch_rollouts, rows, save, final=step == spec.steps)
+
+
+BACKEND = Bandit()
+
+
+def update_of(spec: RunSpec) -> Update:
+    """Return how a resolved spec's batches become updates.
+
+    lr(B) follows the batch that enters the gradient, B_p · n_train.
+    """
+    recipe = spec.recipe
+    assert recipe.lr is not None
+    assert recipe.kl is not None
+    assert recipe.entropy is not None
+    assert recipe.advantage is not None
+    trained = recipe.gradient_rollouts or spec.rollouts_per_problem
+    return Update(
+        rollouts_per_problem=spec.rollouts_per_problem,
+        step_size=recipe.lr * lr_factor(recipe.lr_scaling, spec.problems_per_batch * trained),
+        kl=recipe.kl,
+        entropy=recipe.entropy,
+        advantage=recipe.advantage,
+        gradient_rollouts=trained,
+        zero_variance_filter=recipe.zero_variance_filter,
+        staleness=recipe.staleness,
+    )
+
+
+def lr_factor(scaling: str, batch: int) -> float:
+    """Return lr(B) / η: √B under the square-root rule; the others agree with it at a batch of 1,024.
+
+    >>> [lr_factor(rule, 4096) for rule in ("sqrt", "linear", "constant")]
+    [64.0, 128.0, 32.0]
+    """
+    power = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}[scaling]
+    return math.sqrt(_REFERENCE_BATCH) * (batch / _REFERENCE_BATCH) ** power
+
+
+def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
+    """Return what gives the run's random streams by key; they depend on nothing of order or place."""
+    run = int(spec.run_id, 16)
+    return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
+
+
+def _save(folder: Path, step: int, model: Model, rollouts: np.random.Generator, batches: Batches) -> None:
+    arrays: dict[str, Any] = {f"model_{name}": array for name, array in model.arrays().items()}
+    np.savez(folder / "arrays.npz", left=batches.left, **arrays)
+    streams = {"rollouts": rollouts.bit_generator.state, "batches": batches.rng.bit_generator.state}
+    (folder / "state.json").write_text(json.dumps({"step": step, **streams}))
+
+
+def _restore(folder: Path, model: Model, rollouts: np.random.Generator, batches: Batches) -> int:
+    with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
+        batches.left = arrays["left"]
+        model.restore({k.removeprefix("model_"): arrays[k] for k in arrays if k.startswith("model_")})
+    saved = json.loads((folder / "state.json").read_text())
+    rollouts.bit_generator.state = saved["rollouts"]
+    batches.rng.bit_generator.state = saved["batches"]
+    return int(saved["step"])

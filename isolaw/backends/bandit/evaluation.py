@@ -1,0 +1,100 @@
+"""What a simulated run records at a checkpoint.
+
+For each evaluation set, from the success probabilities p_i that the simulator knows:
+
+- ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as from a
+  language model; or, with ``samples = 0``, exactly (`isolaw.metrics.expected`);
+- ``zero_fraction``, ``gini``: the pass@1 landscape (`isolaw.metrics.landscape`), always exact;
+- ``histogram``, when asked for: the share of problems with p in each of 20 bins, as
+  ``pass@1 in [0.00, 0.05)`` and so on.
+
+Of the run as a whole, under ``train``: ``drift``, the squared distance of the policy's parameters from
+where they started; and ``interference`` and ``spillover``, when asked for. These two measure how a step
+on some problems changes the others: one more step is tried, on B_p training problems S with rollouts of
+its own, and taken back. With Δ_i the change of p_i over the training problems outside S::
+
+    spillover    = mean |Δ_i|                      by how much the others change
+    interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of it that is a loss; 0 is pure transfer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from isolaw import metrics
+from isolaw.backends.base import Row
+from isolaw.errors import RunError
+from isolaw.simulators.draws import binomial
+from isolaw.simulators.model import Floats, Model, Update
+from isolaw.spec import RunSpec
+
+EVAL_SETS = ("validation", "train")
+EXTRA = ("histogram", "interference")
+_PROBE = len(EVAL_SETS)
+_BINS = 20
+
+
+class Evaluation:
+    """Measures a run's model; ``stream(part, step)`` gives the random stream of one measurement.
+
+    Streams are keyed on the step: what is measured does not depend on how often one looks.
+    """
+
+    def __init__(
+        self, spec: RunSpec, update: Update, stream: Callable[[int, int], np.random.Generator]
+    ) -> None:
+        self.spec, self.stream = spec, stream
+        self.probe = replace(update, staleness=0)
+        asked = spec.evaluation.metrics
+        self.accuracies = [name for name in asked if name not in EXTRA]
+        self.histogram, self.interference = ("histogram" in asked, "interference" in asked)
+
+    def rows(self, model: Model, step: int) -> list[Row]:
+        """Return all that is measured after ``step`` steps; raise `RunError` if the run diverged."""
+        rows: list[Row] = []
+        for index, name in enumerate(EVAL_SETS):
+            if name in self.spec.evaluation.sets:
+                p = model.success(train=name == "train")
+                if not np.all(np.isfinite(p)):
+                    raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
+                rows += self._accuracies(name, p, index, step)
+                rows += self._landscape(name, p)
+        rows.append(Row("train", "drift", model.drift()))
+        if self.interference:
+            rows += self._interference(model, step)
+        return rows
+
+    def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Row]:
+        samples = self.spec.evaluation.samples
+        if samples:
+            correct = binomial(self.stream(index, step), samples, p)
+            values = [metrics.evaluate(name, correct, samples) for name in self.accuracies]
+        else:
+            values = [metrics.expected(name, p) for name in self.accuracies]
+        for name, value in zip(self.accuracies, values, strict=True):
+            yield Row(eval_set, name, value, p.size, samples or None)
+
+    def _landscape(self, eval_set: str, p: Floats) -> Iterator[Row]:
+        found = metrics.landscape(p, bins=_BINS)
+        yield Row(eval_set, "zero_fraction", found.zero_fraction, p.size)
+        yield Row(eval_set, "gini", found.gini, p.size)
+        if self.histogram:
+            for i, count in enumerate(found.histogram):
+                end = "]" if i == _BINS - 1 else ")"
+                name = f"pass@1 in [{i / _BINS:.2f}, {(i + 1) / _BINS:.2f}{end}"
+                yield Row(eval_set, name, count / p.size, p.size)
+
+    def _interference(self, model: Model, step: int) -> Iterator[Row]:
+        rng = self.stream(_PROBE, step)
+        before, p = model.arrays(), model.success(train=True)
+        batch = rng.choice(p.size, self.spec.problems_per_batch, replace=self.spec.recipe.replacement)
+        model.advance(batch[None, :].astype(np.int64), self.probe, rng)
+        change = np.delete(model.success(train=True) - p, batch)
+        model.restore(before)
+        total = float(np.abs(change).sum())
+        if total > 0:
+            yield Row("train", "interference", float(-change[change < 0].sum()) / total, change.size)
+            yield Row("train", "spillover", total / change.size, change.size)

@@ -1,0 +1,141 @@
+"""Does a finding live at one point of parameter space? Presets around the one that was judged.
+
+Every constant of the preset that is a number and not zero (η and β among them, whole numbers such as the
+number of features not) is multiplied by 2^U, U uniform in [−1, 1], on its own, and kept within the model's
+bounds. Such a preset is judged by the same rules on a smaller battery: 4 seeds of its own, the smallest n
+left out, two training set sizes, no re-tuned η. With 4 seeds intervals are wider (t₃ = 3.2 in place of
+t₇ = 2.4), so shares are on the low side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isolaw.backends.bandit.options import simulator
+from isolaw.findings import execute
+from isolaw.findings.battery import description, judge
+from isolaw.findings.estimate import VERDICTS
+from isolaw.findings.experiments import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
+from isolaw.spec import canonical_json
+from isolaw.store import write_atomically
+
+PRESETS = 100
+_FIRST_SEED, _SEEDS = 1000, 4
+_STREAM = 2603  # a number of its own: jitter shares no stream with a run
+
+
+def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[str, float]:
+    """Return the constants of a preset that are jittered, by name."""
+    module = simulator(model)
+    values = asdict(module.PRESETS[preset]) | dict(changed)
+    whole = {f.name for f in fields(module.Parameters) if f.type == "int"}
+    return {k: float(v) for k, v in values.items() if v and k not in whole}
+
+
+def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str, float]:
+    """Return the constants of the preset number ``index`` around these.
+
+    >>> around = jittered("interference", {"sigma2": 100.0}, 3)
+    >>> 50 <= around["sigma2"] <= 200, around == jittered("interference", {"sigma2": 100.0}, 3)
+    (True, True)
+    """
+    rng = np.random.default_rng(np.random.SeedSequence(_STREAM, spawn_key=(index,)))
+    bounds = simulator(model).BOUNDS
+    names = sorted(constants)
+    factors = 2 ** rng.uniform(-1, 1, len(names))
+    return {
+        name: float(np.clip(constants[name] * factor, *bounds.get(name, (0.0, np.inf))))
+        for name, factor in zip(names, factors, strict=True)
+    }
+
+
+def around(battery: Battery, index: int) -> Battery:
+    """Return the small battery of the preset number ``index``."""
+    run = battery.resolved(SETS[0])
+    model, preset = run.options["model"], run.options["preset"]
+    constants = constants_of(model, preset, run.options["parameters"])
+    alone = constants_of("tabular", next(iter(simulator("tabular").PRESETS)), {})
+    data = battery.base.model_dump(mode="json", exclude_unset=True)
+    data["bandit"] = {
+        **data["bandit"],
+        "parameters": {**run.options["parameters"], **jittered(model, constants, index)},
+    }
+    levels = battery.levels
+    data["grid"] = {**data["grid"], "rollouts_per_problem": levels[len(levels) > LEAST_LEVELS :]}
+    return Battery(
+        type(battery.base).parse(data),
+        tuple(range(_FIRST_SEED, _FIRST_SEED + _SEEDS)),
+        sizes=2,
+        control=False,
+        tabular=TABULAR_RULES[:1],
+        tabular_constants=jittered("tabular", alone, index),
+    )
+
+
+def study(
+    battery: Battery,
+    presets: int,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    progress: execute.Progress = lambda _: None,
+) -> dict[str, Any]:
+    """Judge ``presets`` jittered presets, or what is left of them, and count verdicts.
+
+    Parameters are those of `isolaw.findings.battery.judge`; each preset's verdicts are kept in
+    ``out/jitter``, its runs nowhere.
+
+    Returns
+    -------
+    ``presets``, ``seeds``, ``constants`` (what was jittered) and ``verdicts``: for each row of the table,
+    as ``F1 easy``, how many presets gave yes, partly and no.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for index in range(presets):
+        verdicts = _judged(around(battery, index), index, out, jobs, lambda share: progress(share / presets))
+        for row, verdict in verdicts.items():
+            counts.setdefault(row, Counter())[verdict] += 1
+    return {
+        "presets": presets,
+        "seeds": _SEEDS,
+        "constants": sorted(around(battery, 0).base.bandit["parameters"]),
+        "verdicts": {row: {v: found[v] for v in VERDICTS} for row, found in counts.items()},
+    }
+
+
+def row_name(finding: Mapping[str, Any]) -> str:
+    """Return the name of a row of the table: finding and set.
+
+    >>> row_name({"finding": "F1", "set": "easy"})
+    'F1 easy'
+    """
+    return f"{finding['finding']} {finding['set']}"
+
+
+def _judged(
+    battery: Battery, index: int, out: str | Path | None, jobs: int, progress: execute.Progress
+) -> dict[str, str]:
+    """The verdicts of one preset, from its file if it was judged before."""
+    key = {**description(battery), "alone": dict(battery.tabular_constants), "seeds": list(battery.seeds)}
+    mark = hashlib.sha256(canonical_json(key).encode()).hexdigest()
+    path = None if out is None else Path(out) / "jitter" / f"{index:03d}.json"
+    if path is not None and path.is_file():
+        there = json.loads(path.read_text(encoding="utf-8"))
+        if there["of"] == mark:
+            progress(1.0)
+            return dict(there["verdicts"])
+    findings = judge(battery, None, jobs, progress)["findings"]
+    verdicts = {row_name(f): f["verdict"] for f in findings}
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        effects = {row_name(f): f["effect"] for f in findings}
+        record = {"of": mark, "constants": key["constants"], "verdicts": verdicts, "effects": effects}
+        write_atomically(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return verdicts

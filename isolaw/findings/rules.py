@@ -1,0 +1,385 @@
+"""The findings F1 to F7 of arXiv 2603.12151: what is measured for each, and when it counts as seen.
+
+Every effect is positive in the direction that the finding states. *Yes*: its 95 % interval over seeds
+excludes zero, and it is at least one doubling of n (F4a, F5b and F7: at least 0.01 of reward or of the
+problems). *Partly*: only the interval excludes zero. Else *no*. A finding of several effects is as good as
+the weakest of them. Rewards come as (S, …, N): S seeds, N values of n, at the largest budget, or (S, N, X)
+at X budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from isolaw.findings.estimate import (
+    DOUBLINGS,
+    LEAST,
+    PROBLEMS,
+    REWARD,
+    Effect,
+    Floats,
+    Verdict,
+    leave_one_out,
+    weakest,
+)
+from isolaw.findings.optimum import Optimum, optimum, smooth
+
+_WRONG = 3.0  # doublings: n and B_p are called wrong when off by a factor of 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the table.
+
+    Attributes
+    ----------
+    key, set, statement
+        as ``F1``, ``easy``, and what is claimed.
+    effects
+        all of which must be there.
+    tolerance
+        the first effect with the smallest n within 0.005 of the best in place of n*, where n* is compared.
+    holds
+        a condition beside the effects, without which the finding is at most partly there.
+    notes
+        what else a reader should know.
+    """
+
+    key: str
+    set: str
+    statement: str
+    effects: tuple[Effect, ...]
+    tolerance: Effect | None = None
+    holds: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The weakest effect's, and the condition's."""
+        return weakest([*(e.verdict for e in self.effects), "yes" if self.holds else "partly"])
+
+    @property
+    def effect(self) -> Effect:
+        """The effect that decides: the smallest of those with the worst verdict."""
+        worst = weakest([e.verdict for e in self.effects])
+        return min((e for e in self.effects if e.verdict == worst), key=lambda e: e.value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON-able data."""
+        return {
+            "finding": self.key,
+            "set": self.set,
+            "statement": self.statement,
+            "verdict": self.verdict,
+            "effect": self.effect.to_dict(),
+            "effects": [e.to_dict() for e in self.effects],
+            "tolerance": None if self.tolerance is None else self.tolerance.to_dict(),
+            "notes": list(self.notes),
+        }
+
+
+def n_star(levels: Sequence[int], values: Floats) -> Optimum:
+    """Return n* over all seeds and without each, (1 + S, …), from the rewards of seeds, (S, …, N)."""
+    return optimum(np.log2(levels), leave_one_out(values))
+
+
+def path(levels: Sequence[int], rows: Floats) -> Optimum:
+    """Return n* at every budget, (R, X), from R rows of rewards (R, N, X)."""
+    log2_n = np.log2(levels)
+    # Budget by budget, since not every n has made a step at each.
+    found = [optimum(log2_n, rows[:, :, x]) for x in range(rows.shape[2])]
+    names = ("log2_n", "tolerance", "reward", "bound")
+    return Optimum(*(np.stack([getattr(o, name) for o in found], axis=1) for name in names))
+
+
+def _at_edge(levels: Sequence[int], **found: Floats) -> tuple[str, ...]:
+    """Say where an n* is only a bound."""
+    edge = {-1.0: levels[0], 1.0: levels[-1]}
+    return tuple(
+        f"{name}: n* is at the grid's edge, {edge[float(b)]}" for name, b in found.items() if b in edge
+    )
+
+
+def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", how: str = "") -> Finding:
+    """F1: n* rises with C, then saturates: the top two n are not on the frontier at the largest C."""
+    n = path(levels, leave_one_out(values))
+    mean = values[:, :, -1].mean(axis=0)
+    best = levels[int(np.nanargmax(mean))] if np.isfinite(mean).any() else None
+    saturates = best is not None and best not in list(levels)[-2:]
+    label = "log2 n* at C less log2 n* at C/128"
+    notes = [
+        f"highest at the largest C: n = {best}" + ("" if saturates else ", one of the top two: no saturation")
+    ]
+    notes += [f"n* along C: {_along(n.log2_n)}", _frontier(n.reward[0])]
+    return Finding(
+        key,
+        name,
+        f"n* rises with C, then saturates{how}",
+        (Effect.of(label, DOUBLINGS, n.log2_n[:, -1] - n.log2_n[:, 0]),),
+        Effect.of(label, DOUBLINGS, n.tolerance[:, -1] - n.tolerance[:, 0]),
+        holds=saturates,
+        notes=(*notes, *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1])),
+    )
+
+
+def control(
+    name: str, levels: Sequence[int], values: Floats, tuned: Floats, factors: Sequence[float], share: Floats
+) -> Finding:
+    """The lr control: how much of the rise is left when η is re-tuned at each C and n (see `retuned`)."""
+    found = rises(name, levels, tuned, key="F1 lr", how=", with η re-tuned at each n and C")
+    rule = rises(name, levels, values).effect
+    edges = ", ".join(f"{100 * share[i]:.0f} % at η × {factors[i]:g}" for i in (0, -1))
+    notes = (
+        f"the square-root rule rises by {rule.value:.2f} doublings; chosen at the ends of its grid: {edges}",
+    )
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def harder(levels: Sequence[int], easy: Floats, hard: Floats) -> Finding:
+    """F2: harder sets saturate at smaller n*."""
+    a, b = n_star(levels, easy), n_star(levels, hard)
+    label = "log2 n* at C, easy less hard"
+    return Finding(
+        "F2",
+        "both",
+        "the harder set saturates at smaller n*",
+        (Effect.of(label, DOUBLINGS, a.log2_n - b.log2_n),),
+        Effect.of(label, DOUBLINGS, a.tolerance - b.tolerance),
+        notes=(
+            f"n* is {_n(a.log2_n[0])} on the easy and {_n(b.log2_n[0])} on the hard set",
+            *_at_edge(levels, easy=a.bound[0], hard=b.bound[0]),
+        ),
+    )
+
+
+def sharpening(name: str, levels: Sequence[int], worst: Floats, best: Floats) -> Finding:
+    """F3: on the easy set worst@4 wants larger n than best@4, on the hard set the reverse."""
+    a, b = n_star(levels, worst), n_star(levels, best)
+    sign, larger, smaller = (1, "worst@4", "best@4") if name == "easy" else (-1, "best@4", "worst@4")
+    label = f"log2 n* at C, {larger} less {smaller}"
+    return Finding(
+        "F3",
+        name,
+        f"{larger} wants larger n than {smaller}",
+        (Effect.of(label, DOUBLINGS, sign * (a.log2_n - b.log2_n)),),
+        Effect.of(label, DOUBLINGS, sign * (a.tolerance - b.tolerance)),
+        notes=(
+            f"n* is {_n(a.log2_n[0])} for worst@4 and {_n(b.log2_n[0])} for best@4",
+            *_at_edge(levels, **{"worst@4": a.bound[0], "best@4": b.bound[0]}),
+        ),
+    )
+
+
+def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: int) -> Finding:
+    """F4a: B_p matters little: a wrong B_p costs less than a wrong n, from rewards (S, B_p, N)."""
+    rows = leave_one_out(values)
+    log2_n = np.log2(levels)
+    best = optimum(log2_n, rows).reward
+    of_batch = best.max(axis=1) - best.min(axis=1)
+    own = rows[:, list(sizes).index(base)]
+    at = optimum(log2_n, own).log2_n
+    of_n = np.full(len(rows), np.nan)
+    if np.isfinite(own).all():
+        fine, curves = smooth(log2_n, own)
+        for row, curve in enumerate(curves):
+            sides = [u for u in (at[row] - _WRONG, at[row] + _WRONG) if fine[0] <= u <= fine[-1]]
+            if sides:
+                of_n[row] = curve.max() - np.interp(sides, fine, curve).mean()
+    label = "lost at C by n off by 8, less lost by the worst B_p of an 8-fold range"
+    return Finding(
+        "F4a",
+        "easy",
+        "B_p matters little in a moderate range",
+        (Effect.of(label, REWARD, of_n - of_batch),),
+        notes=(
+            f"B_p from {min(sizes)} to {max(sizes)}, each with its best n, moves the reward by "
+            f"{of_batch[0]:.4f}; an n off by 8 costs {of_n[0]:.4f}",
+        ),
+    )
+
+
+def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
+    """F4b: at fixed B = B_p · n, small M wants large B_p and large M large n."""
+    n = path(levels, leave_one_out(values))
+    label = f"at B = {batch:,}: log2 n* at the largest M less that at M/128"
+    return Finding(
+        "F4b",
+        "easy",
+        "at fixed B, small M wants large B_p, large M large n",
+        (Effect.of(label, DOUBLINGS, n.log2_n[:, -1] - n.log2_n[:, 0]),),
+        Effect.of(label, DOUBLINGS, n.tolerance[:, -1] - n.tolerance[:, 0]),
+        notes=(
+            f"n* along M: {_along(n.log2_n)}",
+            *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1]),
+        ),
+    )
+
+
+def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
+    """F4c: on the hard set n*(M) at fixed B is not monotone: it turns, by a doubling each way.
+
+    The largest turn of a noisy path is always there. So where to look is chosen on the other seeds, and
+    how far n* moves before and after is measured on the seed that was left out.
+    """
+    label = f"at B = {batch:,}: how far log2 n* moves {{}} its turn"
+    others, own = path(levels, leave_one_out(values)), path(levels, values)
+
+    def legs(chosen_on: Floats, judged_on: Floats) -> list[Effect]:
+        moves = [_turn(a, b) for a, b in zip(chosen_on[1:], judged_on, strict=True)]
+        before_after = leave_one_out(np.array(moves)).T
+        return [
+            Effect.of(label.format(when), DOUBLINGS, rows)
+            for when, rows in zip(("before", "after"), before_after, strict=True)
+        ]
+
+    first, second = legs(others.log2_n, own.log2_n)
+    tolerance = min(legs(others.tolerance, own.tolerance), key=lambda e: e.value)
+    return Finding(
+        "F4c",
+        "hard",
+        "at fixed B, n*(M) is not monotone",
+        (first, second),
+        tolerance,
+        notes=(f"n* along M: {_along(others.log2_n)}",),
+    )
+
+
+def _turn(chosen_on: Floats, judged_on: Floats) -> tuple[float, float]:
+    """How far a path moves before and after the largest turn of another, both positive if it turns too."""
+    if not (np.isfinite(chosen_on).all() and np.isfinite(judged_on).all()):
+        return np.nan, np.nan
+    a, b, c = np.array(list(combinations(range(chosen_on.size), 3))).T
+    up, down = chosen_on[b] - chosen_on[a], chosen_on[b] - chosen_on[c]
+    peak, trough = np.minimum(up, down), np.minimum(-up, -down)
+    sign, size = (1, peak) if peak.max() >= trough.max() else (-1, trough)
+    i = int(size.argmax())
+    before, after = judged_on[b[i]] - judged_on[a[i]], judged_on[b[i]] - judged_on[c[i]]
+    return sign * before, sign * after
+
+
+def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
+    """F5a: on one problem alone more steps beat larger n."""
+    n = path(levels, leave_one_out(values))
+    middle = float(np.log2(levels).mean())
+    label = "doublings from n* up to the middle of the grid, mean over C"
+    return Finding(
+        "F5a",
+        "alone" if rule == "constant" else "alone, lr ∝ √n",
+        "one problem alone: more steps beat larger n",
+        (Effect.of(label, DOUBLINGS, middle - n.log2_n.mean(axis=1)),),
+        Effect.of(label, DOUBLINGS, middle - n.tolerance.mean(axis=1)),
+        notes=(f"n* along C: {_along(n.log2_n)}; the grid is {levels[0]} to {levels[-1]}",),
+    )
+
+
+def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, train: Floats) -> Finding:
+    """F5b: many problems: larger n leaves fewer with p < 0.02, and a less skewed pass@1."""
+    small, large = len(levels) // 4, 3 * len(levels) // 4
+    fewer, flatter, fewer_trained = (v[:, small] - v[:, large] for v in (zero, gini, train))
+    at = f"n = {levels[small]} less n = {levels[large]}"
+    skew = Effect.of(f"Gini at C, {at}", PROBLEMS, leave_one_out(flatter))
+    mean = zero.mean(axis=0)
+    return Finding(
+        "F5b",
+        name,
+        "many problems: larger n leaves fewer zero-pass problems, less skew",
+        (Effect.of(f"zero-pass at C, {at}", PROBLEMS, leave_one_out(fewer)),),
+        holds=skew.low > 0,
+        notes=(
+            f"zero-pass {mean[small]:.3f} at n = {levels[small]}, {mean[large]:.3f} at n = {levels[large]}; "
+            f"Gini falls by {skew.value:.3f} ({skew.low:.3f} to {skew.high:.3f}); "
+            f"of training problems {fewer_trained.mean():.3f} fewer",
+        ),
+    )
+
+
+def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Finding:
+    """F6: a smaller training set caps n* lower, from rewards (S, D, N)."""
+    found = [n_star(levels, values[:, d]) for d in range(len(sizes))]
+    label = f"log2 n* at C, D = {sizes[-1]} less D = {sizes[0]}"
+    along = ", ".join(
+        f"{_n(o.log2_n[0])} ({_n(o.tolerance[0])}) at D = {d}" for d, o in zip(sizes, found, strict=True)
+    )
+    return Finding(
+        "F6",
+        "easy",
+        "a smaller D caps n* lower",
+        (Effect.of(label, DOUBLINGS, found[-1].log2_n - found[0].log2_n),),
+        Effect.of(label, DOUBLINGS, found[-1].tolerance - found[0].tolerance),
+        notes=(
+            f"n* (by tolerance): {along}",
+            *_at_edge(levels, **{f"D = {d}": o.bound[0] for d, o in zip(sizes, found, strict=True)}),
+        ),
+    )
+
+
+def decoupled(
+    name: str, sizes: tuple[int, int], both: Floats, full: Floats, part: Floats, later: Floats
+) -> tuple[Finding, Finding]:
+    """F7: advantages from n_est rollouts, gradient from n_train of them: below n = n_est, above n = n_train.
+
+    Rewards (S,) at equal steps M: of the decoupled run, of n = n_est and of n = n_train; and of
+    n = n_train at equal compute, for the note. The paper's appendix finds the decoupled run about equal
+    to n = n_train; the second row says so where its interval is within 0.01 of zero.
+    """
+    n_est, n_train = sizes
+    below = Effect.of(f"at equal M: n = {n_est} less decoupled", REWARD, leave_one_out(full - both))
+    above = Effect.of(f"at equal M: decoupled less n = {n_train}", REWARD, leave_one_out(both - part))
+    values = (
+        f"at equal M: {full.mean():.4f} (n = {n_est}), {both.mean():.4f} (decoupled), {part.mean():.4f} "
+        f"(n = {n_train}); at equal C n = {n_train} reaches {later.mean():.4f}"
+    )
+    equal = -LEAST[REWARD] < above.low and above.high < LEAST[REWARD]
+    about = (f"about equal to n = {n_train}, as in the paper's appendix",) if equal else ()
+    what = f"n_est = {n_est} with n_train = {n_train} lies"
+    return (
+        Finding("F7a", name, f"{what} below n = {n_est}", (below,), notes=(values,)),
+        Finding("F7b", name, f"{what} above n = {n_train}", (above,), notes=about),
+    )
+
+
+def retuned(values: Floats) -> tuple[Floats, Floats]:
+    """Re-tune η for every n and C.
+
+    Parameters
+    ----------
+    values
+        rewards (S, N, X, L) over L values of η.
+
+    Returns
+    -------
+    Rewards (S, N, X) of each seed at the η that is best on the others (on itself it would be flattered),
+    and how often each η was chosen, (L,).
+    """
+    others = leave_one_out(values)[1:]
+    # An η that any run diverged with is not used.
+    usable = np.where(np.isfinite(others) & np.isfinite(values).all(axis=0), others, -np.inf)
+    choice = usable.argmax(axis=3)
+    chosen = np.take_along_axis(values, choice[..., None], axis=3)[..., 0]
+    known = np.isfinite(usable.max(axis=3))
+    share = np.bincount(choice[known], minlength=values.shape[3]) / max(int(known.sum()), 1)
+    return np.where(known, chosen, np.nan), share
+
+
+def _along(log2_n: Floats) -> str:
+    """n* over all seeds at every octave of a budget."""
+    return ", ".join(_n(u) for u in log2_n[0, ::2])
+
+
+def _frontier(reward: Floats) -> str:
+    """Say where along C the best reward is highest: beyond, runs should have been stopped before."""
+    if not np.isfinite(reward[[0, -1]]).all():
+        return "the frontier was not measured throughout"
+    top = int(np.nanargmax(reward))
+    text = f"reward on the frontier: {reward[0]:.3f} at C/128, {reward[-1]:.3f} at C"
+    before = 2 ** ((reward.size - 1 - top) / 2)
+    return text if top == reward.size - 1 else f"{text}, highest {reward[top]:.3f} at C/{before:.3g}"
+
+
+def _n(log2_n: float) -> str:
+    return f"{2**log2_n:.0f}" if np.isfinite(log2_n) else "unknown"

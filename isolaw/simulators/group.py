@@ -1,0 +1,88 @@
+"""One group of rollouts of a softmax policy over K answers (arms), in the space of its logits.
+
+The first ``correct`` arms are right (reward 1), the others wrong (0). n answers are drawn from π, n' ≤ n
+of them enter the gradient. With x_a of those n' at arm a and advantages A_a (`model.advantages`), the
+policy gradient with its KL penalty and entropy bonus is, in logit a::
+
+    (1/n') (x_a A_a − π_a Σ_b x_b A_b) − β π_a (log π_a/π0_a − KL) − γ π_a (log π_a + H)
+
+with KL = Σ_a π_a log π_a/π0_a and H = −Σ_a π_a log π_a; the two terms are exact, not sampled.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from isolaw.simulators.model import advantages
+
+
+@numba.njit(cache=True, nogil=True)
+def softmax(logits, log_pi):  # type: ignore[no-untyped-def]
+    """Write log softmax(``logits``) into ``log_pi``."""
+    top = logits.max()
+    total = 0.0
+    for a in range(logits.size):
+        total += np.exp(logits[a] - top)
+    level = top + np.log(total)
+    for a in range(logits.size):
+        log_pi[a] = logits[a] - level
+
+
+@numba.njit(cache=True, nogil=True)
+def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped-def]
+    """Draw n answers: x_a of the first ``trained`` into ``counts``; return how many of all n are right."""
+    arms = log_pi.size
+    right = 0
+    left, rest = trained, 1.0
+    for a in range(arms):
+        share = np.exp(log_pi[a])
+        last = a == arms - 1 or share >= rest
+        counts[a] = left if last else rng.binomial(left, share / rest)
+        left -= counts[a]
+        rest -= share
+        if a < correct:
+            right += counts[a]
+    if trained < n:
+        p = 0.0
+        for a in range(correct):
+            p += np.exp(log_pi[a])
+        right += rng.binomial(n - trained, min(p, 1.0))
+    return right
+
+
+@numba.njit(cache=True, nogil=True)
+def gradient(  # type: ignore[no-untyped-def]
+    log_pi, log_pi0, correct, counts, right, n, code, batch_std, kl, entropy, out
+):
+    """Write the gradient in the logits, shape (K,), into ``out``."""
+    arms = log_pi.size
+    of_right, of_wrong = advantages(code, right, n, batch_std)
+    trained, total = 0, 0.0
+    divergence, surprise = 0.0, 0.0
+    for a in range(arms):
+        trained += counts[a]
+        out[a] = counts[a] * (of_right if a < correct else of_wrong)
+        total += out[a]
+        if kl > 0.0 or entropy > 0.0:
+            share = np.exp(log_pi[a])
+            divergence += share * (log_pi[a] - log_pi0[a])
+            surprise -= share * log_pi[a]
+    for a in range(arms):
+        share = np.exp(log_pi[a])
+        out[a] = (out[a] - share * total) / trained
+        if kl > 0.0:
+            out[a] -= kl * share * (log_pi[a] - log_pi0[a] - divergence)
+        if entropy > 0.0:
+            out[a] -= entropy * share * (log_pi[a] + surprise)
+
+
+def start(p, arms: int, correct: int):  # type: ignore[no-untyped-def]
+    """Return log π0, shape (…, K), with success p (…): even among right and among wrong answers.
+
+    >>> np.exp(start(np.array([0.6]), arms=4, correct=2)).round(2).tolist()
+    [[0.3, 0.3, 0.2, 0.2]]
+    """
+    p = np.asarray(p, dtype=np.float64)[..., None]
+    is_right = np.arange(arms) < correct
+    return np.where(is_right, np.log(p / correct), np.log((1 - p) / (arms - correct)))

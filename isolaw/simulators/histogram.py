@@ -1,0 +1,76 @@
+"""From an avg@16 histogram to success probabilities.
+
+What is known of a set is often only how many of its problems had 0, 1, … 16 of 16 samples correct.
+These counts are blurred by sampling: x ~ Binomial(16, p). The distribution of p is estimated by
+maximum likelihood on a grid (the binomial mixture of Lord 1969, Psychometrika 34, 259) with EM::
+
+    w_g ← w_g · Σ_x s_x Binomial(x; 16, p_g) / Σ_g' w_g' Binomial(x; 16, p_g')
+
+**Assumed**, where 16 samples leave it open (they determine 16 moments of p, and cannot tell p = 0.001
+from 0.01): p stays as close to the arcsine law, from which EM starts, as 500 steps leave it. Problems
+drawn from the estimate have the given histogram again when they are sampled 16 times, to a few
+thousandths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import comb
+
+Floats = NDArray[np.float64]
+
+SAMPLES = 16
+# Shares are often given rounded.
+SUM_TOLERANCE = 1e-3
+_GRID, _STEPS = 512, 500
+
+
+def fault(shares: Sequence[float]) -> str:
+    """Return what a histogram would have to be, or ``""`` if it is one.
+
+    >>> fault([0.5, 0.5])
+    '17 shares, of problems with 0, 1, … 16 of 16 samples correct'
+    >>> fault([0.5] + 16 * [0.03])
+    'shares that sum to 1 (they sum to 0.98)'
+    """
+    if len(shares) != SAMPLES + 1:
+        return f"{SAMPLES + 1} shares, of problems with 0, 1, … {SAMPLES} of {SAMPLES} samples correct"
+    if not all(math.isfinite(s) and 0 <= s <= 1 for s in shares):
+        return "shares between 0 and 1"
+    if abs(math.fsum(shares) - 1) > SUM_TOLERANCE:
+        return f"shares that sum to 1 (they sum to {math.fsum(shares):.4g})"
+    return ""
+
+
+def mean(shares: Sequence[float]) -> float:
+    """Return the mean of p, which is that of the histogram."""
+    return float(np.dot(shares, np.arange(SAMPLES + 1)) / SAMPLES / math.fsum(shares))
+
+
+@lru_cache(maxsize=16)
+def distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """Return the grid of p and its estimated weights, shapes (512,).
+
+    >>> p, weights = distribution((0.5, *15 * (0.0,), 0.5))
+    >>> bool(weights[p < 0.1].sum() > 0.49)
+    True
+    """
+    p = np.sin(0.5 * np.pi * (np.arange(_GRID) + 0.5) / _GRID) ** 2
+    x = np.arange(SAMPLES + 1)[:, None]
+    likelihood = comb(SAMPLES, x) * p**x * (1 - p) ** (SAMPLES - x)
+    observed = np.asarray(shares) / math.fsum(shares)
+    weights = np.full(_GRID, 1 / _GRID)
+    for _ in range(_STEPS):
+        weights = weights * ((observed / (likelihood @ weights)) @ likelihood)
+    return p, weights / weights.sum()
+
+
+def sample(shares: tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
+    """Draw p of ``size`` problems."""
+    p, weights = distribution(shares)
+    return np.asarray(p[np.searchsorted(np.cumsum(weights)[:-1], rng.random(size), side="right")])

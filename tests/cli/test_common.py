@@ -1,0 +1,46 @@
+"""What commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isolaw.cli.common import announce_compilation
+
+
+def test_compilation_is_announced_until_it_has_been_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "lately_installed" / "__pycache__"
+    cache.mkdir(parents=True)
+    (cache.parent / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    (cache / "another.step-1.py311.nbi").touch()
+    announce_compilation("lately_installed.model", "simulator")
+    assert "compiling the simulator, once after an installation" in capsys.readouterr().err
+    (cache / "model.step-1.py311.nbi").touch()
+    announce_compilation("lately_installed.model", "simulator")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("module", ["isolaw.fits.kernel", "isolaw.simulators.interference"])
+def test_a_kernel_that_is_announced_leaves_what_is_looked_for(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    from isolaw.fits.curves import fit_curves
+    from isolaw.simulators.group import softmax
+    from isolaw.simulators.interference import PRESETS, create
+    from isolaw.simulators.model import Update
+    from isolaw.simulators.problems import difficulty
+
+    softmax(np.zeros(2), np.zeros(2))
+    create(PRESETS[next(iter(PRESETS))], difficulty("easy"), 0, 8, 8).advance(
+        np.zeros((1, 4), dtype=np.int64), Update(4, 0.1), np.random.default_rng(0)
+    )
+    c = np.geomspace(1, 100, 8)
+    fit_curves(c, 1 - np.exp(-c / 20)[None], np.ones((1, 8)), "exp")
+    announce_compilation(module)
+    assert capsys.readouterr() == ("", "")

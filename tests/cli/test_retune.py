@@ -1,0 +1,82 @@
+"""``isolaw fit --retune``: the law at one lr beside the one with lr chosen anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isolaw.runs import Runs
+
+Call = Callable[..., tuple[int, str, str]]
+LRS = (0.005, 0.02, 0.08)
+
+
+@pytest.fixture(scope="module")
+def swept(synthetic: Callable[..., Runs], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A truth in which a larger n does what a smaller lr does, and costs a little."""
+    parts = []
+    for i, lr in enumerate(LRS):
+
+        def reward(_b: int, n: int, compute: Any, lr: float = lr) -> Any:
+            noise = lr * np.sqrt(32 / n)
+            return 0.8 - noise - 0.01 * np.log2(n / 8) - 0.5 * np.exp(-compute / (2e3 / noise))
+
+        runs = synthetic([(32, n) for n in (8, 32, 128)], reward, noise=0.002, rng=i, attributes={"lr": lr})
+        points = runs.points.assign(run_id=f"{lr} " + runs.points["run_id"])
+        parts.append(Runs(points, {f"{lr} {k}": v for k, v in runs.attributes.items()}))
+    path = tmp_path_factory.mktemp("swept") / "swept.parquet"
+    Runs(
+        pd.concat([p.points for p in parts]), {k: v for p in parts for k, v in p.attributes.items()}
+    ).to_parquet(path)
+    return path
+
+
+def test_both_laws(isolaw: Call, swept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "law.json"
+    code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--bootstrap", 10, "--out", out)
+    assert code == 0
+    lines = stdout.splitlines()
+    assert lines[0].startswith("lr = 0.005 everywhere: avg@4 on validation: 9 runs, n = 8, 32, 128")
+    assert any(line.startswith("lr = re-tuned: avg@4 on validation: 9 runs") for line in lines)
+    assert any(line.startswith("Best lr at the end: ") for line in lines)
+    assert {path.name for path in tmp_path.glob("*.json")} == {"law.json", "law-retuned.json"}
+    for path in tmp_path.glob("*.json"):
+        assert isolaw("predict", path, "--compute", 1e6)[0] == 0
+
+
+def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
+    code, stdout, _ = isolaw("fit", swept, "--retune", "lr", "--fixed", "lr=0.08", "--bootstrap", 0, "--json")
+    assert code == 0
+    found = json.loads(stdout)
+    assert (found["retune"], found["lr"]) == ("lr", 0.08)
+    assert found["laws"]["one"]["fixed"]["lr"] == 0.08
+    assert "lr" not in found["laws"]["retuned"]["fixed"]
+    assert [c["rollouts_per_problem"] for c in found["chosen"]] == [8, 32, 128]
+    assert {c["lr"] for c in found["chosen"]} <= set(LRS)
+    # The noise that a larger n takes away, a smaller lr takes away as well.
+    one, retuned = (found["laws"][k]["frontier"][-1] for k in ("one", "retuned"))
+    assert one["n_star"]["value"] > 2 * retuned["n_star"]["value"]
+    assert retuned["reward"]["value"] > one["reward"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--retune", "lrr"], 2, "no attribute 'lrr'; did you mean 'lr'?"),
+        (["--retune", "lr", "--by", "lr"], 2, "--retune goes with neither --by"),
+        (["--retune", "lr", "--figures", "f"], 2, "--retune goes with neither --by nor --figures"),
+        (["--retune", "lr", "--x", "tokens"], 2, "--x compute alone"),
+        (["--retune", "lr", "--fixed", "lr=0.5"], 2, "--fixed lr=0.5: no run has that; there are: 0.005"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(isolaw: Call, swept: Path, arguments: list[str], code: int, words: str) -> None:
+    got, stdout, stderr = isolaw("fit", swept, *arguments)
+    assert (got, stdout) == (code, "")
+    assert words in stderr

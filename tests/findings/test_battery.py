@@ -1,0 +1,173 @@
+"""The battery on real, small runs: whole, repeatable, in any order, continued; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isolaw.errors import SpecError, StoreError
+from isolaw.findings import execute
+from isolaw.findings.battery import judge, save
+from isolaw.findings.experiments import ETA_FACTORS, SETS, Battery, Experiment, battery
+
+ROWS = [
+    "F1 easy", "F1 hard", "F1 lr easy", "F1 lr hard", "F2 both", "F3 easy", "F3 hard", "F4a easy", "F4b easy",
+    "F4c hard", "F5a alone", "F5a alone, lr ∝ √n", "F5b easy", "F5b hard", "F6 easy", "F7a easy", "F7a hard",
+    "F7b easy", "F7b hard",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_end_to_end_the_same_in_any_order_and_when_continued(
+    small: Callable[..., Battery], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = small()
+    shares: list[float] = []
+    first = judge(chosen, tmp_path / "a", jobs=1, progress=shares.append)
+    assert sum(shares) == pytest.approx(1)
+    assert sorted(f"{f['finding']} {f['set']}" for f in first["findings"]) == sorted(ROWS)
+    assert set(first["pictures"]) == {"F1", "F2", "F3", "F4", "F5a", "F5b", "F6", "F7"}
+    assert all(f["effect"]["value"] is not None for f in first["findings"])
+    assert not first["failed_runs"]
+    saved = save(first, tmp_path / "a")
+    assert json.loads(saved.read_text()) == json.loads(json.dumps(first))
+
+    forwards = Battery.experiments
+
+    def backwards(self: Battery) -> list[Experiment]:
+        return forwards(self)[::-1]
+
+    monkeypatch.setattr(Battery, "experiments", backwards)
+    assert judge(chosen, None, jobs=4) == first
+
+    made: list[str] = []
+    run = execute.engine.execute
+    monkeypatch.setattr(execute.engine, "execute", lambda plan, out: made.append(str(out)) or run(plan, out))
+    assert judge(chosen, tmp_path / "a") == first
+    assert not made
+    more = judge(small(seeds=(100, 101, 102)), tmp_path / "a")
+    assert made
+    assert more["findings"] != first["findings"]
+    assert judge(chosen, tmp_path / "a") == first  # the third seed is there and not looked at
+
+
+@pytest.mark.slow
+def test_an_interruption_is_continued(small: Callable[..., Battery], tmp_path: Path) -> None:
+    chosen = replace(small(), control=False, sizes=2, tabular=())
+    calls = 0
+
+    def interrupt(_: float) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judge(chosen, tmp_path / "a", jobs=2, progress=interrupt)
+    left = sum(p.work for p in execute.plan(chosen, tmp_path / "a"))
+    assert 0 < left < sum(p.work for p in execute.plan(chosen, tmp_path / "new"))
+    assert judge(chosen, tmp_path / "a") == judge(chosen)
+
+
+@pytest.mark.slow
+def test_a_diverged_run_is_told_and_does_not_compete(small: Callable[..., Battery]) -> None:
+    chosen = replace(small(settings=["recipe.lr=1e300"]), control=False, sizes=2, tabular=())
+    document = judge(chosen)
+    assert document["failed_runs"]
+    assert {f["verdict"] for f in document["findings"]} == {"no"}
+    json.dumps(document, allow_nan=False)
+
+
+def test_what_is_run_is_ordinary_sweeps_that_share_budgets_and_seeds() -> None:
+    chosen = battery()
+    experiments = {e.name: e for e in chosen.experiments()}
+    assert len(experiments) == len(chosen.experiments())
+    for name, experiment in experiments.items():
+        for spec in experiment.specs:
+            assert spec.sweep.seeds == tuple(range(100, 108))
+            assert spec.evaluation.samples == 0
+            if not name.startswith("tabular"):
+                assert (spec.evaluation.start, spec.evaluation.end) == (55243, 10_000_000)
+                assert spec.evaluation.points == chosen.looks.size == 61
+    np.testing.assert_allclose(chosen.budgets, 1e7 * 2.0 ** (-np.arange(14, -1, -1) / 2), rtol=1e-4)
+    batch, levels = chosen.fixed_batch
+    assert (batch, levels) == (4096, [4, 8, 16, 32, 64, 128, 256, 512])
+    for spec in experiments["hard-fixed-b"].specs:
+        assert spec.grid.problems_per_batch[0] * spec.grid.rollouts_per_problem[0] == batch
+    assert chosen.training_sizes == [32, 125, 500, 2000]
+    assert chosen.moderate_batches == [16, 32, 64, 128]
+    assert chosen.coarse_levels == [8, 32, 128, 512, 2048]
+    for name in SETS:
+        (spec,) = experiments[f"{name}-eta"].specs
+        eta = chosen.eta(name)
+        assert spec.grid.recipe_axes["lr"] == [eta * f for f in ETA_FACTORS if f != 1]
+
+
+def test_settings_reach_every_sweep(small: Callable[..., Battery]) -> None:
+    chosen = small(settings=["recipe.kl=0.125", "bandit.parameters.sigma2=77.0"])
+    for experiment in chosen.experiments():
+        if not experiment.name.startswith("tabular"):
+            for spec in experiment.specs:
+                assert spec.recipe.kl == 0.125
+                assert spec.bandit["parameters"] == {"r": 8, "sigma2": 77.0}
+                assert spec.bandit["model"] == "interference"
+
+
+def test_all_that_is_wrong_at_once() -> None:
+    with pytest.raises(SpecError) as found:
+        battery(
+            "interferense",
+            "Z",
+            (100,),
+            [
+                "problems.set=easy",
+                "grid.rollouts_per_problem=[8, 16]",
+                "grid.problems_per_batch=[8, 16]",
+                "bandit.parameters.sigma3=1.0",
+                "recipe.entropy=-1",
+            ],
+        )
+    message = str(found.value)
+    for part in (
+        "model: found 'interferense'",
+        "did you mean 'interference'",
+        "problems.set",
+        "recipe.entropy",
+    ):
+        assert part in message
+    with pytest.raises(SpecError) as found:
+        battery(
+            "interference", "Z", (100,), ["grid.rollouts_per_problem=[8, 16]", "bandit.parameters.sigma3=1.0"]
+        )
+    for part in ("bandit.preset", "sigma3", "seeds: found 1", "at least 5 different n"):
+        assert part in str(found.value)
+
+
+def test_a_budget_too_small_for_the_grid() -> None:
+    with pytest.raises(SpecError, match=r"sweep\.compute: found 50000; accepted: at least .*three n"):
+        battery(settings=["sweep.compute=5e4"])
+
+
+def test_a_directory_that_holds_something_else(small: Callable[..., Battery], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(StoreError, match="holds something else"):
+        judge(small(), tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="is a file"):
+        judge(small(), tmp_path / "file")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mine.txt"]
+
+
+def test_a_directory_of_another_battery(small: Callable[..., Any], tmp_path: Path) -> None:
+    from isolaw.findings.battery import claim
+
+    claim(small(), tmp_path / "a")
+    claim(small(seeds=(7, 8)), tmp_path / "a")
+    with pytest.raises(StoreError, match=r"holds another battery \(constants is .*sigma2"):
+        claim(small(settings=["bandit.parameters.sigma2=77.0"]), tmp_path / "a")
