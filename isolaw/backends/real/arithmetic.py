@@ -53,7 +53,7 @@ def generate(kind: str, count: int, seed: int = 0) -> list[Question]:
         an unknown kind, or more problems than there are of it.
 
     >>> [q.prompt + q.answer for q in generate("add-100", 3)]
-    ['49+37=86', '38+26=64', '90+63=153']
+    ['14+34=48', '42+42=84', '50+7=57']
     """
     operation, terms, bound = _parse(kind)
     if not 0 <= count <= size(kind):
@@ -82,12 +82,13 @@ def write(
     >>> {name: len(questions) for name, questions in parts.items()}
     {'train': 100, 'validation': 20}
     >>> folder.joinpath("validation.jsonl").read_text().splitlines()[0]
+    '{"id": "14+34", "prompt": "14+34=", "answer": "48"}'
     """
     kinds = list(kinds)
     of_each = [-(-(n_train + n_validation) // len(kinds))] * len(kinds)
     lists = [generate(kind, count, seed) for kind, count in zip(kinds, of_each, strict=True)]
     mixed = [question for row in zip(*lists, strict=True) for question in row]
-    parts = {"validation": mixed[:n_validation], "train": mixed[n_validation:][:n_train]}
+    parts = {"train": mixed[n_validation:][:n_train], "validation": mixed[:n_validation]}
     write_set(folder, parts)
     return parts
 

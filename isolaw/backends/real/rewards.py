@@ -288,7 +288,7 @@ def serve(limit: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; this one ends with its input
-    replies = os.fdopen(os.dup(1), "w")
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints is not a reply
 
     def judge(answer: str, response: str) -> bool | str:
@@ -299,7 +299,7 @@ def serve(limit: float) -> None:
         return bool(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
 
     judge("1", "1")  # what the first one takes longer is not an answer's
-    print("ready", file=replies, flush=True)
+    replies.write("ready\n")
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_REAL, limit)
         try:
@@ -307,4 +307,4 @@ def serve(limit: float) -> None:
         except Exception:  # of an expression too large or too deep for sympy
             reply = None
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print(json.dumps(reply), file=replies, flush=True)
+        replies.write(json.dumps(reply) + "\n")

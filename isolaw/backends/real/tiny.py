@@ -8,7 +8,7 @@ raise. ::
     python -m isolaw.backends.real.tiny OUT
 
 writes ``OUT/model`` (Hugging Face format), ``OUT/pool.jsonl``, and the problem sets ``OUT/easy``,
-``OUT/hard`` and ``OUT/extremely-hard``.
+``OUT/hard`` and ``OUT/extremely-hard``; what they are in figures is in ``OUT/tiny.json``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -193,8 +192,8 @@ def build(out: str | Path, pool: int = 5000, target: float = 0.35, seed: int = 0
     model.save_pretrained(out / "model")
     tokenizer.save_pretrained(out / "model")
     write_set(out, {"pool": unseen})
-    parts = _split(out, unseen, seed)
-    return {
+    parts = _split(out, seed)
+    report = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "steps": steps,
         "seconds": {"warm-up": round(warmed - started, 1), "split": round(time.perf_counter() - warmed, 1)},
@@ -203,9 +202,11 @@ def build(out: str | Path, pool: int = 5000, target: float = 0.35, seed: int = 0
         },
         **parts,
     }
+    (out / "tiny.json").write_text(json.dumps(report, indent=1) + "\n")
+    return report
 
 
-def _split(out: Path, pool: list[Question], seed: int) -> dict[str, Any]:
+def _split(out: Path, seed: int) -> dict[str, Any]:
     options = {
         "reward": "exact",
         "sampler": "transformers",
@@ -226,5 +227,4 @@ if __name__ == "__main__":
     parser.add_argument("--pool", type=int, default=5000, help="problems that the warm-up does not see")
     parser.add_argument("--target", type=float, default=0.35, help="accuracy at which the warm-up stops")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = vars(parser.parse_args())
-    sys.stdout.write(json.dumps(build(**arguments), indent=1) + "\n")
+    build(**vars(parser.parse_args()))
