@@ -19,6 +19,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFo
 
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
+from isolaw.fits.select import hold
 from isolaw.runs import Runs
 
 STYLE: Any = {
@@ -152,7 +153,9 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable, scale: float) -> None:
-    d, points = law.document, runs.points
+    d, points, table = law.document, runs.points, runs.table()
+    fitted = hold(table, {k: v for k, v in d["fixed"].items() if k in table}).index
+    points = points[points["run_id"].isin(fitted)]
     points = points[(points["metric"] == d["metric"]) & (points["eval_set"] == d["eval_set"])]
     for entry in d["grid"]:
         b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]

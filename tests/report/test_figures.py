@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -183,3 +184,15 @@ def test_a_folder_that_is_a_file(synthetic: Make, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="taken: figures cannot be written"):
         write_figures(law, None, tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_only_the_runs_that_were_fitted_are_drawn(synthetic: Make) -> None:
+    """Runs of another lr, which --fixed left out, are not among the points."""
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.004)
+    other = runs.points.assign(run_id=runs.points["run_id"] + "-other", value=runs.points["value"] / 2)
+    lr = {run_id: {"lr": 1.0} for run_id in runs.points["run_id"].unique()}
+    lr |= {run_id: {"lr": 2.0} for run_id in other["run_id"].unique()}
+    both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
+    law = isolaw.fit(both, fixed={"lr": 1.0}, bootstrap=15)
+    drawn = [line for line in frontier_figure(law, both).axes[0].lines if line.get_marker() == "."]
+    assert sum(len(line.get_xdata()) for line in drawn) == (runs.points["compute"] > 0).sum()
