@@ -2,9 +2,10 @@
 
 ``kernel``: one problem visit (a group of n rollouts, and its share of the update) by the compiled kernel of
 `interference`, by its equations in plain NumPy (`isolaw.simulators.reference`), and by the *floor*: a
-compiled loop of nothing but one exponential and one binomial draw for each visit, with the same p. They take
-turns, on one core; seconds are of the processor, and of each the fastest turn counts. The other two
-simulators stand beside them.
+compiled loop of nothing but one exponential and one binomial draw for each visit, with the same p, by
+Numba's own ``binomial``; *least* is the same by the draws that the kernel makes (`simulators.draws`).
+They take turns, on one core; seconds are of the processor, and of each the fastest turn counts. The other
+two simulators stand beside them.
 
 ``grid``: the paper's grid (B_p 32…1024, n 8…2048, B ≤ 65,536: 39 configurations), C = 1e7, 5 seeds, by
 ``isolaw sweep`` on two processes, once the kernel is compiled; wall time, processor time, and the largest
@@ -26,6 +27,7 @@ import numba
 import numpy as np
 
 from isolaw.simulators import arms, interference, tabular
+from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Update
 from isolaw.simulators.problems import difficulty, population
 from isolaw.simulators.reference import Reference
@@ -57,6 +59,16 @@ def floor(rng, batches, z, n):  # type: ignore[no-untyped-def]
     return total
 
 
+@numba.njit(cache=True)
+def least(rng, batches, z, n):  # type: ignore[no-untyped-def]
+    """The same with the kernel's own draws."""
+    total = 0
+    for t in range(batches.shape[0]):
+        for j in range(batches.shape[1]):
+            total += successes(rng, n, 1.0 / (1.0 + np.exp(-z[batches[t, j]])))
+    return total
+
+
 def batches(steps: int, size: int, problems: int) -> np.ndarray:
     rng = np.random.default_rng(0)
     epochs = -(-steps * size // (problems // size * size))
@@ -76,8 +88,8 @@ def taking_turns(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     return best
 
 
-def visit(size: int, n: int) -> tuple[float, float, float]:
-    """µs of one visit on the easy set, soon after the start: kernel, NumPy, floor."""
+def visit(size: int, n: int) -> dict[str, float]:
+    """µs of one visit on the easy set, soon after the start."""
     update = Update(n, PRESET.lr_easy * (size * n) ** 0.5, kl=PRESET.kl_easy)
     rows = batches(VISITS // size, size, 2000)
     few = rows[: VISITS_NUMPY // size]
@@ -85,7 +97,8 @@ def visit(size: int, n: int) -> tuple[float, float, float]:
     model.advance(rows[:WARM_UP], update, np.random.default_rng(0))
     start, p = model.arrays(), model.success(train=True)
     z = np.log(p / (1 - p))
-    floor(np.random.default_rng(0), rows[:1], z, n)
+    for loop in (floor, least):
+        loop(np.random.default_rng(0), rows[:1], z, n)
 
     def compiled() -> None:
         model.restore(start)
@@ -98,19 +111,31 @@ def visit(size: int, n: int) -> tuple[float, float, float]:
             reference.step(row, update, rng)
 
     took = taking_turns(
-        {"kernel": compiled, "NumPy": plain, "floor": lambda: floor(np.random.default_rng(1), rows, z, n)}
+        {
+            "kernel": compiled,
+            "NumPy": plain,
+            "floor": lambda: floor(np.random.default_rng(1), rows, z, n),
+            "least": lambda: least(np.random.default_rng(1), rows, z, n),
+        }
     )
-    return 1e6 * took["kernel"] / rows.size, 1e6 * took["NumPy"] / few.size, 1e6 * took["floor"] / rows.size
+    visits = {**dict.fromkeys(took, rows.size), "NumPy": few.size}
+    return {name: 1e6 * seconds / visits[name] for name, seconds in took.items()}
 
 
 def kernel() -> None:
     """µs per problem visit."""
-    print(f"{'B_p':>5} {'n':>5} {'kernel':>8} {'NumPy':>8} {'floor':>8}   NumPy/kernel  kernel/floor")
+    names = ("kernel", "NumPy", "floor", "least")
+    print(
+        f"{'B_p':>5} {'n':>5}",
+        *(f"{name:>8}" for name in names),
+        "  NumPy/kernel  kernel/floor  kernel/least",
+    )
     for size in (32, 256, 1024):
         for n in (8, 64, 512):
-            ours, numpy, least = visit(size, n)
-            times = f"{ours:8.3f} {numpy:8.3f} {least:8.3f}"
-            print(f"{size:>5} {n:>5} {times}   {numpy / ours:12.1f}  {ours / least:12.2f}")
+            took = visit(size, n)
+            ratios = [took["NumPy"] / took["kernel"], *(took["kernel"] / took[k] for k in ("floor", "least"))]
+            times = " ".join(f"{took[name]:8.3f}" for name in names)
+            print(f"{size:>5} {n:>5} {times}", *(f"{ratio:13.2f}" for ratio in ratios))
     for name, module, size in (("arms", arms, 32), ("tabular", tabular, 1)):
         preset = next(iter(module.PRESETS.values()))
         model = module.create(preset, EASY, 0, *module.SIZES)

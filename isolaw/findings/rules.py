@@ -305,6 +305,10 @@ def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Findi
     along = ", ".join(
         f"{_n(o.log2_n[0])} ({_n(o.tolerance[0])}) at D = {d}" for d, o in zip(sizes, found, strict=True)
     )
+    steps = np.diff([float(o.log2_n[0]) for o in found])
+    falls = (
+        ("not monotone in D: only its smallest and its largest are compared",) if (steps < -0.5).any() else ()
+    )
     return Finding(
         "F6",
         "easy",
@@ -313,6 +317,7 @@ def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Findi
         Effect.of(label, DOUBLINGS, found[-1].tolerance - found[0].tolerance),
         notes=(
             f"n* (by tolerance): {along}",
+            *falls,
             *_at_edge(levels, **{f"D = {d}": o.bound[0] for d, o in zip(sizes, found, strict=True)}),
         ),
     )

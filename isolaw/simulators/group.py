@@ -14,6 +14,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from isolaw.simulators.draws import successes
 from isolaw.simulators.model import advantages
 
 
@@ -38,7 +39,7 @@ def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped
     for a in range(arms):
         share = np.exp(log_pi[a])
         last = a == arms - 1 or share >= rest
-        counts[a] = left if last else rng.binomial(left, share / rest)
+        counts[a] = left if last else successes(rng, left, share / rest)
         left -= counts[a]
         rest -= share
         if a < correct:
@@ -47,7 +48,7 @@ def sample(rng, log_pi, correct, n, trained, counts):  # type: ignore[no-untyped
         p = 0.0
         for a in range(correct):
             p += np.exp(log_pi[a])
-        right += rng.binomial(n - trained, min(p, 1.0))
+        right += successes(rng, n - trained, min(p, 1.0))
     return right
 
 

@@ -57,6 +57,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Update, advantages, exchange
 from isolaw.simulators.problems import Difficulty, ProblemSet, population
 
@@ -246,8 +247,8 @@ def _advance(  # type: ignore[no-untyped-def]
             z[j] = b[i] + _dot(phi, i, w) + private * stored[i] - d
             p[j] = 1.0 / (1.0 + np.exp(-z[j]))
             batch[j, 0] = i
-            batch[j, 2] = rng.binomial(trained, p[j])
-            batch[j, 1] = batch[j, 2] + (rng.binomial(n - trained, p[j]) if trained < n else 0)
+            batch[j, 2] = successes(rng, trained, p[j])
+            batch[j, 1] = batch[j, 2] + (successes(rng, n - trained, p[j]) if trained < n else 0)
         ready = exchange(queue, made[0], batch)
         made[0] += 1
         if not ready:

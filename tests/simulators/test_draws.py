@@ -11,17 +11,24 @@ from scipy import stats
 from isolaw.simulators.draws import binomial, permutations
 
 
-@pytest.mark.parametrize("n", [1, 4, 16, 200])
+@pytest.mark.parametrize("n", [1, 4, 8, 9, 16, 63, 64, 200, 2048])
 def test_binomial(n: int) -> None:
-    p = np.repeat([0.0, 0.02, 0.3, 0.9, 1.0], 20_000)
-    for group, q in zip(binomial(np.random.default_rng(n), n, p).reshape(5, -1), p[::20_000], strict=True):
+    """All ways to draw: one by one, inversion from either side, and NumPy's own for a large mean."""
+    each, ps = 40_000, [0.0, 1e-4, 0.02, 0.3, 0.5, 0.9, 0.999, 1.0]
+    drawn = binomial(np.random.default_rng(n), n, np.repeat(ps, each)).reshape(len(ps), each)
+    assert drawn.min() >= 0
+    assert drawn.max() <= n
+    for group, p in zip(drawn, ps, strict=True):
         counts = np.bincount(group, minlength=n + 1)
-        expected = stats.binom.pmf(np.arange(n + 1), n, q) * group.size
-        likely = expected > 5
-        assert counts[~likely].sum() <= expected[~likely].sum() + 5 * np.sqrt(expected[~likely].sum()) + 1e-9
-        if likely.sum() > 1:
-            chi2 = np.sum((counts - expected)[likely] ** 2 / expected[likely])
-            assert stats.chi2.sf(chi2, likely.sum()) > 1e-3
+        expected = stats.binom.pmf(np.arange(n + 1), n, p) * each
+        often = expected > 5
+        seen, due = (
+            np.append(counts[often], counts[~often].sum()),
+            np.append(expected[often], expected[~often].sum()),
+        )
+        assert seen[-1] <= due[-1] + 5 * np.sqrt(due[-1]) + 1e-6
+        if often.sum() > 1:
+            assert stats.chi2.sf(np.sum((seen - due)[:-1] ** 2 / due[:-1]), often.sum() - 1) > 1e-3
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

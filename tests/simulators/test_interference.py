@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
+from isolaw.simulators.draws import successes
 from isolaw.simulators.interference import PRESETS, Interference, Parameters
 from isolaw.simulators.model import ADVANTAGES, Update, advantages
 from isolaw.simulators.problems import ProblemSet, difficulty, population
@@ -143,8 +144,8 @@ class Aligned(Reference):
         n, trained = update.rollouts_per_problem, update.trained
         right, right_trained = np.zeros_like(i), np.zeros_like(i)
         for j, p in enumerate(1 / (1 + np.exp(-self.logits(i)))):
-            right_trained[j] = rng.binomial(trained, p)
-            right[j] = right_trained[j] + (rng.binomial(n - trained, p) if trained < n else 0)
+            right_trained[j] = successes(rng, trained, p)
+            right[j] = right_trained[j] + (successes(rng, n - trained, p) if trained < n else 0)
         self.waiting.append((i, right, right_trained))
         if len(self.waiting) > update.staleness:
             self.learn(*self.waiting.popleft(), update, rng)
