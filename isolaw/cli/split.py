@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,11 +73,10 @@ def split(
         return
     failures = 0
     if left:
-        from isolaw.backends.real.split import open_draw
-
+        draw = _load(model, work)
         reward = rewards.get(work.settings.reward)
         try:
-            _measure(work, open_draw(model, work.settings), reward)
+            _measure(work, draw, reward)
         finally:
             reward.close()
         failures = reward.failures
@@ -88,6 +88,27 @@ def split(
             click.echo(line)
     if failures:
         note(f"note: {failures:,} responses were given up by the reward and count as wrong")
+
+
+def _load(model: str, work: Split) -> Draw:
+    """Load the model; what its libraries print meanwhile goes to a file."""
+    from isolaw.backends.real.split import open_draw
+    from isolaw.errors import RunError
+
+    work.folder.mkdir(parents=True, exist_ok=True)
+    log = work.folder / "split.log"
+    kept = [(stream, os.dup(stream)) for stream in (1, 2)]
+    with log.open("ab") as file:
+        for stream, _ in kept:
+            os.dup2(file.fileno(), stream)
+    try:
+        return open_draw(model, work.settings)
+    except Exception as error:  # of torch, transformers or vLLM
+        raise RunError(f"{model}: cannot be loaded: {error} (more in {log})") from error
+    finally:
+        for stream, copy in kept:
+            os.dup2(copy, stream)
+            os.close(copy)
 
 
 def _measure(work: Split, draw: Draw, reward: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -233,6 +234,19 @@ def test_the_command_with_vllm(
     ours = json.loads(done.stdout)["avg@16"]
     _, stdout, _ = isolaw(*command, tmp_path / "transformers", "--sampler", "transformers")
     assert ours == pytest.approx(json.loads(stdout)["avg@16"], abs=4 * (2 * 0.25 / (68 * 16)) ** 0.5)
+
+
+@pytest.mark.real
+def test_a_model_that_cannot_be_loaded(
+    sums: list[object], isolaw: Callable[..., tuple[int, str, str]], made: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(made.model, tmp_path / "cut")
+    (tmp_path / "cut" / "model.safetensors").write_bytes(b"cut")
+    command = [*sums, "--model", tmp_path / "cut", "--out", tmp_path / "out", "--sampler", "transformers"]
+    code, stdout, stderr = isolaw(*command)
+    assert (code, stdout) == (1, "")
+    assert stderr.startswith(f"isolaw: {tmp_path}/cut: cannot be loaded: ")
+    assert str(tmp_path / "out" / "split.log") in stderr
 
 
 @pytest.mark.real
