@@ -16,5 +16,5 @@ run isolaw sweep examples/real-tiny.toml --out "$out/sweep" \
   --set "real.model=$out/base/model" --set "problems.set=$out/base/easy" "$@"
 run isolaw status "$out/sweep"
 run isolaw fit "$out/sweep" --out "$out/law.json" --figures "$out/figures"
-run isolaw predict "$out/law.json" --compute 1e5
+run isolaw predict "$out/law.json" --compute 5e4
 printf '\nLook at %s (the best n for a budget) and %s.\n' "$out/figures/law.png" "$out/figures/frontier.png"

@@ -37,7 +37,7 @@ def test_a_shipped_file_has_a_plan(name: str, made: Any, tmp_path: Path) -> None
 def test_the_demo_goes_from_the_model_to_a_prediction(made: Any, tmp_path: Path) -> None:
     (tmp_path / "base").symlink_to(made.model.parent)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    small = ["sweep.compute=768", "grid.rollouts_per_problem=[4,8,16]", "problems.n_validation=50"]
+    small = ["sweep.compute=1024", "grid.rollouts_per_problem=[2,4,8]", "problems.n_validation=50"]
     options = [part for setting in small for part in ("--set", setting)]
     command = ["sh", "examples/demo-real.sh", str(tmp_path), *options]
     outputs = []
@@ -51,5 +51,5 @@ def test_the_demo_goes_from_the_model_to_a_prediction(made: Any, tmp_path: Path)
         assert "rollouts for each of B_p = 16 problems" in output
         assert str(tmp_path / "figures" / "law.png") in output.splitlines()[-1]
     points = pd.read_parquet(tmp_path / "sweep" / "points.parquet")
-    assert set(points.compute) >= {0, 768}
+    assert set(points.compute) >= {0, 1024}
     assert (tmp_path / "figures" / "law.png").stat().st_size > 10_000
