@@ -69,9 +69,12 @@ class Actor:
         own = self.processes.share(len(visited))
         with self.clock("generate"):
             rollouts = self._generate([self.prompts[part][visited[j]] for j in own], seeds[own])
+        before = self.reward.failures
         with self.clock("reward"):
             values = self._rewards([self.questions[part][visited[j]] for j in own], rollouts, n)
-        return self.processes.batch(visited, own, rollouts, values)
+        batch = self.processes.batch(visited, own, rollouts, values)
+        batch.reward_failures = sum(self.processes.all_of(self.reward.failures - before))
+        return batch
 
     def _generate(self, prompts: list[list[int]], seeds: np.ndarray) -> Rollouts:
         if not prompts:

@@ -37,6 +37,8 @@ class Batch:
         this process's rows, n for each of ``problems``.
     generated, generated_tokens
         rollouts and tokens that the whole batch has cost.
+    reward_failures
+        responses whose reward was given up, and counts as wrong.
     old_logprobs
         of ``rollouts``, under the policy that sampled them; None where that is the current one.
     part, parts
@@ -51,6 +53,7 @@ class Batch:
     rollouts: Rollouts
     generated: int
     generated_tokens: int
+    reward_failures: int = 0
     part: int = 0
     parts: int = 1
     old_logprobs: list[torch.Tensor] | None = None
@@ -119,6 +122,7 @@ class Batch:
         )
         self.generated += other.generated
         self.generated_tokens += other.generated_tokens
+        self.reward_failures += other.reward_failures
 
     def gathered_state(self, processes: Processes) -> dict[str, Any]:
         """Return the whole batch as JSON-able data; every process takes part."""
@@ -131,6 +135,7 @@ class Batch:
             "truncated": self.truncated.tolist(),
             "generated": self.generated,
             "generated_tokens": self.generated_tokens,
+            "reward_failures": self.reward_failures,
             "held": processes.all_of(mine)[:: processes.tensor_parallel],
         }
 
@@ -158,6 +163,7 @@ class Batch:
             Rollouts(prompts, tokens, logprobs, finished),
             state["generated"],
             state["generated_tokens"],
+            state["reward_failures"],
             processes.rank % processes.tensor_parallel,
             processes.tensor_parallel,
             kept,

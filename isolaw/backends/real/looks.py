@@ -49,6 +49,7 @@ def of_step(batch: Batch) -> dict[str, float]:
         "truncated_fraction": batch.truncated_fraction,
         "informative_fraction": float(advantages.informative(batch.rewards).double().mean()),
         "generated_rollouts": float(batch.generated),
+        "reward_failures": float(batch.reward_failures),
     }
 
 
