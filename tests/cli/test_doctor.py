@@ -292,7 +292,11 @@ def test_this_machine(isolaw: Any) -> None:
             1,
             ["bandit  does not work", "broken: base: isolaw 0.1.0 needs numba"],
         ),
-        (replace(NODE, visible_gpus=4), 0, ["GPU 7: NVIDIA H100, 80.0 GiB, driver 580.1", "CUDA_VISIBLE_DEVICES names 4"]),
+        (
+            replace(NODE, visible_gpus=4),
+            0,
+            ["GPU 7: NVIDIA H100, 80.0 GiB, driver 580.1", "CUDA_VISIBLE_DEVICES names 4"],
+        ),
     ],
     ids=["real", "laptop", "no libnuma", "base", "node"],
 )
