@@ -195,7 +195,9 @@ def _path(levels: Sequence[int], values: Floats) -> Series:
 
 def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
     """Rows of rewards (S, …) less what a seed's curves share: their mean ``over`` these axes."""
-    shared = values.mean(axis=over, keepdims=True)
+    known = np.isfinite(values).all(axis=0)  # a batch above the cap was not run
+    total = np.where(known, values, 0.0).sum(axis=over, keepdims=True)
+    shared = total / np.maximum(np.where(known, 1, np.zeros_like(values)).sum(axis=over, keepdims=True), 1)
     return leave_one_out(values - shared + shared.mean(axis=0))
 
 

@@ -35,6 +35,8 @@ def test_end_to_end_the_same_in_any_order_and_when_continued(
     assert set(first["pictures"]) == {"F1", "F2", "F3", "F4", "F5a", "F5b", "F6", "F7"}
     assert all(f["effect"]["value"] is not None for f in first["findings"])
     assert not first["failed_runs"]
+    for shown in first["pictures"]["F4"]["batches"].values():
+        assert None not in shown["value"]
     saved = save(first, tmp_path / "a")
     assert json.loads(saved.read_text()) == json.loads(json.dumps(first))
 
