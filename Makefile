@@ -3,7 +3,7 @@
 # make test       set up, then every test
 # make check      ruff and mypy
 # make fuzz       60 s of fuzzing for each log reader; SECONDS=5 for less
-# make real-cpu   what training without a GPU needs: 390 MB of downloads, 2.7 GB of disk
+# make real-cpu   what training without a GPU needs; .venv then takes 3.3 GB
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
