@@ -119,9 +119,7 @@ def test_a_rollout_depends_on_its_seed_alone(sampler, prompts) -> None:
 def test_responses_end_with_their_end_token_or_are_cut(sampler, prompts) -> None:
     rollouts = draw(sampler, prompts, seeds(len(prompts), 8), max_tokens=3)
     cut = finished_at_the_limit = 0
-    for tokens, logprobs, finished in zip(
-        rollouts.tokens, rollouts.logprobs, rollouts.finished, strict=True
-    ):
+    for tokens, logprobs, finished in zip(rollouts.tokens, rollouts.logprobs, rollouts.finished, strict=True):
         assert 1 <= len(tokens) == len(logprobs) <= 3
         assert EOS not in tokens[:-1]
         assert finished == (tokens[-1] == EOS)
@@ -151,9 +149,7 @@ def test_weights_are_taken_over(sampler, model, prompts) -> None:
     assert np.abs(np.subtract(told, stale)).mean() > 0.1
     other = type(model)(model.config).eval()
     other.load_state_dict(shifted)
-    assert told == pytest.approx(
-        list(exact_logprobs(other, rollouts, temperature=1.0, top_p=1.0)), abs=1e-4
-    )
+    assert told == pytest.approx(list(exact_logprobs(other, rollouts, temperature=1.0, top_p=1.0)), abs=1e-4)
 
 
 def test_both_samplers_draw_the_same_distribution(vllm, transformers_sampler, prompts) -> None:
