@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from isolaw.findings import rules
 from isolaw.findings.estimate import Floats
 from isolaw.findings.rules import Finding
+from isolaw.fits.retune import retune
+from isolaw.runs import Runs
 
 LEVELS = [2**k for k in range(2, 12)]
 U = np.log2(LEVELS)
@@ -212,3 +215,23 @@ def test_a_row_is_plain_data() -> None:
     row = rules.rises("easy", LEVELS, along([5, 7, 9], 1e-5)).to_dict()
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert {"finding", "set", "verdict", "effect", "effects", "tolerance", "notes", "statement"} == set(row)
+
+
+def test_retuned_is_what_fit_retune_does() -> None:
+    values = np.random.default_rng(3).standard_normal((3, 2, 4, 3))
+    values[1, 0, 2:, 2] = np.nan  # diverged
+    rows, facts = [], {}
+    for (s, i, x, e), value in np.ndenumerate(values):
+        n, run_id = (8, 16)[i], f"{i}{s}{e}"
+        facts[run_id] = {"lr": (0.1, 0.2, 0.4)[e]}
+        if np.isfinite(value):
+            rows.append(
+                {
+                    "run_id": run_id, "problem_set": "p", "algorithm": "grpo", "problems_per_batch": 10,
+                    "rollouts_per_problem": n, "seed": s, "step": x + 1, "compute": (x + 1) * 10 * n,
+                    "eval_set": "validation", "metric": "avg@4", "value": value,
+                }
+            )  # fmt: skip
+    points = retune(Runs(pd.DataFrame(rows), facts), "avg@4", "validation").runs.points
+    theirs = points.pivot(index=["seed", "rollouts_per_problem"], columns="step", values="value")
+    np.testing.assert_array_equal(theirs.to_numpy().reshape(3, 2, 4), rules.retuned(values)[0])
