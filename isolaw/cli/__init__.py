@@ -44,6 +44,7 @@ def cli() -> None:
     isolaw fit DIR --out law.json        fit the law n*(C), to a sweep or to logs
     isolaw predict law.json --compute 1e7
     isolaw backtest DIR --fit-below 1e6  would small runs have told?
+    isolaw findings                      what the simulators show, and how surely
     isolaw doctor                        is this machine set up?
     """
 

@@ -47,7 +47,7 @@ def judge(
     Returns
     -------
     The document: ``format``, ``model``, ``preset``, ``constants``, ``seeds``, …, ``findings`` (a row
-    each: `isolaw.findings.rules.Finding.to_dict`) and ``pictures`` (what they show).
+    each: `isolaw.findings.finding.Finding.to_dict`) and ``pictures`` (what they show).
 
     Raises
     ------

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.findings import rules
+from isolaw.findings import control, rules
 from isolaw.findings.estimate import Floats, interval, leave_one_out
 from isolaw.findings.execute import Made
 from isolaw.findings.experiments import (
@@ -21,8 +21,9 @@ from isolaw.findings.experiments import (
     TABULAR_LEVELS,
     Battery,
 )
+from isolaw.findings.finding import Finding
 from isolaw.findings.rewards import rewards, settled
-from isolaw.findings.rules import Finding, path
+from isolaw.findings.rules import path
 
 Series = dict[str, Any]
 
@@ -77,8 +78,8 @@ class Measured:
             if b.control:
                 eta = b.eta(name)
                 each = [values if f == 1 else self._rewards(f"{name}-eta", lr=eta * f) for f in ETA_FACTORS]
-                tuned, share = rules.retuned(np.stack(each, axis=3))
-                self.findings.append(rules.control(name, b.levels, values, tuned, ETA_FACTORS, share))
+                tuned, share = control.retuned(np.stack(each, axis=3))
+                self.findings.append(control.control(name, b.levels, values, tuned, ETA_FACTORS, share))
                 picture["curves"][name]["retuned"] = _path(b.levels, tuned)
         self.pictures["F1"] = picture
 

@@ -10,9 +10,7 @@ at X budgets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -23,64 +21,12 @@ from isolaw.findings.estimate import (
     REWARD,
     Effect,
     Floats,
-    Verdict,
     leave_one_out,
-    weakest,
 )
+from isolaw.findings.finding import Finding
 from isolaw.findings.optimum import Optimum, optimum, smooth
 
 _WRONG = 3.0  # doublings: n and B_p are called wrong when off by a factor of 8
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One row of the table.
-
-    Attributes
-    ----------
-    key, set, statement
-        as ``F1``, ``easy``, and what is claimed.
-    effects
-        all of which must be there.
-    tolerance
-        the first effect with the smallest n within 0.005 of the best in place of n*, where n* is compared.
-    holds
-        a condition beside the effects, without which the finding is at most partly there.
-    notes
-        what else a reader should know.
-    """
-
-    key: str
-    set: str
-    statement: str
-    effects: tuple[Effect, ...]
-    tolerance: Effect | None = None
-    holds: bool = True
-    notes: tuple[str, ...] = ()
-
-    @property
-    def verdict(self) -> Verdict:
-        """The weakest effect's, and the condition's."""
-        return weakest([*(e.verdict for e in self.effects), "yes" if self.holds else "partly"])
-
-    @property
-    def effect(self) -> Effect:
-        """The effect that decides: the smallest of those with the worst verdict."""
-        worst = weakest([e.verdict for e in self.effects])
-        return min((e for e in self.effects if e.verdict == worst), key=lambda e: e.value)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as JSON-able data."""
-        return {
-            "finding": self.key,
-            "set": self.set,
-            "statement": self.statement,
-            "verdict": self.verdict,
-            "effect": self.effect.to_dict(),
-            "effects": [e.to_dict() for e in self.effects],
-            "tolerance": None if self.tolerance is None else self.tolerance.to_dict(),
-            "notes": list(self.notes),
-        }
 
 
 def n_star(levels: Sequence[int], values: Floats) -> Optimum:
@@ -125,19 +71,6 @@ def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", 
         holds=saturates,
         notes=(*notes, *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1])),
     )
-
-
-def control(
-    name: str, levels: Sequence[int], values: Floats, tuned: Floats, factors: Sequence[float], share: Floats
-) -> Finding:
-    """The lr control: how much of the rise is left when η is re-tuned at each C and n (see `retuned`)."""
-    found = rises(name, levels, tuned, key="F1 lr", how=", with η re-tuned at each n and C")
-    rule = rises(name, levels, values).effect
-    edges = ", ".join(f"{100 * share[i]:.0f} % at η × {factors[i]:g}" for i in (0, -1))
-    notes = (
-        f"the square-root rule rises by {rule.value:.2f} doublings; chosen at the ends of its grid: {edges}",
-    )
-    return replace(found, notes=(*found.notes, *notes))
 
 
 def harder(levels: Sequence[int], easy: Floats, hard: Floats) -> Finding:
@@ -346,29 +279,6 @@ def decoupled(
         Finding("F7a", name, f"{what} below n = {n_est}", (below,), notes=(values,)),
         Finding("F7b", name, f"{what} above n = {n_train}", (above,), notes=about),
     )
-
-
-def retuned(values: Floats) -> tuple[Floats, Floats]:
-    """Re-tune η for every n and C.
-
-    Parameters
-    ----------
-    values
-        rewards (S, N, X, L) over L values of η.
-
-    Returns
-    -------
-    Rewards (S, N, X) of each seed at the η that is best on the others (on itself it would be flattered),
-    and how often each η was chosen, (L,).
-    """
-    others = leave_one_out(values)[1:]
-    # An η that any run diverged with is not used.
-    usable = np.where(np.isfinite(others) & np.isfinite(values).all(axis=0), others, -np.inf)
-    choice = usable.argmax(axis=3)
-    chosen = np.take_along_axis(values, choice[..., None], axis=3)[..., 0]
-    known = np.isfinite(usable.max(axis=3))
-    share = np.bincount(choice[known], minlength=values.shape[3]) / max(int(known.sum()), 1)
-    return np.where(known, chosen, np.nan), share
 
 
 def _along(log2_n: Floats) -> str:

@@ -4,8 +4,7 @@
 the first process reports over a socket, a line of JSON each. `main` is every process's side: all execute
 `loop.train`; whether a checkpoint's state is written is the engine's decision, passed on to all.
 
-On several machines the same command runs on each, with torchrun's own options in ``real.torchrun``; the
-engine is on the machine of the first process, and state goes to a disk that all share.
+All processes are on one machine: ``real.torchrun`` passes on torchrun's other options.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ def launch(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             with _accept(listening, process) as lines:
-                yield from _checkpoints(lines, process)
-            process.wait(_STOPPING_S)
+                yield from _checkpoints(lines, process, Path(folder))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOPPING_S)
         finally:
             _stop(process)
 
@@ -74,7 +74,7 @@ def _accept(listening: socket.socket, process: subprocess.Popen[bytes]) -> Any:
         return connection.makefile("rw", encoding="utf-8")
 
 
-def _checkpoints(lines: Any, process: subprocess.Popen[bytes]) -> Iterator[Checkpoint]:
+def _checkpoints(lines: Any, process: subprocess.Popen[bytes], folder: Path) -> Iterator[Checkpoint]:
     def ask(value: Any) -> None:
         lines.write(json.dumps(value) + "\n")
         lines.flush()
@@ -84,6 +84,10 @@ def _checkpoints(lines: Any, process: subprocess.Popen[bytes]) -> Iterator[Check
         if not line:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOPPING_S)
+            told = folder / "failed.json"
+            if told.is_file():
+                failure = json.loads(told.read_text(encoding="utf-8"))
+                raise (DamagedState if failure["damaged"] else RunError)(failure["cause"])
             raise RunError(f"a process of the run ended (torchrun's exit status {process.returncode})")
         return json.loads(line)
 
@@ -93,8 +97,6 @@ def _checkpoints(lines: Any, process: subprocess.Popen[bytes]) -> Iterator[Check
 
     while True:
         told = hear()
-        if "failed" in told:
-            raise (DamagedState if told["damaged"] else RunError)(told["failed"])
         if "done" in told:
             return
         rows = [Row(**row) for row in told.pop("rows")]
@@ -145,9 +147,10 @@ def main(folder: str) -> None:
             connection.done.set()
             connection.tell({"done": True})
     except (RunError, DamagedState) as error:
-        if connection:
-            connection.tell({"failed": str(error), "damaged": isinstance(error, DamagedState)})
-            connection.hear()  # until the engine has read it and closes
+        # Any process may find the fault; the others then only see that it has gone.
+        failure = {"cause": str(error), "damaged": isinstance(error, DamagedState)}
+        with contextlib.suppress(FileExistsError), (Path(folder) / "failed.json").open("x") as file:
+            json.dump(failure, file)
         raise
     # Past the destructors of libraries that disagree about who leaves first.
     sys.stdout.flush()

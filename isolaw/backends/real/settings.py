@@ -42,7 +42,7 @@ class Options(BaseModel):
         given, as many as hold 16,384 tokens). No result depends on them.
     processes, tensor_parallel, torchrun
         processes of one run (data parallel); how many of them share one sampler's model; more options of
-        torchrun, as in ``["--nnodes", "2"]``.
+        torchrun, on this machine.
     gpu_memory
         share of a GPU's memory that the sampler may take.
     logprob_tolerance
