@@ -84,8 +84,8 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
     ================= ============================================================================
     ``group_std``     (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
-    ``batch_std``     (r - r̄) / (σ_batch + ε), σ_batch² the mean of (r - r̄)² over the batch
-                      (REINFORCE++ with baseline, arXiv 2501.03262; ScaleRL, arXiv 2510.13786)
+    ``batch_std``     (r - r̄) / (σ_batch + ε), σ_batch that of all rewards of the batch (ScaleRL,
+                      arXiv 2510.13786; TRL's ``scale_rewards="batch"``), as in the simulators
     ``centred``       r - r̄, Dr. GRPO (arXiv 2503.20783)
     ``leave_one_out`` r - mean of the others = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
     ``none``          r
@@ -134,8 +134,8 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     if kind == "group_std":
         out = centred / (centred.square().mean(1, keepdim=True).sqrt() + EPSILON)
     elif kind == "batch_std":
-        variance = centred[kept].square().sum() / (kept.sum() * n).clamp(min=1)
-        out = centred / (variance.sqrt() + EPSILON)
+        spread = rewards[kept].std(correction=0) if bool(kept.any()) else torch.zeros((), dtype=torch.float64)
+        out = centred / (spread + EPSILON)
     elif kind == "centred":
         out = centred
     elif kind == "leave_one_out":

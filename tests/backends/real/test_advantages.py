@@ -26,8 +26,9 @@ KINDS = ("group_std", "batch_std", "centred", "leave_one_out", "none")
 
 def slow(rewards: list[list[float]], kind: str, kept: list[bool]) -> list[list[float]]:
     groups = [group for group, keep in zip(rewards, kept, strict=True) if keep]
-    deviations = [r - math.fsum(group) / len(group) for group in groups for r in group]
-    batch = math.sqrt(math.fsum(d * d for d in deviations) / len(deviations)) if deviations else 0.0
+    every = [r for group in groups for r in group]
+    middle = math.fsum(every) / len(every) if every else 0.0
+    batch = math.sqrt(math.fsum((r - middle) ** 2 for r in every) / len(every)) if every else 0.0
     out = []
     for group, keep in zip(rewards, kept, strict=True):
         n = len(group)
@@ -92,10 +93,10 @@ def test_groups_that_differ_by_rounding_only_do_not_explode() -> None:
 
 
 def test_filtered_groups_leave_the_batch_deviation() -> None:
-    rewards = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    rewards = torch.tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     every = advantages(rewards, "batch_std")
     kept = advantages(rewards, "batch_std", informative(rewards))
-    assert every[0, 1] == pytest.approx(math.sqrt(3), rel=1e-5)
+    assert every[0, 1] == pytest.approx(0.5 / math.sqrt(5 / 36), rel=1e-5)
     assert kept[0, 1] == pytest.approx(1.0, rel=1e-5)
     none = advantages(rewards, "batch_std", torch.zeros(3, dtype=torch.bool))
     assert torch.equal(none, torch.zeros(3, 2, dtype=torch.float64))
