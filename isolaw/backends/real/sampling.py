@@ -158,15 +158,14 @@ class VLLMSampler:
                         max_tokens=max_tokens,
                         seed=int(seed),
                         logprobs=0,
+                        flat_logprobs=True,
                         detokenize=False,
+                        skip_clone=True,
                     )
                 )
         outputs = [request.outputs[0] for request in self.llm.generate(requests, parameters, use_tqdm=False)]
         tokens = [list(output.token_ids) for output in outputs]
-        logprobs = [
-            [entry[token].logprob for token, entry in zip(ids, output.logprobs, strict=True)]
-            for ids, output in zip(tokens, outputs, strict=True)
-        ]
+        logprobs = [list(output.logprobs.logprobs) for output in outputs]  # of the tokens drawn alone
         return Rollouts(rows, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
 
     def load(self, weights: Weights) -> None:

@@ -20,9 +20,11 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
@@ -38,11 +40,23 @@ _MICRO_BATCH_TOKENS = 16_384
 
 @dataclass(frozen=True)
 class Padded:
-    """Rows as tensors: prompts padded on the left and responses on the right, (R, P + T); mask (R, T)."""
+    """Rows as tensors: prompts padded on the left and responses on the right.
+
+    Attributes
+    ----------
+    ids, attention
+        (R, P + T).
+    mask
+        (R, T), bool: which are tokens of a response.
+    distinct, place
+        one row of each kind, (U,), and which of these every row equals, (R,); None where no two are equal.
+    """
 
     ids: torch.Tensor
     attention: torch.Tensor
     mask: torch.Tensor
+    distinct: torch.Tensor | None = None
+    place: torch.Tensor | None = None
 
     @property
     def response(self) -> torch.Tensor:
@@ -52,19 +66,27 @@ class Padded:
 
 def pad(rollouts: Rollouts, device: torch.device) -> Padded:
     """Return rollouts as tensors."""
-    before = max(map(len, rollouts.prompts))
-    after = max(1, *map(len, rollouts.tokens))
-    ids, attention, mask = [], [], []
-    for prompt, tokens in zip(rollouts.prompts, rollouts.tokens, strict=True):
-        left, right = before - len(prompt), after - len(tokens)
-        ids.append([0] * left + prompt + tokens + [0] * right)
-        attention.append([0] * left + [1] * (len(prompt) + len(tokens)) + [0] * right)
-        mask.append([1] * len(tokens) + [0] * right)
+    rows = list(zip(rollouts.prompts, rollouts.tokens, strict=True))
+    prompts, responses = (np.array([len(x) for x in part])[:, None] for part in zip(*rows, strict=True))
+    before, after = int(prompts.max()), max(1, int(responses.max()))
+    column = np.arange(-before, after)
+    attention = (column >= -prompts) & (column < responses)
+    ids = np.zeros(attention.shape, dtype=np.int64)
+    ids[attention] = np.fromiter(chain.from_iterable(chain.from_iterable(rows)), dtype=np.int64)
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    place = [known.setdefault((tuple(p), tuple(t)), len(known)) for p, t in rows]
+    first = np.unique(place, return_index=True)[1] if len(known) < len(rows) else None
 
-    def tensor(values: list[list[int]], dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
+    def tensor(values: Any) -> torch.Tensor:
+        return torch.as_tensor(values, device=device)
 
-    return Padded(tensor(ids, torch.long), tensor(attention, torch.long), tensor(mask, torch.bool))
+    return Padded(
+        tensor(ids),
+        tensor(attention.astype(np.int64)),
+        tensor(attention[:, before:]),
+        None if first is None else tensor(first),
+        None if first is None else tensor(place),
+    )
 
 
 def token_logprobs(
@@ -72,17 +94,23 @@ def token_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probability and entropy at each response token, both (R, T), of what was sampled from.
 
-    That is ``softmax(logits / temperature)``, so that ratios to the sampler's are 1 up to rounding.
+    That is ``softmax(logits / temperature)``, so that ratios to the sampler's are 1 up to rounding. Equal
+    rows, of which short answers have many, pass through the model once.
     """
-    positions = (padded.attention.cumsum(1) - 1).clamp(min=0)
+    ids, attention, response = padded.ids, padded.attention, padded.response
+    if padded.distinct is not None:
+        ids, attention, response = (x[padded.distinct] for x in (ids, attention, response))
     logits = model(
-        input_ids=padded.ids,
-        attention_mask=padded.attention,
-        position_ids=positions,
+        input_ids=ids,
+        attention_mask=attention,
+        position_ids=(attention.cumsum(1) - 1).clamp(min=0),
         use_cache=False,
-        logits_to_keep=padded.mask.shape[1] + 1,
+        logits_to_keep=response.shape[1] + 1,
     ).logits[:, :-1]
-    return logprobs_and_entropy(logits, padded.response, temperature, entropy_gradient)
+    logprobs, entropy = logprobs_and_entropy(logits, response, temperature, entropy_gradient)
+    if padded.place is not None:
+        logprobs, entropy = logprobs[padded.place], entropy[padded.place]
+    return logprobs, entropy
 
 
 def load_model(path: str, dtype: str, *, float32_head: bool = False) -> Any:
