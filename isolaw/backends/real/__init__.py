@@ -30,13 +30,19 @@ class Real:
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
-        options = settings.read(spec)
-        set_folder, model = Path(spec.problems.set).resolve(), Path(options.model).resolve()
-        problems = [*models.check(model), *(_set_problems(str(set_folder), models.stamp(set_folder)))]
-        if problems:
-            raise SpecError(problems)
+        set_folder = Path(spec.problems.set).resolve()
+        recipe = recipes.resolve_recipe(spec.recipe, set_folder.name)
+        problems = list(_set_problems(str(set_folder), models.stamp(set_folder)))
+        try:
+            options = settings.read(spec)
+        except SpecError as error:
+            problems += error.problems
+        else:
+            problems += [*models.check(Path(options.model).resolve()), *rewards.check(options.reward)]
+        if problems:  # what `check` would say that needs none of these, too
+            raise SpecError([*problems, *recipes.recipe_problems(recipe, spec.rollouts_per_problem)])
+        model = Path(options.model).resolve()
         stored = _read_set(str(set_folder), models.stamp(set_folder))
-        recipe = recipes.resolve_recipe(spec.recipe, stored.name)
         sizes = {
             f"n_{part}": limit if (limit := getattr(spec.problems, f"n_{part}")) else len(stored.parts[part])
             for part in ("train", "validation")
@@ -71,7 +77,6 @@ class Real:
         return [
             *_missing(options),
             *recipes.recipe_problems(spec.recipe, spec.rollouts_per_problem),
-            *rewards.check(options.reward),
             *_size_problems(spec, stored),
             *_evaluation_problems(spec, stored),
             *_placement_problems(options),

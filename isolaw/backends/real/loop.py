@@ -10,7 +10,7 @@
 A step is exactly B_p · n rollouts and one optimiser step. Two recipes depart from that, and say how much
 they generated: dynamic sampling draws further batches until B_p groups are informative, and with a
 staleness of k a batch is drawn k updates before it is used (k batches are then in flight beyond
-``compute``). Where no rollout of a batch has an advantage nothing is updated.
+``compute``). Where a filter leaves no rollout of a batch nothing is updated.
 
 Every process of a run executes this; what they hold of a batch is told in `batch`.
 """
@@ -74,7 +74,8 @@ class Run:
         self.actor = Actor(spec, self.processes, self.clock)
         self.reference = None
         if self.recipe.kl:
-            self.reference = load_model(o.model, dtype).to(self.trainer.device).eval()
+            base = load_model(o.model, dtype, float32_head=self.recipe.float32_head)
+            self.reference = base.to(self.trainer.device).eval()
             self.reference.requires_grad_(False)
         n_train = len(self.actor.questions["train"])
         self.order = Order(
@@ -343,6 +344,17 @@ def train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
 
     Looks are those of ``spec.schedule()``, in rollouts generated: the first step that reaches each.
     """
+    try:
+        yield from _train(spec, state)
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch (rows of a forward and "
+            "backward pass), real.gpu_memory (the sampler's share) or recipe.max_response_tokens, or raise "
+            "real.zero_stage or real.processes"
+        ) from error
+
+
+def _train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
     run = Run(spec)
     try:
         looks = [step * spec.batch_rollouts for step in spec.schedule()]
@@ -355,14 +367,7 @@ def train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
         yielded = time.monotonic()
         while due < len(looks):
             if run.compute < looks[due]:
-                try:
-                    run.advance()
-                except torch.OutOfMemoryError as error:
-                    raise RunError(
-                        f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch (rows of a "
-                        "forward and backward pass), real.gpu_memory (the sampler's share) or "
-                        "recipe.max_response_tokens, or raise real.zero_stage or real.processes"
-                    ) from error
+                run.advance()
             rows: list[Row] = []
             counts: list[Counts] = []
             if run.compute >= looks[due]:
