@@ -54,9 +54,13 @@ def tokenizer(model: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(model))
+        loaded = AutoTokenizer.from_pretrained(str(model))
     except (OSError, ValueError) as error:
         raise DataError(f"{model}: its tokenizer cannot be loaded: {str(error).splitlines()[0]}") from None
+    # From a folder without its files comes one that knows its special tokens alone.
+    if len(loaded) <= len(set(loaded.all_special_tokens)):
+        raise DataError(f"{model}: its tokenizer cannot be loaded: there is no vocabulary in the folder")
+    return loaded
 
 
 def stamp(folder: Path) -> str:

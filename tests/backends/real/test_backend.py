@@ -1,0 +1,328 @@
+"""The real backend as a user meets it: a sweep that learns, and everything that is refused before that."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw import engine
+from isolaw.errors import SpecError
+from isolaw.spec import SweepSpec
+from isolaw.store import SweepStore
+
+# -- bad input --------------------------------------------------------------------------------------------
+
+GOOD = [{"prompt": f"{i}+1=", "answer": i + 1} for i in range(8)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a problem set, and what passes for a model as long as nothing is loaded."""
+    (tmp_path / "sums").mkdir()
+    write(tmp_path / "sums" / "train.jsonl", GOOD)
+    write(tmp_path / "sums" / "validation.jsonl", [{"prompt": f"{i}+2=", "answer": i + 2} for i in range(4)])
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 32}')
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"weights")
+    return tmp_path
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def refused(folder: Path, **more: dict[str, Any]) -> list[str]:
+    """What a plan of a sweep of the folder's model and set complains of."""
+    data: dict[str, dict[str, Any]] = {
+        "sweep": {"backend": "real", "compute": 160, "seeds": [0]},
+        "grid": {"problems_per_batch": [4], "rollouts_per_problem": [2]},
+        "recipe": {"max_response_tokens": 6},
+        "problems": {"set": str(folder / "sums")},
+        "real": {"model": str(folder / "model")},
+    }
+    sections = {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}
+    with pytest.raises(SpecError) as raised:
+        engine.plan(SweepSpec.parse(sections), folder / "out")
+    assert not (folder / "out").exists()
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_problem_files(folder: Path) -> None:
+    train, validation = (folder / "sums" / f"{part}.jsonl" for part in ("train", "validation"))
+    write(train, [*GOOD[:3], {"prompt": "9+9="}, {"prompt": "", "answer": 1}])
+    write(
+        validation, [{"prompt": "7+7=", "answer": 14, "id": "a"}, {"prompt": "0+1=", "answer": 1, "id": "a"}]
+    )
+    told = refused(folder)
+    assert [line.removeprefix(f"{folder}/sums/") for line in told] == [
+        "train.jsonl, line 4: the answer; found None; accepted: text or a number",
+        "train.jsonl, line 5: the prompt; found ''; accepted: text, or messages with a role and a content",
+        "validation.jsonl, line 2: the same id 'a' as on line 1",
+    ]
+    write(validation, [{"prompt": " 0+1= ", "answer": 1}, {"prompt": "7+7=", "answer": 14}])
+    write(train, GOOD)
+    (told,) = refused(folder)
+    assert told.startswith(f"{validation}: 1 of its problems occur in training, too")
+    train.write_text("")
+    assert f"{train}: empty: there is no problem in it" in refused(folder)
+    train.unlink()
+    assert any("no train.jsonl or train.parquet" in line for line in refused(folder))
+
+
+def test_everything_at_once(folder: Path) -> None:
+    write(folder / "sums" / "train.jsonl", [{"prompt": "1+1=", "anwser": 2}])
+    told = refused(
+        folder,
+        real={"model": str(folder / "modell"), "reward": "exakt"},
+        recipe={"algorithm": "gspo", "clip_low": 0.1, "kl_in": "loss"},
+        grid={"rollouts_per_problem": [1, 4]},
+    )
+    accepted = "accepted: exact, math, or package.module:function"
+    wanted = [
+        f"{folder / 'sums' / 'train.jsonl'}: no 'answer' anywhere",
+        f"real.model: {folder / 'modell'}: no such folder",
+        f"real.reward: found 'exakt'; {accepted}; did you mean 'exact'?",
+        "recipe.algorithm: with recipe.staleness = 0 every ratio is 1",
+        "recipe.clip_low: with recipe.staleness = 0 every ratio is 1 and nothing is clipped",
+        "recipe.kl_in: there is no KL term",
+        "grid.rollouts_per_problem: a group of one rollout has no advantage",
+    ]
+    assert all(any(line.startswith(start) for line in told) for start in wanted), told
+    assert len(told) == len(set(told)) == len(wanted)
+    told = refused(folder, real={"model": 3, "zero_stag": 1})
+    assert {line.split(":")[0] for line in told[-2:]} == {"real.model", "real.zero_stag"}
+    assert "no 'answer' anywhere" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("model.safetensors", "no *.safetensors in it; accepted: weights as safetensors"),
+        ("config.json", "no config.json in it"),
+        (None, "no max_position_embeddings in it"),
+    ],
+)
+def test_models(folder: Path, damage: str | None, told: str) -> None:
+    if damage:
+        (folder / "model" / damage).unlink()
+    else:
+        (folder / "model" / "config.json").write_text("{}")
+    (line,) = refused(folder)
+    assert line.startswith("real.model: ")
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("reward", "told"),
+    [
+        ("math-verify", "found 'math-verify'; accepted: exact, math, or package.module:function"),
+        ("no.such.module:f", "cannot import 'no.such.module': ModuleNotFoundError"),
+        ("json:lods", "json: no such function; found 'lods'; did you mean 'json:loads'?"),
+        ("json:decoder", "json: is not a function; found 'decoder'"),
+    ],
+)
+def test_rewards(folder: Path, reward: str, told: str) -> None:
+    (line,) = refused(folder, real={"reward": reward})
+    assert line.startswith(f"real.reward: {told}")
+
+
+def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
+    (folder / "model" / "config.json").unlink()
+    (folder / "sums" / "train.jsonl").write_text("{}\n")
+    code = (
+        "import sys; from isolaw.cli import run; code = run(sys.argv[1:]); "
+        "print({'torch', 'vllm', 'deepspeed', 'transformers'} & set(sys.modules)); sys.exit(code)"
+    )
+    settings = {"sweep.backend": "real", "problems.set": folder / "sums", "real.model": folder / "model"}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-c", code, "sweep", "--out", str(folder / "out"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1] == "set()"
+    assert "no config.json in it" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.real
+def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp_path: Path) -> None:
+    def told(**more: dict[str, Any]) -> list[str]:
+        with pytest.raises(SpecError) as raised:
+            engine.plan(SweepSpec.parse(sections(**more)), tmp_path / "out")
+        return [str(problem) for problem in raised.value.problems]
+
+    lines = told(
+        recipe={"max_response_tokens": 26},
+        grid={"problems_per_batch": [65], "rollouts_per_problem": [2]},
+        problems={"n_validation": 10_000},
+        evaluation={"metrics": ["avg@4", "best@5", "maj@4"], "sets": ["validation", "valid"]},
+        real={"tensor_parallel": 2, "processes": 3},
+    )
+    wanted = {
+        "easy/train: ": "tokens",
+        "easy/validation: ": "tokens",
+        "problems.n_validation: ": "found 10000; accepted: at most the ",
+        "grid.problems_per_batch: ": "found 65; accepted: at most problems.n_train = 64",
+        "evaluation.metrics: found 'best@5'": "k ≤ evaluation.samples = 4",
+        "evaluation.metrics: found 'maj@4'": "avg@k",
+        "evaluation.sets: found 'valid'": "did you mean 'validation'?",
+        "real.tensor_parallel: found 2": "a divisor of real.processes = 3",
+        "real.tensor_parallel: needs GPUs": "accepted: 1",
+    }
+    for start, then in wanted.items():
+        assert any(line.startswith(start) and then in line for line in lines), (start, lines)
+    assert len(lines) == len(wanted)
+    shutil.copytree(made.model, tmp_path / "mute")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "mute" / name).unlink()
+    (line,) = told(real={"model": str(tmp_path / "mute")})
+    assert "its tokenizer cannot be loaded" in line
+
+
+# -- identity ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_what_makes_a_run_the_same_run(resolved: Callable[..., Any], made, tmp_path: Path) -> None:
+    first = resolved()
+    elsewhere = tmp_path / "elsewhere" / "easy"
+    shutil.copytree(made.easy, elsewhere)
+    shutil.copytree(made.model, tmp_path / "model")
+    same = [
+        resolved(problems={"set": str(elsewhere)}, real={"model": str(tmp_path / "model")}),
+        resolved(real={"zero_stage": 3, "micro_batch": 2, "processes": 2, "checkpoint_minutes": 1}),
+        resolved(sweep={"compute": 320}),
+        resolved(recipe={"algorithm": "grpo", "lr": 2e-3, "top_p": 1.0, "aggregation": "sequence"}),
+    ]
+    assert {run.run_id for run in same} == {first.run_id}
+    train = elsewhere / "train.jsonl"
+    train.write_text(train.read_text() + '{"prompt": "0+0=", "answer": "0"}\n')
+    config = tmp_path / "model" / "config.json"
+    config.write_text(config.read_text().replace("silu", "gelu"))
+    others = [
+        resolved(problems={"set": str(elsewhere)}),
+        resolved(real={"model": str(tmp_path / "model")}),
+        resolved(real={"sampler": "transformers"}),
+        resolved(real={"dtype": "bfloat16"}),
+        resolved(recipe={"temperature": 0.6}),
+        resolved(problems={"n_train": 63}),
+        resolved(sweep={"seeds": [1]}),
+    ]
+    assert len({run.run_id for run in [first, *others]}) == 8
+    assert str(tmp_path) not in json.dumps(first.identity())
+
+
+# -- sweeps -----------------------------------------------------------------------------------------------
+
+LEARNS: dict[str, dict[str, Any]] = {
+    "sweep": {"compute": 16_384},
+    "grid": {"problems_per_batch": [32]},
+    "recipe": {"lr": 1.5e-3, "warmup_steps": 10},
+    "problems": {"n_train": None, "n_validation": None},
+    "evaluation": {"points": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def learned(
+    made, sections: Callable[..., Any], command: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A sweep of one run from the command line, in processes of its own."""
+    folder = tmp_path_factory.mktemp("learned")
+    data = sections(**{**LEARNS, "problems": {**LEARNS["problems"], "set": str(made.sums)}})
+    lines = []
+    for name, section in data.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in section.items() if value is not None]
+    (folder / "sweep.toml").write_text("\n".join(lines).replace('"inline"', '"processes"'))
+    words = [command, "sweep", str(folder / "sweep.toml"), "--out", str(folder / "out"), "--jobs", "1"]
+    subprocess.run(words, check=True, capture_output=True, timeout=600)
+    return folder / "out"
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_sweep_learns(learned: Path) -> None:
+    table = pd.read_parquet(learned / "points.parquet")
+    held_out = table[(table.eval_set == "validation") & (table.metric == "avg@4")].set_index("step")["value"]
+    assert held_out.index.min() == 0
+    assert held_out.index.max() == 128
+    assert held_out.iloc[-1] - held_out.loc[0] >= 0.15
+    assert table["wall_s"].max() < 240
+    training = table[table.eval_set == "train"].pivot_table(index="step", columns="metric", values="value")
+    assert len(training) == len(held_out) - 1
+    assert training["mismatch_max"].max() <= 1e-4
+    assert training["reward"].iloc[-1] > training["reward"].iloc[0] + 0.15
+    assert engine.status(learned)["done"] == 1
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_results_of_single_problems_are_those_of_the_metrics(learned: Path, made) -> None:
+    runs = SweepStore(learned).collect()
+    problems = pd.read_parquet(learned / "problems.parquet")
+    table = runs.to_pandas()
+    known = {json.loads(line)["id"] for line in (made.sums / "validation.jsonl").open()}
+    for step, own in problems.groupby("step"):
+        assert set(own["problem_id"]) == known
+        assert set(own["samples"]) == {4}
+        row = table[(table.step == step) & (table.eval_set == "validation")].set_index("metric")["value"]
+        assert row["avg@4"] == pytest.approx((own["correct"] / 4).mean())
+        assert row["best@4"] == pytest.approx((own["correct"] > 0).mean())
+        assert row["worst@4"] == pytest.approx((own["correct"] == 4).mean())
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_curve_also_in_a_process_that_made_other_runs(
+    learned: Path, made, sections: Callable[..., Any], same, tmp_path: Path
+) -> None:
+    # Another run first: what it leaves in vLLM and DeepSpeed must not matter.
+    more = {**LEARNS, "problems": {**LEARNS["problems"], "set": str(made.sums)}}
+    engine.sweep(sections(recipe={"lr": 5e-2}), tmp_path / "other")
+    again = engine.sweep(sections(**more), tmp_path / "again")
+    same(again, pd.read_parquet(learned / "points.parquet"))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_an_extended_run_equals_a_longer_one(sections: Callable[..., Any], same, tmp_path: Path) -> None:
+    def sweep(name: str, compute: int) -> pd.DataFrame:
+        more = {"sweep": {"compute": compute}, "evaluation": {"points": 3, "start": 32, "end": 160}}
+        return engine.sweep(sections(**more), tmp_path / name).to_pandas()
+
+    sweep("extended", 160)
+    extended, at_once = sweep("extended", 480), sweep("at once", 480)
+    assert extended["step"].max() == at_once["step"].max() == 15
+    same(extended, at_once)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return float('nan')", "it returned nan; accepted: a finite number"),
+        ("return None", "it returned None; accepted: a finite number"),
+        ("if '9' in prompt: raise ValueError('a nine')\nreturn 0.0", "it raised ValueError: a nine"),
+    ],
+    ids=["nan", "none", "raises"],
+)
+def test_a_reward_that_fails_names_the_problem(
+    sections: Callable[..., Any], reward, tmp_path: Path, body: str, told: str
+) -> None:
+    named = reward(body)
+    spec = SweepSpec.parse(sections(real={"sampler": "transformers", **named}))
+    events = list(engine.execute(engine.plan(spec, tmp_path / "out"), tmp_path / "out"))
+    assert events[-1].kind == "failed"
+    (path,) = (tmp_path / "out").glob("runs/*/FAILED.json")
+    cause = json.loads(path.read_text())["cause"]
+    assert cause.startswith(f"reward {named['reward']}, problem '")
+    assert cause.endswith(told)
