@@ -330,13 +330,11 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
     else:
         batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
         compute = spec.sweep.compute
-        evaluation = given.model_copy(
-            update={
-                "start": given.start or min(*batches, compute),
-                "end": given.end or compute,
-                "horizons": (compute,),
-            }
-        )
+        start, end = given.start or min(*batches, compute), given.end or compute
+        if start > end:
+            accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
+            raise SpecError([Problem("evaluation.start", found=start, accepted=accepted)])
+        evaluation = given.model_copy(update={"start": start, "end": end, "horizons": (compute,)})
     return spec.model_copy(update={"evaluation": evaluation})
 
 
@@ -370,8 +368,10 @@ def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> tuple[l
             except SpecError as error:
                 problems += error.problems
                 continue
-            problems += backend.check(resolved)
-            runs[resolved.run_id] = resolved
+            found = backend.check(resolved)
+            problems += found
+            if not found:  # what is wrong need not have an identity (a NaN has none)
+                runs[resolved.run_id] = resolved
     return list(runs.values()), problems
 
 

@@ -137,6 +137,8 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
 
     records = _records(options["records"])
     _check_out(options["out"])
+    if options.get("retune") and options["out"]:
+        _check_out(str(_retuned(options["out"])))
     if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
         raise click.UsageError(f"--figures {options['figures']}: not a directory's name")
     reading = read_sources(sources, options["metric"], options)
@@ -231,7 +233,7 @@ def _fit_retuned(
     }
     if out is not None:
         laws["one"].save(out)
-        laws["retuned"].save(Path(out).with_stem(f"{Path(out).stem}-retuned"))
+        laws["retuned"].save(_retuned(out))
     if as_json:
         documents = {key: law.document for key, law in laws.items()}
         print_json(
@@ -278,6 +280,11 @@ def _records(text: str) -> float | Literal["auto", "off"]:
         return float(text)
     except ValueError:
         raise click.UsageError(f"--records {text!r}: accepted: a width, as 0.005, auto, or off") from None
+
+
+def _retuned(out: str) -> Path:
+    """Where the second law of ``--retune`` is written."""
+    return Path(out).with_stem(f"{Path(out).stem}-retuned")
 
 
 def _check_out(out: str | None) -> None:

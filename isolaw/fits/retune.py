@@ -79,11 +79,15 @@ def retune(
     (8, 4, False)
     """
     table = runs.table()
+    if name in (*_CONFIGURATION, "seed"):
+        raise DataError(f"{runs.source}: {name} is no setting to choose; accepted: a recipe key, as lr")
     if name not in table.columns:
         raise DataError(f"{runs.source}: {unknown('attribute', name, table.columns, 'there are')}")
     table = hold(table, dict(fixed or {}))
     runs = runs.select(table.index)
     values = sorted(table[name].dropna().unique())
+    if not values:
+        raise Refused(f"no run has a value of {name}")
     if len(values) < 2:
         raise Refused(
             f"all runs have {name} = {plain(values[0])}; a sweep with grid.{name} = […] has several"

@@ -53,6 +53,8 @@ def _model(spec: RunSpec) -> Iterator[Problem]:
             continue
         least, most = module.BOUNDS.get(name, (0.0, math.inf))
         whole = kinds[name] == "int"
+        if name.startswith("lr_") and value == 0:
+            yield Problem(where, found=value, accepted="a finite number above 0")
         if not (math.isfinite(value) and least <= value <= most) or (whole and value != int(value)):
             kind = "whole" if whole else "finite"
             limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"

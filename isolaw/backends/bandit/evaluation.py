@@ -19,6 +19,7 @@ its own, and taken back. With Δ_i the change of p_i over the training problems 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -62,7 +63,10 @@ class Evaluation:
                     raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
                 rows += self._accuracies(name, p, index, step)
                 rows += self._landscape(name, p)
-        rows.append(Row("train", "drift", model.drift()))
+        drift = model.drift()
+        if not math.isfinite(drift):
+            raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
+        rows.append(Row("train", "drift", drift))
         if self.interference:
             rows += self._interference(model, step)
         return rows
