@@ -315,3 +315,14 @@ def test_status_counts(tmp_path: Path, tiny) -> None:
     assert not state["running"]
     assert state["rollouts_planned"] == engine.plan(spec, tmp_path).rollouts
     assert state["rollouts"] == 20_000 // 32 * 32
+
+
+def test_a_start_after_the_end_is_one_message(tmp_path: Path, tiny) -> None:
+    with pytest.raises(SpecError, match=r"evaluation\.start: found 5000; accepted: at most .* 256"):
+        engine.plan(tiny(sweep={"compute": 256}, evaluation={"start": 5000}), tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("q", float("nan")), ("lr_easy", 0.0)])
+def test_parameters_without_an_identity_or_a_use(tmp_path: Path, tiny, name: str, value: float) -> None:
+    with pytest.raises(SpecError, match=rf"bandit\.parameters\.{name}: found"):
+        engine.plan(tiny(bandit={"parameters": {name: value}}), tmp_path)
