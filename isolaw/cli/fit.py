@@ -242,6 +242,8 @@ def _fit_retuned(
         return
     for line in words.retuned(name, value, {k: law.document for k, law in laws.items()}, tuned.chosen):
         click.echo(shown(line))
+    if out is not None:
+        click.echo(shown(f"Laws: {out}, {_retuned(out)}. Next: isolaw predict {out} --compute <rollouts>"))
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
