@@ -345,7 +345,9 @@ def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -
     if not chosen.bounded:
         out.append("reward: the ceiling of the chosen curve is not determined by what was measured")
     if factor > _FAR:
-        out.append(f"far: more than {_FAR:g} times what was measured, n* and reward are a continuation that nothing supports")
+        out.append(
+            f"far: more than {_FAR:g} times what was measured, n* and reward are a continuation that nothing supports"
+        )
     if options[0].expected_regret > TOLERANCE:
         out.append(
             f"uncertain: even the best choice is expected to lose {options[0].expected_regret:.3f}; "
