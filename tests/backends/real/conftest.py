@@ -6,10 +6,11 @@ Tests marked `real` need the real extra. In CI, where a skip is a failure, it is
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,10 +174,27 @@ def reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], d
     """Write the body of a reward function of a prompt, a response and an answer; return what names it."""
 
     def make(body: str) -> dict[str, str]:
-        name = f"reward_{uuid.uuid4().hex}"
+        name = (
+            f"reward_{hashlib.sha256(body.encode()).hexdigest()[:8]}"  # its name is part of a run's identity
+        )
         lines = "".join(f"    {line}\n" for line in body.splitlines())
         (tmp_path / f"{name}.py").write_text(f"def reward(prompt, response, answer):\n{lines}")
         monkeypatch.syspath_prepend(tmp_path)
         return {"reward": f"{name}:reward"}
 
     return make
+
+
+@pytest.fixture(scope="session")
+def sweep_file() -> Callable[[Path, Sections], Path]:
+    """Write a sweep as TOML."""
+
+    def write(path: Path, data: Sections) -> Path:
+        lines = []
+        for name, section in data.items():
+            lines.append(f"[{name}]")
+            lines += [f"{key} = {json.dumps(value)}" for key, value in section.items() if value is not None]
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    return write

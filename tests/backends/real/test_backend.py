@@ -232,16 +232,13 @@ LEARNS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def learned(
-    made, sections: Callable[..., Any], command: str, tmp_path_factory: pytest.TempPathFactory
+    made, sections: Callable[..., Any], sweep_file, command: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A sweep of one run from the command line, in processes of its own."""
     folder = tmp_path_factory.mktemp("learned")
-    data = sections(**{**LEARNS, "problems": {**LEARNS["problems"], "set": str(made.sums)}})
-    lines = []
-    for name, section in data.items():
-        lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in section.items() if value is not None]
-    (folder / "sweep.toml").write_text("\n".join(lines).replace('"inline"', '"processes"'))
+    problems = {**LEARNS["problems"], "set": str(made.sums)}
+    data = sections(**{**LEARNS, "problems": problems, "executor": {"kind": "processes"}})
+    sweep_file(folder / "sweep.toml", data)
     words = [command, "sweep", str(folder / "sweep.toml"), "--out", str(folder / "out"), "--jobs", "1"]
     subprocess.run(words, check=True, capture_output=True, timeout=600)
     return folder / "out"

@@ -1,0 +1,100 @@
+"""SIGKILL at random moments: the same command again, and the curves are those of uninterrupted runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw import engine
+from isolaw.store import SweepStore
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+STEPS = 60
+KILLS = 2
+
+
+@pytest.fixture(scope="module")
+def data(made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+    """Two runs, on-policy and stale, one after the other, with a point to continue from after every step."""
+    return sections(
+        sweep={"compute": STEPS * 64},
+        grid={"problems_per_batch": [16], "staleness": [0, 1]},
+        recipe={"no_positive_resampling": 0.9},
+        problems={"set": str(made.sums), "n_train": 100, "n_validation": 32},
+        evaluation={"points": 6},
+        real={"checkpoint_minutes": 1e-6},
+        executor={"kind": "processes", "jobs": 1},
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """The table that must come out."""
+    return engine.sweep(
+        {**data, "executor": {"kind": "inline"}}, tmp_path_factory.mktemp("uninterrupted") / "out"
+    ).to_pandas()
+
+
+def recorded(out: Path) -> int:
+    """How many checkpoints of all runs are on disk."""
+    return sum(path.read_bytes().count(b"\n") for path in out.glob("runs/*/points.jsonl"))
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(pid) for own in tasks for pid in own.read_text().split()]
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_killed_sweeps(
+    data: dict[str, dict[str, Any]],
+    uninterrupted: pd.DataFrame,
+    sweep_file: Callable[..., Path],
+    command: str,
+    same: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
+    rng = random.Random(2603)
+    for kill in range(KILLS):
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # In the middle of the first run, then of the second one.
+        until = STEPS * kill + rng.randrange(STEPS // 3, 2 * STEPS // 3)
+        while recorded(out) < until:
+            assert process.poll() is None, "the sweep ended before it could be killed"
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.2))
+        (worker,) = children(process)
+        for pid in (process.pid, worker) if kill else (process.pid,):  # alone, the worker ends by itself
+            os.kill(pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        patience = time.monotonic() + 30
+        while not ended(worker):
+            assert time.monotonic() < patience, "the worker outlives its engine"
+            time.sleep(0.05)
+        begun = [SweepStore(out).run(run_id) for run_id in SweepStore(out).run_ids()]
+        continued = [int(state.name) for run in begun if (state := run.state()) and not run.done_compute()]
+        assert len(continued) == 1
+        assert 0 < continued[0] < STEPS, "killed before there was a state to continue from"
+    subprocess.run(words, check=True, capture_output=True, timeout=600)
+    same(pd.read_parquet(out / "points.parquet"), uninterrupted)
+    assert engine.status(out)["done"] == 2
+    assert not list(out.rglob("*.tmp"))
