@@ -27,6 +27,7 @@ from isolaw.errors import DataError, Problem, SpecError, nearest
 Message = dict[str, str]
 _KINDS = (".jsonl", ".parquet")
 _SHOWN = 3  # of many lines with the same fault
+_LONGEST = 200  # characters of what was found
 _COLUMNS = ("prompt", "answer")
 
 
@@ -160,17 +161,15 @@ def _read(path: Path) -> tuple[list[Question], list[Problem]]:
     """A file's questions in the order of their digests, and everything that is wrong with it."""
     faults = _Faults(path)
     try:
-        rows = list(_parquet(path) if path.suffix == ".parquet" else _jsonl(path, faults))
+        rows = list(_parquet(path, faults) if path.suffix == ".parquet" else _jsonl(path, faults))
     except OSError as error:
         return [], [Problem(str(path), error.strerror or str(error))]
-    except ValueError as error:  # what pyarrow raises is one
+    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
         return [], [Problem(str(path), f"not a Parquet file: {error}")]
     if not rows and not faults:
         return [], [Problem(str(path), "empty: there is no problem in it")]
     columns = list(dict.fromkeys(name for _, row in rows for name in row))
-    missing = [name for name in _COLUMNS if rows and name not in columns]
-    if missing:
-        faults.problems += [Problem(str(path), f"no {name!r} anywhere", found=columns) for name in missing]
+    if rows and faults.missing(columns):
         return [], faults.all()
     questions: dict[str, Question] = {}
     lines: dict[str, int] = {}
@@ -204,10 +203,15 @@ def _jsonl(path: Path, faults: _Faults) -> Iterator[tuple[int, dict[str, Any]]]:
                 faults.add("object", number, "not an object", row, '{"prompt": …, "answer": …}')
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet(path: Path, faults: _Faults) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow.parquet as pq
 
-    table = pq.ParquetFile(path).read()
+    file = pq.ParquetFile(path)
+    columns = file.schema_arrow.names
+    if file.metadata.num_rows and faults.missing(columns):
+        return
+    # What else is there may be large, or nothing that Python has a type for.
+    table = file.read(columns=[name for name in (*_COLUMNS, "id") if name in columns])
     yield from enumerate(table.to_pylist(), 1)
 
 
@@ -242,7 +246,9 @@ def _is_text(value: Any) -> bool:
 
 def _numeral(value: Any) -> Any:
     """A number as text, the same for 42 and 42.0 (a column of a table has one type); else the value."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, float) or not math.isfinite(value):
         return value
     return str(int(value)) if value == int(value) else repr(value)
 
@@ -272,6 +278,12 @@ def words(prompt: str | list[Message]) -> str:
     return " ".join(" ".join(contents).split())
 
 
+def _short(value: Any) -> Any:
+    """The value, or where it is long the beginning of its text."""
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
 def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
@@ -291,10 +303,19 @@ class _Faults:
 
     def add(self, kind: str, line: int, message: str, *found: Any) -> None:
         """Note a fault; after the message come what was found and what is accepted."""
+        found = (_short(found[0]), *found[1:]) if found else ()
         self.number += 1
         self.lines[kind].append(line)
         if len(self.lines[kind]) <= _SHOWN:
             self.problems.append(Problem(f"{self.path}, {self.unit} {line}", message, *found))
+
+    def missing(self, columns: list[str]) -> bool:
+        """Note what no line has, and return whether there is any such."""
+        names = [name for name in _COLUMNS if name not in columns]
+        shown = _short(columns)
+        self.problems += [Problem(str(self.path), f"no {name!r} anywhere", found=shown) for name in names]
+        self.number += len(names)
+        return bool(names)
 
     def all(self) -> list[Problem]:
         """Return them all."""

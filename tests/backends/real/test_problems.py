@@ -280,3 +280,25 @@ def test_checks_load_nothing_heavy(folder: Path) -> None:
         "sympy",
     }
     assert set(loaded.split()) & heavy == set()
+
+
+def test_a_number_of_any_size_is_an_answer(folder: Path) -> None:
+    (folder / "train.jsonl").write_text(lines(row("10^401=", 10**401)))
+    assert ProblemSet.read(folder).parts["train"][0].answer == str(10**401)
+
+
+def test_a_long_value_is_shown_in_part(folder: Path) -> None:
+    (folder / "train.jsonl").write_text(lines(row(answer=["7" * 10_000]), row(prompt="2?", id={})))
+    assert f'found "[\'{"7" * 198}…"' in found(folder)[0]
+    assert "found {}" in found(folder)[1]
+
+
+def test_other_columns_are_not_read(folder: Path) -> None:
+    (folder / "train.jsonl").unlink()
+    never = pa.array([2**62], pa.timestamp("us"))  # no Python datetime holds it
+    table = {"prompt": ["1+1="], "answer": [2], "when": never}
+    pq.write_table(pa.table(table), folder / "train.parquet")
+    assert found(folder) == []
+    pq.write_table(pa.table({**table, "answer": never}), folder / "train.parquet")
+    (told,) = found(folder)
+    assert told.startswith("train.parquet: ")
