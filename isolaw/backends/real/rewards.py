@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import math
 import numbers
@@ -96,13 +97,24 @@ def check(name: str, where: str = "real.reward") -> list[Problem]:
         return [Problem(where, found=name, accepted=accepted, nearest=nearest(name, NAMES))]
     try:
         found = _import(module)
-    except Exception as error:  # it is the user's code
-        return [Problem(where, f"cannot import {module!r}: {type(error).__name__}: {error}", found=name)]
+    except (Exception, SystemExit) as error:  # it is the user's code
+        close = f"{Path(module).stem}:{function}" if module.endswith(".py") else ""
+        what = f"cannot import {module!r}: {type(error).__name__}: {error}"
+        return [Problem(where, what, found=name, nearest=close)]
     if not callable(getattr(found, function, None)):
         functions = [key for key, value in vars(found).items() if callable(value) and key[0] != "_"]
         close = nearest(function, functions)
         what = "is not a function" if hasattr(found, function) else "no such function"
         return [Problem(where, f"{module}: {what}", found=function, nearest=close and f"{module}:{close}")]
+    try:
+        signature = inspect.signature(getattr(found, function))
+    except (ValueError, TypeError):  # written in C, it may have none
+        return []
+    try:
+        signature.bind("", "", "")
+    except TypeError:
+        what = f"{module}: does not take (prompt, response, answer)"
+        return [Problem(where, what, found=f"{function}{signature}")]
     return []
 
 
@@ -157,9 +169,9 @@ class Custom:
         where = f"reward {self.name}, problem {question.id!r}, response {response[:200]!r}"
         try:
             value = self.function(question.prompt, response, question.answer)
-        except Exception as error:  # it is the user's code
+        except (Exception, SystemExit) as error:  # it is the user's code
             raise RunError(f"{where}: it raised {type(error).__name__}: {error}") from error
-        if not isinstance(value, numbers.Real | np.bool_) or not math.isfinite(value):
+        if not isinstance(value, numbers.Real | np.bool_) or not _is_finite(value):
             raise RunError(f"{where}: it returned {value!r}; accepted: a finite number")
         return float(value)
 
@@ -258,6 +270,13 @@ class _Worker:
             self.process.kill()
             self.process.communicate()
             self.process = None
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _import(module: str) -> ModuleType:

@@ -190,6 +190,9 @@ def word(prompt, response, answer): return "1.0"
 def nothing(prompt, response, answer): pass
 def nan(prompt, response, answer): return float("nan")
 def infinite(prompt, response, answer): return float("inf")
+def huge(prompt, response, answer): return 10**400
+def leaves(prompt, response, answer): raise SystemExit(3)
+def two(response, answer): return 1.0
 def complex_(prompt, response, answer): return 1j
 ONE = 1
 """
@@ -226,6 +229,8 @@ def test_a_users_function(module: str, function: str, value: float) -> None:
         ("nothing", "it returned None; accepted: a finite number"),
         ("nan", "it returned nan; accepted: a finite number"),
         ("infinite", "it returned inf; accepted: a finite number"),
+        ("huge", f"it returned {10**400!r}; accepted: a finite number"),
+        ("leaves", "it raised SystemExit: 3"),
         ("complex_", "it returned 1j; accepted: a finite number"),
     ],
 )
@@ -276,6 +281,25 @@ def test_a_module_that_fails_when_it_is_imported(tmp_path: Path, monkeypatch: py
     assert str(problem).startswith(
         "--reward: cannot import 'broken_grader': ZeroDivisionError: division by zero"
     )
+
+
+def test_a_module_that_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script_grader.py").write_text("import sys\nsys.exit(3)\n")
+    (problem,) = rewards.check("script_grader:f")
+    assert str(problem).startswith("real.reward: cannot import 'script_grader': SystemExit: 3")
+
+
+def test_a_file_is_not_a_module(module: str) -> None:
+    (problem,) = rewards.check(f"{module}.py:half")
+    assert problem.nearest == f"{module}:half"
+
+
+def test_a_function_of_other_arguments(module: str) -> None:
+    (problem,) = rewards.check(f"{module}:two")
+    told = f"real.reward: {module}: does not take (prompt, response, answer); found 'two(response, answer)'"
+    assert str(problem) == told
+    assert rewards.check("builtins:min") == []  # says nothing of its arguments
 
 
 def test_math_without_math_verify(monkeypatch: pytest.MonkeyPatch) -> None:
