@@ -60,3 +60,26 @@ def test_prompts_that_leave_no_room(tokenizer: Any) -> None:
         "accepted: at most 24 (32 of context − 8 of response)",
     ]
     assert check_lengths(stored, tokenizer, 64, 8) == []
+
+
+def test_what_has_no_room_at_all_is_told_once(tokenizer: Any) -> None:
+    stored = ProblemSet("s", {"train": sums(3), "validation": sums(4)})
+    told = "recipe.max_response_tokens: found 64; accepted: fewer than the context of 64"
+    assert [str(problem) for problem in check_lengths(stored, tokenizer, 64, 64)] == [told]
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no system') }}", "{{ 1 / 0 }}", "{% if %}"])
+def test_a_template_that_refuses(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    chat = Question("c7", [{"role": "system", "content": "1"}], "2")
+    with pytest.raises(DataError, match="problem 'c7': the tokenizer's chat template refuses its messages: "):
+        encode([chat], tokenizer)
+
+
+def test_a_tokenizer_that_cannot_encode() -> None:
+    def broken(texts: list[str]) -> Any:
+        raise Exception("Unk token not in the vocabulary")
+
+    (problem,) = check_lengths(ProblemSet("s", {"train": sums(3)}), broken, 64, 8)
+    told = "s/train: the tokenizer cannot encode its prompts: Exception: Unk token not in the vocabulary"
+    assert str(problem) == told
