@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 @click.option("--reward", default="exact", show_default=True, help="exact, math, or package.module:function.")
 @click.option("--temperature", type=click.FloatRange(0, 10, min_open=True), default=0.6, show_default=True)
 @click.option("--max-response-tokens", type=click.IntRange(min=1), default=1024, show_default=True)
-@click.option("--samples", type=click.IntRange(min=1), default=16, show_default=True, help="Of each problem.")
+@click.option(
+    "--samples", type=click.IntRange(1, 100_000), default=16, show_default=True, help="Of each problem."
+)
 @click.option(
     "--more-samples",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 100_000),
     default=128,
     show_default=True,
     help="Of those that are never solved.",

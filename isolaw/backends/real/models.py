@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import environment
-from isolaw.errors import DataError, Problem
+from isolaw.errors import DataError, Problem, SpecError
 
 _PARTS = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK = 2**24
@@ -17,24 +17,84 @@ _BLOCK = 2**24
 
 def check(model: str | Path, where: str = "real.model") -> list[Problem]:
     """Return what is wrong with the folder of a model."""
-    model = Path(model)
+    try:
+        model = folder(str(model), where)
+    except SpecError as error:
+        return error.problems
     if not (model / "config.json").is_file():
         found = "no such folder" if not model.exists() else "no config.json in it"
         note = f"{model}: {found}"
         return [Problem(where, note, accepted="the folder of a model in Hugging Face format")]
-    if not any(model.glob("*.safetensors")):
+    weights = sorted(model.glob("*.safetensors"))
+    if not weights:
         return [Problem(where, f"{model}: no *.safetensors in it", accepted="weights as safetensors")]
+    damaged = [path for path in weights if not _is_whole(path)]
+    problems = [Problem(where, f"{path}: not a whole safetensors file") for path in damaged]
+    return problems + [Problem(where, f"{model / 'config.json'}: {fault}") for fault in _config_faults(model)]
+
+
+def folder(name: str, where: str) -> Path:
+    """Return the absolute path of that name, there or not; raise `SpecError` where no path can have it."""
+    try:
+        path = Path(name).resolve()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a zero byte
+        why = getattr(error, "strerror", None) or str(error)
+        found = f"{name[:80]}…" if len(name) > 80 else name
+        raise SpecError([Problem(where, f"not a folder's name: {why[:200]}", found=found)]) from None
+    return path
+
+
+def _config_faults(model: Path) -> list[str]:
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        return [f"not valid JSON: {error}"]
+    if not isinstance(config, dict):
+        return ["not a JSON object"]
+    faults = []
+    named = config.get("architectures")
+    # Of models that see, the part that writes can be loaded alone.
+    ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in config else []))
+    if named is not None and not (
+        isinstance(named, list) and any(str(name).endswith(ends) for name in named)
+    ):
+        faults.append(f"its architectures, {str(named)[:200]}, are not of a causal language model")
     try:
         context(model)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return [Problem(where, f"{model / 'config.json'}: no max_position_embeddings in it")]
-    return []
+    except (KeyError, TypeError, AttributeError):
+        faults.append("no max_position_embeddings in it")
+    except ValueError as error:
+        faults.append(str(error))
+    return faults
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a safetensors file has a header and all the bytes that it speaks of.
+
+    The format: the header's length (8 bytes, little-endian), the header (JSON, by tensor its place in the
+    rest), the rest. https://huggingface.co/docs/safetensors
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= size - 8:
+                return False
+            header = json.loads(file.read(length))
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        return bool(8 + length + max(ends, default=0) <= size)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 def context(model: str | Path) -> int:
     """Return how many tokens a prompt and its response may have together."""
     config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    return int((config.get("text_config") or config)["max_position_embeddings"])
+    found = (config.get("text_config") or config)["max_position_embeddings"]
+    if type(found) is not int or found < 1:
+        raise ValueError(f"max_position_embeddings: found {found!r}; accepted: a whole number of at least 1")
+    return found
 
 
 def digest(model: str | Path) -> str:
@@ -55,11 +115,14 @@ def tokenizer(model: str | Path) -> Any:
 
     try:
         loaded = AutoTokenizer.from_pretrained(str(model))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{model}: its tokenizer cannot be loaded: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # of transformers and tokenizers, which raise anything for a damaged file
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{model}: its tokenizer cannot be loaded: {why}") from None
     # From a folder without its files comes one that knows its special tokens alone.
     if len(loaded) <= len(set(loaded.all_special_tokens)):
         raise DataError(f"{model}: its tokenizer cannot be loaded: there is no vocabulary in the folder")
+    # How long a prompt may be is checked and told here, with its problem.
+    loaded.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return loaded
 
 

@@ -17,6 +17,8 @@ the problem, so the same command continues what was interrupted, and finds the s
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -134,15 +136,15 @@ class Split:
             self._read_counts()
 
     def _open(self) -> None:
-        if not self._file.exists():
-            there = [name for name in SETS if (self.folder / name).exists()]
+        if not os.path.lexists(self._file):
+            there = [name for name in (*SETS, self._counts_file.name) if os.path.lexists(self.folder / name)]
             if there:
                 raise DataError(f"{self.folder}: {', '.join(there)} exists; nothing is written over")
             return
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
-            theirs, self.report = found["settings"], found["report"]
-        except (ValueError, KeyError, TypeError):
+            theirs, self.report = dict(found["settings"]), found["report"]
+        except (OSError, ValueError, KeyError, TypeError):
             raise DataError(f"{self._file}: not what a split writes; nothing is written over") from None
         ours = asdict(self.settings)
         other = [
@@ -177,6 +179,8 @@ class Split:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._file.exists():
             self._write_header()
+        if self._counts_file.exists():  # what comes next must not stand behind a line that was cut
+            os.truncate(self._counts_file, len(_whole_lines(self._counts_file)))
         done = 0
         with self._counts_file.open("a", encoding="utf-8") as file:
             for stage, samples in enumerate((self.settings.samples, self.settings.more_samples)):
@@ -248,14 +252,27 @@ class Split:
         new.replace(self._file)
 
     def _read_counts(self) -> None:
-        """Take over what is there; a last line that was cut is dropped, in the file, too."""
-        content = self._counts_file.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            self._counts_file.write_bytes(whole)
-        for line in whole.splitlines():
-            count = json.loads(line)
-            self.counts.setdefault(count["id"], []).append(count["correct"])
+        """Take over what is there, but for a last line that was cut."""
+        try:
+            content = _whole_lines(self._counts_file)
+        except OSError as error:
+            raise DataError(f"{self._counts_file}: {error.strerror or error}") from None
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
+            try:
+                count = json.loads(line)
+                name, correct = str(count["id"]), count["correct"]
+                samples = (self.settings.samples, self.settings.more_samples)[len(self.counts.get(name, []))]
+                if type(correct) is not int or count["samples"] != samples or not 0 <= correct <= samples:
+                    raise ValueError
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+                where = f"{self._counts_file}, line {number}"
+                raise DataError(f"{where}: not what a split writes; nothing is written over") from None
+            self.counts.setdefault(name, []).append(correct)
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1]
 
 
 def _seeds(seed: int, question: Question, stage: int, samples: int) -> list[int]:
@@ -290,28 +307,61 @@ def plan(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
     Raises
     ------
     SpecError
-        a model that is not there, problems that are not, prompts too long, no such reward; all at once.
+        a model that is not there, problems that are not, prompts too long, no such reward, no place for the
+        sets; all at once.
     """
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
-    problems = models.check(model, where="--model")
+    wrong_model = models.check(model, where="--model")
+    problems = [*wrong_model, *_out_problems(out)]
     problems += [
         Problem(f"--{where}", f"{name} is not installed; `isolaw doctor` says how to install it")
         for where, name in (("model", "transformers"), ("model", "torch"), ("sampler", options["sampler"]))
         if not environment.installed(name)
     ]
     problems += rewards.check(options["reward"], where="--reward")
+    if not math.isfinite(options["temperature"]):
+        problems.append(
+            Problem("--temperature", found=options["temperature"], accepted="above 0, at most 10")
+        )
     questions: list[Question] = []
     try:
+        models.folder(pool, "--problems")
         questions = read_questions(pool)
     except SpecError as error:
         problems += error.problems
-    if not problems:
-        whole, tokenizer = ProblemSet(pool, {"": questions}), models.tokenizer(model)
-        problems += check_lengths(whole, tokenizer, models.context(model), options["max_response_tokens"])
+    if questions and (options.get("validation") or 0) >= len(questions):
+        accepted = f"fewer than the {len(questions):,} problems"
+        problems.append(Problem("--validation", found=options.get("validation"), accepted=accepted))
+    if questions and not wrong_model and environment.installed("transformers"):
+        problems += _length_problems(model, ProblemSet(pool, {"": questions}), options["max_response_tokens"])
     if problems:
         raise SpecError(problems)
     content = ProblemSet(pool, {"": questions}).digest("")
     return Split(out, questions, Settings(model=models.digest(model), pool=content, **options))
+
+
+def _out_problems(out: str) -> list[Problem]:
+    try:
+        folder = models.folder(out, "--out")
+    except SpecError as error:
+        return error.problems
+    above = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    if os.path.islink(out) and not os.path.exists(out):
+        return [
+            Problem("--out", f"{out}: a link to what is not there", accepted="a folder, new or of a split")
+        ]
+    if above.exists() and not above.is_dir():
+        return [Problem("--out", f"{above}: a file", accepted="a folder, new or of a split")]
+    return []
+
+
+def _length_problems(model: str, pool: ProblemSet, max_response_tokens: int) -> list[Problem]:
+    try:
+        tokenizer = models.tokenizer(model)
+    except DataError as error:
+        return [Problem("--model", str(error))]
+    key = "--max-response-tokens"
+    return check_lengths(pool, tokenizer, models.context(model), max_response_tokens, key)
 
 
 def open_draw(model: str, settings: Settings) -> Draw:

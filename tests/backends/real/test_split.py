@@ -184,6 +184,37 @@ def test_no_problem_is_in_both_parts_under_two_names(tmp_path: Path) -> None:
         assert check_set(tmp_path / name) == []
 
 
+@pytest.mark.parametrize("bad", ["[1]", '{"id": "3"}', "7", '{"id": "3", "samples": 16, "correct": 17}', "x"])
+def test_counts_that_are_not_a_splits(tmp_path: Path, bad: str) -> None:
+    done(tmp_path, Model())
+    lines = (tmp_path / "counts.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "counts.jsonl").write_text("".join([*lines[:4], bad + "\n", *lines[5:]]))
+    with pytest.raises(DataError, match=r"counts.jsonl, line 5: not what a split writes"):
+        Split(tmp_path, pool(), SETTINGS)
+
+
+def test_opening_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "counts.jsonl").write_text("another program's, without an end of line")
+    before = files(tmp_path)
+    with pytest.raises(DataError, match=r"counts.jsonl exists; nothing is written over"):
+        Split(tmp_path, pool(), SETTINGS)
+    assert files(tmp_path) == before
+    done(tmp_path / "a", Model())
+    with (tmp_path / "a" / "counts.jsonl").open("a") as file:
+        file.write('{"id": "7", "sam')
+    before = files(tmp_path)
+    assert Split(tmp_path / "a", pool(), SETTINGS).left.total == 0
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("content", ["[]", "7", '{"settings": [1], "report": null}', None])
+def test_a_header_that_is_not_a_splits(tmp_path: Path, content: str | None) -> None:
+    header = tmp_path / "split.json"
+    header.mkdir() if content is None else header.write_text(content)
+    with pytest.raises(DataError, match=r"split.json: not what a split writes"):
+        Split(tmp_path, pool(), SETTINGS)
+
+
 # A real model
 
 
@@ -241,7 +272,8 @@ def test_a_model_that_cannot_be_loaded(
     sums: list[object], isolaw: Callable[..., tuple[int, str, str]], made: Any, tmp_path: Path
 ) -> None:
     shutil.copytree(made.model, tmp_path / "cut")
-    (tmp_path / "cut" / "model.safetensors").write_bytes(b"cut")
+    config = json.loads((tmp_path / "cut" / "config.json").read_text())
+    (tmp_path / "cut" / "config.json").write_text(json.dumps(config | {"hidden_size": 7}))
     command = [*sums, "--model", tmp_path / "cut", "--out", tmp_path / "out", "--sampler", "transformers"]
     code, stdout, stderr = isolaw(*command)
     assert (code, stdout) == (1, "")
@@ -273,6 +305,27 @@ def test_wrong_input_is_told_at_once(
     code, _, stderr = isolaw(*sums, "--max-response-tokens", 23, "--out", tmp_path / "o")
     assert code == 2
     assert "accepted: at most 9 (32 of context − 23 of response)" in stderr
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "none")
+    for out, told in (
+        ("file/o", "a file"),
+        ("loop", "not a folder's name"),
+        ("nowhere", "a link to what is"),
+    ):
+        wrong = ["--out", tmp_path / out, "--temperature", "nan", "--validation", 68, "--dry-run"]
+        code, _, stderr = isolaw(*sums, *wrong, "--max-response-tokens", 23, "--reward", "math_")
+        assert code == 2
+        assert "isolaw: 5 problems" in stderr
+        assert "--out: " in stderr
+        assert told in stderr
+        assert "--temperature: found nan; accepted: above 0, at most 10" in stderr
+        assert "--validation: found 68; accepted: fewer than the 68 problems" in stderr
+        assert "(32 of context − 23 of response)" in stderr
+    code, _, stderr = isolaw("split", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
+    assert code == 2
+    assert "--model: not a folder's name: " in stderr
+    assert "--problems: not a folder's name: " in stderr
     assert not (tmp_path / "o").exists()
 
 
