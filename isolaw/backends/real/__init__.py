@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from isolaw import metrics
 from isolaw.backends.base import Checkpoint, RunContext
@@ -30,23 +31,38 @@ class Real:
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
-        set_folder = Path(spec.problems.set).resolve()
-        recipe = recipes.resolve_recipe(spec.recipe, set_folder.name)
-        problems = list(_set_problems(str(set_folder), models.stamp(set_folder)))
+        problems: list[Problem] = []
+        stored = None
         try:
-            options = settings.read(spec)
+            set_folder = models.folder(spec.problems.set, "problems.set")
         except SpecError as error:
             problems += error.problems
+            set_folder = Path(spec.problems.set)
         else:
-            problems += [*models.check(Path(options.model).resolve()), *rewards.check(options.reward)]
-        if problems:  # what `check` would say that needs none of these, too
-            raise SpecError([*problems, *recipes.recipe_problems(recipe, spec.rollouts_per_problem)])
+            problems += _set_problems(str(set_folder), models.stamp(set_folder))
+            stored = None if problems else _read_set(str(set_folder), models.stamp(set_folder))
+        recipe = recipes.resolve_recipe(spec.recipe, set_folder.name)
+        sizes = _sizes(spec, stored) if stored else {}
+        try:
+            options = settings.read(spec)
+            named: dict[str, Any] = {"model": options.model, "reward": options.reward}
+        except SpecError as error:
+            problems += error.problems
+            wrong = {problem.where for problem in problems}
+            named = {key: value for key, value in spec.options.items() if f"real.{key}" not in wrong}
+        if isinstance(named.get("model"), str):
+            problems += models.check(named["model"])
+        if isinstance(named.get("reward"), str):
+            problems += rewards.check(named["reward"])
+        if problems or stored is None:  # what `check` would say that needs none of these, too
+            problems += _recipe_problems(spec.model_copy(update={"recipe": recipe}))
+            if stored:
+                known = spec.problems.model_copy(update=sizes)
+                with_sizes = {"recipe": recipe, "problems": known, "sources": {"set": str(set_folder)}}
+                filled = spec.model_copy(update=with_sizes)
+                problems += [*_size_problems(filled, stored), *_evaluation_problems(filled, stored)]
+            raise SpecError(problems)
         model = Path(options.model).resolve()
-        stored = _read_set(str(set_folder), models.stamp(set_folder))
-        sizes = {
-            f"n_{part}": limit if (limit := getattr(spec.problems, f"n_{part}")) else len(stored.parts[part])
-            for part in ("train", "validation")
-        }
         placement = options.model_dump(mode="json", exclude_none=True)
         identity = {key: placement.pop(key) for key in settings.IDENTITY}
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
@@ -76,12 +92,15 @@ class Real:
         stored = _read_set(spec.sources["set"], models.stamp(Path(spec.sources["set"])))
         return [
             *_missing(options),
-            *recipes.recipe_problems(spec.recipe, spec.rollouts_per_problem),
+            *_recipe_problems(spec),
             *_size_problems(spec, stored),
             *_evaluation_problems(spec, stored),
             *_placement_problems(options),
             *_prompt_problems(
-                spec.sources["set"], spec.sources["model"], spec.recipe.max_response_tokens or 1
+                spec.sources["set"],
+                spec.sources["model"],
+                spec.recipe.max_response_tokens or 1,
+                (models.stamp(Path(spec.sources["set"])), models.stamp(Path(spec.sources["model"]))),
             ),
         ]
 
@@ -129,6 +148,22 @@ def _set_problems(folder: str, stamp: str) -> tuple[Problem, ...]:
 @functools.lru_cache(maxsize=8)
 def _read_set(folder: str, stamp: str) -> ProblemSet:
     return ProblemSet.read(folder)
+
+
+def _sizes(spec: RunSpec, stored: ProblemSet) -> dict[str, int]:
+    """How many problems of each part: what is asked for, or all."""
+    return {
+        f"n_{part}": getattr(spec.problems, f"n_{part}") or len(stored.parts[part])
+        for part in ("train", "validation")
+    }
+
+
+def _recipe_problems(spec: RunSpec) -> list[Problem]:
+    out = list(recipes.recipe_problems(spec.recipe, spec.rollouts_per_problem))
+    if spec.recipe.staleness >= spec.steps > 0:
+        accepted = f"fewer than the run's steps, M = {spec.steps} at n = {spec.rollouts_per_problem}"
+        out.append(Problem("recipe.staleness", found=spec.recipe.staleness, accepted=accepted))
+    return out
 
 
 def _size_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
@@ -184,11 +219,17 @@ def _placement_problems(options: settings.Options) -> list[Problem]:
     if environment.gpus() and options.processes > environment.gpus() and not options.torchrun:
         accepted = f"at most one for each GPU ({environment.gpus()})"
         out.append(Problem("real.processes", found=options.processes, accepted=accepted))
+    cores = os.cpu_count() or 1
+    if not environment.gpus() and options.processes > cores:
+        accepted = f"at most one for each core ({cores})"
+        out.append(Problem("real.processes", found=options.processes, accepted=accepted))
     return out
 
 
 @functools.lru_cache(maxsize=64)
-def _prompt_problems(folder: str, model: str, max_response_tokens: int) -> tuple[Problem, ...]:
+def _prompt_problems(
+    folder: str, model: str, max_response_tokens: int, stamps: tuple[str, str]
+) -> tuple[Problem, ...]:
     if not environment.installed("transformers"):
         return ()
     from isolaw.backends.real.prompts import check_lengths
@@ -197,5 +238,5 @@ def _prompt_problems(folder: str, model: str, max_response_tokens: int) -> tuple
         tokenizer = models.tokenizer(model)
     except DataError as error:
         return (Problem("real.model", str(error)),)
-    stored = _read_set(folder, models.stamp(Path(folder)))
+    stored = _read_set(folder, stamps[0])
     return tuple(check_lengths(stored, tokenizer, models.context(model), max_response_tokens))

@@ -61,7 +61,7 @@ class Options(BaseModel):
     processes: Count = 1
     tensor_parallel: Count = 1
     torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    gpu_memory: Share = 0.4
+    gpu_memory: Annotated[Share, Field(gt=0)] = 0.4
     logprob_tolerance: Positive | None = None
     checkpoint_minutes: Positive = 10.0
 

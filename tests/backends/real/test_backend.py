@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 
 from isolaw import engine
+from isolaw.backends import real
+from isolaw.backends.real.settings import Options
 from isolaw.errors import SpecError
 from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
@@ -31,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "sums" / "validation.jsonl", [{"prompt": f"{i}+2=", "answer": i + 2} for i in range(4)])
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 32}')
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")  # of no tensor
     return tmp_path
 
 
@@ -134,6 +136,37 @@ def test_rewards(folder: Path, reward: str, told: str) -> None:
     assert line.startswith(f"real.reward: {told}")
 
 
+def test_names_that_no_folder_can_have(folder: Path) -> None:
+    (folder / "loop").symlink_to(folder / "loop")
+    told = refused(folder, problems={"set": str(folder / "loop")}, real={"model": "m" * 5000})
+    assert [line.split(": ")[:2] for line in told] == [
+        ["problems.set", "not a folder's name"],
+        ["real.model", "not a folder's name"],
+    ]
+
+
+def test_one_section_hides_nothing_of_the_others(folder: Path) -> None:
+    told = refused(
+        folder,
+        real={"model": str(folder / "modell"), "reward": "exakt", "zero_stag": 1, "gpu_memory": 0.0},
+        problems={"n_train": 9},
+        evaluation={"sets": ["valid"]},
+        recipe={"staleness": 20},
+    )
+    starts = ("real.zero_stag: ", "real.gpu_memory: ", "real.model: ", "real.reward: ", "recipe.staleness: ")
+    for start in (*starts, "problems.n_train: found 9", "evaluation.sets: found 'valid'"):
+        assert sum(line.startswith(start) for line in told) == 1, (start, told)
+    assert any("fewer than the run's steps, M = 20 at n = 2" in line for line in told)
+    assert len(told) == 7
+
+
+def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real.environment, "gpus", lambda: 0)
+    monkeypatch.setattr(real.os, "cpu_count", lambda: 2)
+    (problem,) = real._placement_problems(Options(model="m", processes=3))
+    assert str(problem) == "real.processes: found 3; accepted: at most one for each core (2)"
+
+
 def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
     (folder / "model" / "config.json").unlink()
     (folder / "sums" / "train.jsonl").write_text("{}\n")
@@ -163,7 +196,7 @@ def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp
         grid={"problems_per_batch": [65], "rollouts_per_problem": [2]},
         problems={"n_validation": 10_000},
         evaluation={"metrics": ["avg@4", "best@5", "maj@4"], "sets": ["validation", "valid"]},
-        real={"tensor_parallel": 2, "processes": 3},
+        real={"tensor_parallel": 2, "processes": 1},
     )
     wanted = {
         "easy/train: ": "tokens",
@@ -173,7 +206,7 @@ def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp
         "evaluation.metrics: found 'best@5'": "k ≤ evaluation.samples = 4",
         "evaluation.metrics: found 'maj@4'": "avg@k",
         "evaluation.sets: found 'valid'": "did you mean 'validation'?",
-        "real.tensor_parallel: found 2": "a divisor of real.processes = 3",
+        "real.tensor_parallel: found 2": "a divisor of real.processes = 1",
         "real.tensor_parallel: needs GPUs": "accepted: 1",
     }
     for start, then in wanted.items():
