@@ -1,0 +1,134 @@
+"""Runs of several processes: the same curve as of one, and what is told when one of them fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw import engine
+from isolaw.store import SweepStore
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+# Raises in the second process, for as long as there is a file that says so.
+REWARD = """\
+import os
+if os.environ.get("RANK") == "1" and os.path.exists(os.environ["FLAG"]):
+    raise ValueError("told to")
+return float(response.strip() == answer)
+"""
+
+
+@pytest.fixture(scope="module")
+def compare() -> Callable[[pd.DataFrame, pd.DataFrame], None]:
+    """Assert that two curves are equal but for what rounding does in another order of summation."""
+
+    def check(left: pd.DataFrame, right: pd.DataFrame) -> None:
+        keys = ["run_id", "step", "eval_set", "metric"]
+        left, right = (
+            table.drop(columns="wall_s").sort_values(keys, ignore_index=True) for table in (left, right)
+        )
+        rounded = left["metric"].str.startswith(
+            ("mismatch", "grad_norm", "entropy", "kl", "importance", "ratio")
+        )
+        pd.testing.assert_frame_equal(left[~rounded], right[~rounded], check_exact=False, rtol=1e-12)
+        pd.testing.assert_frame_equal(left[rounded], right[rounded], check_exact=False, rtol=1e-3, atol=1e-4)
+
+    return check
+
+
+def test_two_processes_draw_what_one_draws(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
+    """With vLLM in each of them, and an odd number of problems to share."""
+    more: dict[str, Any] = {
+        "grid": {"problems_per_batch": [7]},
+        "sweep": {"compute": 28 * 5},
+        "recipe": {"staleness": 1, "kl": 0.01, "entropy": 0.001},
+        "evaluation": {"points": 100},
+    }
+    one = engine.sweep(sections(**more), tmp_path / "one").to_pandas()
+    two = engine.sweep(sections(**more, real={"processes": 2, "zero_stage": 2}), tmp_path / "two").to_pandas()
+    assert one["step"].max() == 5
+    compare(two, one)
+
+
+def ranks_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes of the run that a sweep is making, by rank."""
+    below, found = [process.pid], {}
+    while below:
+        pid = below.pop()
+        for own in Path(f"/proc/{pid}/task").glob("*/children"):
+            below += [int(child) for child in own.read_text().split()]
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ranks = [int(v.removeprefix(b"RANK=")) for v in variables if v.startswith(b"RANK=")]
+        if ranks and b"isolaw.backends.real.ranks" in b" ".join(words) + b"".join(words):
+            found[ranks[0]] = pid
+    return [found[rank] for rank in sorted(found)]
+
+
+def failure(out: Path) -> dict[str, Any]:
+    (path,) = out.glob("runs/*/FAILED.json")
+    return json.loads(path.read_text())
+
+
+def test_a_process_that_is_killed_or_fails(
+    sections: Callable[..., Any], reward, sweep_file, compare, command: str, tmp_path: Path
+) -> None:
+    flag, out = tmp_path / "flag", tmp_path / "out"
+    data = sections(
+        sweep={"seeds": [0, 1], "compute": 32 * 40},
+        evaluation={"points": 5},
+        problems={"n_validation": 8},
+        real={
+            "sampler": "transformers",
+            "processes": 2,
+            "checkpoint_minutes": 1e-6,
+            **reward(REWARD),
+        },
+        executor={"kind": "processes", "jobs": 1},
+    )
+    words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
+    where = {**os.environ, "PYTHONPATH": str(tmp_path), "FLAG": str(flag)}
+
+    # The second process of the first run is killed: the first run fails, and the other one is made.
+    process = subprocess.Popen(words, env=where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(out.glob("runs/*/state/[1-9]*")):
+        assert process.poll() is None, "the sweep ended before it could be hurt"
+        time.sleep(0.01)
+    first, second = ranks_of(process)
+    os.kill(second, signal.SIGKILL)
+    assert process.wait(timeout=600) == 3
+    told = failure(out)
+    assert told["cause"].startswith("a process of the run ended (torchrun's exit status")
+    assert any("SIGKILL" in line for line in told["log"])
+    assert not Path(f"/proc/{first}").exists()
+    state = engine.status(out)
+    assert (state["done"], state["failed"]) == (1, 1)
+    (failed,) = (SweepStore(out).run(path.parent.name) for path in out.glob("runs/*/FAILED.json"))
+    assert int(failed.state().name) > 0
+
+    # Its reward raises in the second process: what is told is that, and not that a process has gone.
+    flag.touch()
+    assert subprocess.run(words, env=where, capture_output=True, timeout=600, check=False).returncode == 3
+    assert failure(out)["cause"].endswith("it raised ValueError: told to")
+    assert "problem '" in failure(out)["cause"]
+
+    # The same command finishes it, on one process: where it is made changes nothing.
+    flag.unlink()
+    words += ["--set", "real.processes=1"]
+    assert subprocess.run(words, env=where, capture_output=True, timeout=600, check=False).returncode == 0
+    more = {**data, "real": {**data["real"], "processes": 1}, "executor": {"kind": "inline"}}
+    alone = engine.sweep(more, tmp_path / "alone").to_pandas()
+    compare(pd.read_parquet(out / "points.parquet"), alone)
