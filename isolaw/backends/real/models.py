@@ -122,7 +122,7 @@ def tokenizer(model: str | Path) -> Any:
     if len(loaded) <= len(set(loaded.all_special_tokens)):
         raise DataError(f"{model}: its tokenizer cannot be loaded: there is no vocabulary in the folder")
     # How long a prompt may be is checked and told here, with its problem.
-    loaded.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
+    getattr(loaded, "deprecation_warnings", {})["sequence-length-is-longer-than-the-specified-maximum"] = True
     return loaded
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -158,6 +159,21 @@ def test_one_section_hides_nothing_of_the_others(folder: Path) -> None:
         assert sum(line.startswith(start) for line in told) == 1, (start, told)
     assert any("fewer than the run's steps, M = 20 at n = 2" in line for line in told)
     assert len(told) == 7
+
+
+def test_a_model_that_changes_is_checked_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(real.environment, "installed", lambda name: True)
+    characters = lambda texts: SimpleNamespace(input_ids=[list(range(len(text))) for text in texts])  # noqa: E731
+    monkeypatch.setattr(real.models, "tokenizer", lambda model: characters)
+    for context in (9, 10, 9):  # prompts of four characters, responses of six tokens
+        (folder / "model" / "config.json").write_text(f'{{"max_position_embeddings": {context}}}')
+        if context == 9:
+            told = refused(folder)
+            assert len(told) == 2
+            assert all("at most 3 (9 of context − 6 of response)" in line for line in told)
+        else:
+            (line,) = refused(folder, evaluation={"sets": ["valid"]})
+            assert line.startswith("evaluation.sets: ")
 
 
 def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
