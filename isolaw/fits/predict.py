@@ -346,7 +346,7 @@ def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -
         out.append("reward: the ceiling of the chosen curve is not determined by what was measured")
     if factor > _FAR:
         out.append(
-            f"far: more than {_FAR:g} times what was measured, n* and reward are a continuation that nothing supports"
+            f"far: more than {_FAR:g} times what was measured: nothing supports this n* and this reward"
         )
     if options[0].expected_regret > TOLERANCE:
         out.append(

@@ -114,8 +114,9 @@ class Mirror:
             **attributes_of(spec),
         }
         for name in ("n_problems", "n_samples"):
-            counts = {row.get(name) for line in lines for row in line["rows"]}
-            if len(counts) == 1 and None not in counts:
+            # Some metrics (drift) are of no number of problems; a tracker has one for the whole run.
+            counts = {row.get(name) for line in lines for row in line["rows"]} - {None}
+            if len(counts) == 1:
                 config[name] = counts.pop()
         return TrackedRun(
             run_id=spec.run_id,

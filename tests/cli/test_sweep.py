@@ -32,7 +32,7 @@ points = 8
 [executor]
 kind = "inline"
 """
-LONG = ("sweep.compute=2e6", "sweep.seeds=4", "grid.rollouts_per_problem=2", 'executor.kind="processes"')
+LONG = ("sweep.compute=8e6", "sweep.seeds=4", "grid.rollouts_per_problem=2", 'executor.kind="processes"')
 
 
 @pytest.fixture
