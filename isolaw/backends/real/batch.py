@@ -79,7 +79,7 @@ class Batch:
 
     def own_rows(self, enters: torch.Tensor) -> list[int]:
         """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
-        chosen = self.own(enters)
+        chosen = self.own(enters).tolist()
         return [i for i in range(len(self.rollouts)) if chosen[i] and i % self.parts == self.part]
 
     def old(self, rows: Sequence[int], part: Sequence[int], mask: torch.Tensor) -> torch.Tensor | None:

@@ -334,8 +334,7 @@ class Run:
 def _spread(values: list[list[float]], mask: torch.Tensor) -> torch.Tensor:
     """Return rows of numbers as a tensor (R, T), zeros where the mask is False."""
     out = torch.zeros(mask.shape, dtype=torch.float64)
-    for row, own in enumerate(values):
-        out[row, : len(own)] = torch.tensor(own, dtype=torch.float64)
+    out[mask.cpu()] = torch.tensor([x for row in values for x in row], dtype=torch.float64)
     return out.to(mask.device)
 
 

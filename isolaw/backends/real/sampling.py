@@ -146,23 +146,23 @@ class VLLMSampler:
         from vllm import SamplingParams, TokensPrompt
 
         self._wake()
+        common = SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            seed=0,  # of each copy its own
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            skip_clone=True,  # shallow copies will do, here and in vLLM
+        )
         requests, parameters, rows = [], [], []
         for prompt, own in zip(prompts, seeds, strict=True):
             for seed in own:
                 rows.append(list(prompt))
                 requests.append(TokensPrompt(prompt_token_ids=list(prompt)))
-                parameters.append(
-                    SamplingParams(
-                        temperature=temperature,
-                        top_p=top_p,
-                        max_tokens=max_tokens,
-                        seed=int(seed),
-                        logprobs=0,
-                        flat_logprobs=True,
-                        detokenize=False,
-                        skip_clone=True,
-                    )
-                )
+                parameters.append(common.clone())
+                parameters[-1].seed = int(seed)
         outputs = [request.outputs[0] for request in self.llm.generate(requests, parameters, use_tqdm=False)]
         tokens = [list(output.token_ids) for output in outputs]
         logprobs = [list(output.logprobs.logprobs) for output in outputs]  # of the tokens drawn alone
