@@ -168,8 +168,9 @@ class _Connection:
 
     def _watch(self, connection: socket.socket) -> None:
         # A closed engine is seen here also while the run computes: looking takes nothing from the line.
-        while connection.recv(1, socket.MSG_PEEK):
-            self.done.wait(1.0)
+        with contextlib.suppress(OSError):  # reset, where the engine had not read all
+            while connection.recv(1, socket.MSG_PEEK):
+                self.done.wait(1.0)
         if not self.done.is_set():
             os._exit(1)
 

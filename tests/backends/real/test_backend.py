@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.backends import real
+from isolaw.backends.real import BACKEND, environment
 from isolaw.backends.real.settings import Options
 from isolaw.errors import SpecError
 from isolaw.spec import SweepSpec
@@ -266,6 +268,18 @@ def test_what_makes_a_run_the_same_run(resolved: Callable[..., Any], made, tmp_p
     ]
     assert len({run.run_id for run in [first, *others]}) == 8
     assert str(tmp_path) not in json.dumps(first.identity())
+
+
+@pytest.mark.real
+def test_how_many_runs_a_machine_makes_at_a_time(resolved: Callable[..., Any], monkeypatch) -> None:
+    one, two = resolved(), resolved(real={"processes": 2})
+    monkeypatch.setattr(environment, "gpus", lambda: 8)
+    assert (BACKEND.jobs(one), BACKEND.jobs(two)) == (8, 4)
+    monkeypatch.setattr(environment, "gpus", lambda: 1)
+    assert BACKEND.jobs(two) == 1
+    monkeypatch.setattr(environment, "gpus", lambda: 0)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert (BACKEND.jobs(one), BACKEND.jobs(two)) == (6, 3)
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------

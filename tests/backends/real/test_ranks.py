@@ -78,6 +78,18 @@ def ranks_of(process: subprocess.Popen[bytes]) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def failure(out: Path) -> dict[str, Any]:
     (path,) = out.glob("runs/*/FAILED.json")
     return json.loads(path.read_text())
@@ -102,18 +114,24 @@ def test_a_process_that_is_killed_or_fails(
     words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
     where = {**os.environ, "PYTHONPATH": str(tmp_path), "FLAG": str(flag)}
 
+    def started() -> subprocess.Popen[bytes]:
+        """The sweep, once the run that it is making has a new state."""
+        before = time.time()
+        process = subprocess.Popen(words, env=where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not any(path.stat().st_mtime > before for path in out.glob("runs/*/state/[1-9]*")):
+            assert process.poll() is None, "the sweep ended before it could be hurt"
+            time.sleep(0.01)
+        return process
+
     # The second process of the first run is killed: the first run fails, and the other one is made.
-    process = subprocess.Popen(words, env=where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not list(out.glob("runs/*/state/[1-9]*")):
-        assert process.poll() is None, "the sweep ended before it could be hurt"
-        time.sleep(0.01)
+    process = started()
     first, second = ranks_of(process)
     os.kill(second, signal.SIGKILL)
     assert process.wait(timeout=600) == 3
     told = failure(out)
     assert told["cause"].startswith("a process of the run ended (torchrun's exit status")
     assert any("SIGKILL" in line for line in told["log"])
-    assert not Path(f"/proc/{first}").exists()
+    assert ended(first)
     state = engine.status(out)
     assert (state["done"], state["failed"]) == (1, 1)
     (failed,) = (SweepStore(out).run(path.parent.name) for path in out.glob("runs/*/FAILED.json"))
@@ -125,8 +143,20 @@ def test_a_process_that_is_killed_or_fails(
     assert failure(out)["cause"].endswith("it raised ValueError: told to")
     assert "problem '" in failure(out)["cause"]
 
-    # The same command finishes it, on one process: where it is made changes nothing.
+    # The engine and its worker are killed: the processes of the run do not outlive them.
     flag.unlink()
+    process = started()
+    ranks = ranks_of(process)
+    assert len(ranks) == 2
+    for pid in (process.pid, parent_of(parent_of(ranks[0]))):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    patience = time.monotonic() + 60
+    while not all(map(ended, ranks)):
+        assert time.monotonic() < patience, "the processes of a run outlive its engine"
+        time.sleep(0.05)
+
+    # The same command finishes it, on one process: where it is made changes nothing.
     words += ["--set", "real.processes=1"]
     assert subprocess.run(words, env=where, capture_output=True, timeout=600, check=False).returncode == 0
     more = {**data, "real": {**data["real"], "processes": 1}, "executor": {"kind": "inline"}}
