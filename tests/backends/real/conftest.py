@@ -83,7 +83,7 @@ def sections(made: Made) -> Callable[..., Sections]:
             | {"temperature": 1.0, "max_response_tokens": 6},
             "problems": {"set": str(made.easy), "n_train": 64, "n_validation": 16},
             "evaluation": {"points": 2},
-            "real": {"model": str(made.model)},
+            "real": {"model": str(made.model), "dtype": "float32"},
             "executor": {"kind": "inline"},
         }
         return {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}

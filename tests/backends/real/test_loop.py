@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from isolaw.backends.base import DamagedState  # noqa: E402
+from isolaw.backends.real import advantages as adv  # noqa: E402
 from isolaw.backends.real import sampling  # noqa: E402
 from isolaw.backends.real.loop import Run  # noqa: E402
 from isolaw.backends.real.loop import train as steps  # noqa: E402
@@ -157,7 +158,7 @@ def test_mastered_problems_are_not_asked_again(run) -> None:
     assert not mastered & set(visited)
 
 
-def test_penalties_are_the_overlong_one_and_the_kl(run) -> None:
+def test_penalties_are_the_overlong_one_and_the_kl(run, monkeypatch: pytest.MonkeyPatch) -> None:
     one = run(
         recipe={"kl": 0.5, "kl_in": "reward", "max_response_tokens": 4, "overlong_buffer": 2, "lr": 0.01}
     )
@@ -173,6 +174,11 @@ def test_penalties_are_the_overlong_one_and_the_kl(run) -> None:
     assert min(kl) < -0.01
     assert max(kl) > 0.01
     torch.testing.assert_close(one._penalties(batch), expected, atol=1e-4, rtol=0)
+    compared = []
+    advantages = adv.advantages
+    monkeypatch.setattr(adv, "advantages", lambda r, *more: compared.append(r) or advantages(r, *more))
+    one._update(batch)
+    torch.testing.assert_close(compared[0], batch.rewards - expected, atol=1e-4, rtol=0)
     assert float(batch.rewards.amax()) <= 1.0  # what is measured has no penalty in it
     assert float(batch.rewards.amin()) >= 0.0
 
@@ -218,6 +224,8 @@ def test_a_run_is_a_function_of_its_spec(train) -> None:
     still = {"recipe": {"lr": 1e-30, "weight_decay": 0.0}, "evaluation": EVERY_STEP}
     first, second = train(**still), train(**still)
     assert first.lines() == second.lines()
+    assert len(set(first["avg@4"].values())) > 1  # every look draws anew
+    assert len(set(first["train", "response_length"].values())) > 1
     assert min(first["train", "grad_norm"].values()) > 0
     assert max(first["train", "kl"].values() or [0]) == 0
     assert train(sweep={"seeds": [1]}, **still).lines() != first.lines()
