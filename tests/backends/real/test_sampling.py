@@ -98,7 +98,7 @@ def test_what_is_drawn_has_the_models_distribution(sampler, model, prompts, top_
     hoped = [2500 * expected[pair] for pair in often]
     if (rest := 2500 - sum(hoped)) > 1e-6:
         observed, hoped = [*observed, 2500 - sum(observed)], [*hoped, rest]
-    assert len(often) >= 4
+    assert len(often) >= 2
     assert stats.chisquare(observed, hoped).pvalue > 1e-3
 
 
