@@ -10,6 +10,7 @@
                       problems.json    ids of the problems whose results the lines hold, if they do
                       state/<step>/    what continues the run from there
                       log              what the libraries of a run printed, if they did
+                      stop             while it is there the run shall end, with its state
                       DONE             how far it got, or
                       FAILED.json      why it stopped, and the last lines of the log
     DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
@@ -25,11 +26,9 @@ pickles.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +36,7 @@ from typing import Any, TextIO
 
 import pandas as pd
 
+from isolaw import locks
 from isolaw.backends.base import Checkpoint
 from isolaw.errors import StoreError
 from isolaw.parsing import parse_section
@@ -45,6 +45,8 @@ from isolaw.spec import RunSpec, SweepSpec, canonical_json
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
+# A worker whose engine was killed gets so long to go.
+WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 FORMAT = "isolaw.sweep/1"
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
@@ -52,17 +54,28 @@ _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` under a temporary name, sync it, and rename it to ``path``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary name for what shall become ``path``; of what cannot be finished nothing is left."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _leftovers(folder: Path) -> list[Path]:
     """Temporary files of a writer that was killed."""
-    return [path for name in ("sweep", "points", "problems") for path in folder.glob(f".{name}.*.tmp")]
+    return [path for name in ("sweep", "points", "problems", "clock") for path in folder.glob(f".{name}.*.tmp")]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -71,28 +84,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``; the kernel drops it however the process ends."""
-    with path.open("a+", encoding="utf-8") as file:
-        until = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    file.seek(0)
-                    holder = file.read().strip() or "another process"
-                    raise StoreError(f"{what} is in use by {holder}") from None
-                time.sleep(0.05)
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        yield
 
 
 class SweepStore:
@@ -115,15 +106,7 @@ class SweepStore:
     @property
     def in_use(self) -> bool:
         """Whether an engine holds the directory now."""
-        path = self.directory / "lock"
-        if not path.is_file():
-            return False
-        with path.open("r", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return locks.in_use(self.directory / "lock")
 
     def claim(self) -> None:
         """Refuse a path that holds something else; nothing is created or changed."""
@@ -144,7 +127,7 @@ class SweepStore:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Long enough for somebody's look at `in_use` to pass.
-        with _locked(self.directory / "lock", f"{self.directory}", wait_s=0.3):
+        with locks.locked(self.directory / "lock", f"{self.directory}", wait_s=0.3):
             for leftover in _leftovers(self.directory):
                 leftover.unlink()
             yield
@@ -205,9 +188,8 @@ class SweepStore:
         if runs.problems is not None:
             tables[self.directory / "problems.parquet"] = runs.problems.to_parquet
         for target, write in tables.items():
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-            write(temporary)
-            temporary.replace(target)
+            with _replacing(target) as temporary:
+                write(temporary)
         return path
 
 
@@ -282,8 +264,22 @@ class RunStore:
         return [line for line in self.lines() if state is not None and line["step"] <= int(state.name)]
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the run as its only writer; a worker whose engine was killed gets a moment to go."""
-        return _locked(self.folder / "lock", f"{self.folder}", wait_s=5.0)
+        """Hold the run as its only writer."""
+        return locks.locked(self.folder / "lock", f"{self.folder}", wait_s=WAIT_FOR_A_RUN_S)
+
+    def ask_to_stop(self) -> None:
+        """Let whoever makes the run keep its state and end; a file, so that any machine can ask."""
+        with contextlib.suppress(OSError):  # a disk that cannot be written stops it anyway
+            (self.folder / "stop").touch()
+
+    def is_asked_to_stop(self) -> bool:
+        """Return whether somebody did."""
+        return (self.folder / "stop").exists()
+
+    def proceed(self) -> None:
+        """Take that back: the run shall be made."""
+        with contextlib.suppress(OSError):  # what is wrong with the folder is the run's to report
+            (self.folder / "stop").unlink(missing_ok=True)
 
     def resume(self) -> tuple[Path | None, float]:
         """Cut what lies beyond the last published state; return that state and the seconds spent."""
@@ -304,7 +300,10 @@ class RunStore:
         return state, float(kept[-1]["wall_s"]) if kept else 0.0
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
-        """Append each checkpoint, publish states at most once a second, and pass them on."""
+        """Append each checkpoint, publish states at most once a second, and pass them on.
+
+        A run that is asked to stop ends with the next of them, and its state.
+        """
         started = time.monotonic() - wall_s
         published, took = time.monotonic(), 0.0
         with self.points.open("a", encoding="utf-8") as file:
@@ -313,11 +312,15 @@ class RunStore:
                 file.write(json.dumps(checkpoint.line(time.monotonic() - started), allow_nan=False) + "\n")
                 file.flush()
                 now = time.monotonic()
-                if checkpoint.final or now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE):
+                due = now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE)
+                last = checkpoint.final or self.is_asked_to_stop()
+                if due or last:
                     self._publish(file, checkpoint)
                     published = time.monotonic()
                     took = published - now
                 yield checkpoint
+                if last:
+                    return
 
     def problem_ids(self) -> dict[str, list[str]]:
         """Return the ids of the problems of each evaluation set whose single results are recorded."""
