@@ -217,8 +217,8 @@ def execute(
         runs = [by_id[run_id] for run_id in planned.todo]
         with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
             if runs:
-                events = executors.run(store.directory, planned.spec.executor, runs, stop or threading.Event())
-                with closing(events):
+                chosen, stop = planned.spec.executor, stop or threading.Event()
+                with closing(executors.run(store.directory, chosen, runs, stop)) as events:
                     for event in events:
                         yield event
                         yield from mirrored.after(event)

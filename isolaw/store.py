@@ -49,6 +49,7 @@ PUBLISHING_SHARE = 0.1
 WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 FORMAT = "isolaw.sweep/1"
+_PIECE_BYTES = 2**24
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 
 
@@ -75,7 +76,8 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def _leftovers(folder: Path) -> list[Path]:
     """Temporary files of a writer that was killed."""
-    return [path for name in ("sweep", "points", "problems", "clock") for path in folder.glob(f".{name}.*.tmp")]
+    names = ("sweep", "points", "problems", "clock")
+    return [path for name in names for path in folder.glob(f".{name}.*.tmp")]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -339,15 +341,46 @@ class RunStore:
         temporary = self.states / f".{checkpoint.step}"
         temporary.mkdir()
         checkpoint.save(temporary)
+        self._keep_state(temporary)
+
+    def _keep_state(self, temporary: Path) -> None:
+        """Publish the state in ``.<step>`` in place of the one before."""
         for path in temporary.rglob("*"):
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
         before = self.state()
-        temporary.rename(self.states / str(checkpoint.step))
+        temporary.rename(self.states / temporary.name.removeprefix("."))
         _sync_folder(self.states)
         if before is not None:
             shutil.rmtree(before)
+
+    def pieces(self) -> Iterator[dict[str, Any]]:
+        """Yield what is settled of the run, in pieces that `accept` puts together elsewhere."""
+        state = self.state()
+        if state is not None:
+            for path in sorted(p for p in state.rglob("*") if p.is_file()):
+                name = f"state/.{state.name}/{path.relative_to(state)}"
+                with path.open("rb") as file:
+                    while data := file.read(_PIECE_BYTES):
+                        yield {"append": name, "data": data}
+        for path in (self.folder / name for name in ("problems.json", "points.jsonl")):
+            if path.is_file():
+                yield {"write": path.name, "text": path.read_text(encoding="utf-8")}
+        if state is not None:
+            yield {"publish": state.name}
+
+    def accept(self, piece: dict[str, Any]) -> None:
+        """Take a piece of a run that is made elsewhere: part of a file, a whole one, or that a state is whole."""
+        if "append" in piece:
+            path = self.folder / piece["append"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.write(piece["data"])
+        elif "write" in piece:
+            write_atomically(self.folder / piece["write"], piece["text"])
+        else:
+            self._keep_state(self.states / f".{piece['publish']}")
 
     def finish(self, compute: int) -> None:
         """Mark the run as finished up to ``compute``, and with which lines."""

@@ -7,11 +7,11 @@ import math
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from isolaw import backends
-from isolaw.backends.base import Needs
 from isolaw.errors import Problem
 from isolaw.executors.base import Event
 from isolaw.executors.waiting import Limits, Waiter, Waiting
@@ -33,8 +33,10 @@ class Share:
     gpus: int
 
 
-def share(chosen: ExecutorSection, needs: Needs) -> Share:
+def share(chosen: ExecutorSection, run: RunSpec) -> Share:
     """Return what one run takes: as chosen, or else what its processes need."""
+    with machines(chosen, run.backend):
+        needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
     return Share(chosen.nodes, chosen.cpus or cpus, gpus if chosen.gpus is None else chosen.gpus)
 
@@ -55,15 +57,15 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:
         hint = f"{package} is not installed; pip install 'isolaw[{chosen.kind}]'"
         out.append(Problem("executor.kind", hint, found=chosen.kind))
     if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
-        out.append(Problem("executor.nodes", found=chosen.nodes, accepted="1, or ray or slurm as executor.kind"))
+        accepted = "1; more with executor.kind = 'ray' or 'slurm'"
+        out.append(Problem("executor.nodes", found=chosen.nodes, accepted=accepted))
     for run in runs:
-        needs = backends.get(run.backend).needs(run)
-        total = share(chosen, needs)
-        if needs.cpus % chosen.nodes:
-            accepted = f"a divisor of the run's processes ({needs.cpus})"
+        each, processes = share(chosen, run), backends.get(run.backend).needs(run).cpus
+        if processes % chosen.nodes:
+            accepted = f"a divisor of the run's processes ({processes})"
             out.append(Problem("executor.nodes", found=chosen.nodes, accepted=accepted))
-        if chosen.max_gpus is not None and total.nodes * total.gpus > chosen.max_gpus:
-            accepted = f"at least those of one run ({total.nodes * total.gpus})"
+        if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
+            accepted = f"at least those of one run ({each.nodes * each.gpus})"
             out.append(Problem("executor.max_gpus", found=chosen.max_gpus, accepted=accepted))
         if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:
             accepted = f"at least the largest batch ({max(r.batch_rollouts for r in runs)})"
@@ -72,7 +74,7 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Return runs in the order in which they shall begin: the longest first, those that failed before last."""
+    """Return runs in the order in which they begin: the longest first, and last those that failed before."""
     store = SweepStore(directory)
 
     def length(run: RunSpec) -> tuple[bool, float]:
@@ -82,6 +84,37 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
         return there.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
 
     return sorted(runs, key=length)
+
+
+def limits(chosen: ExecutorSection, run: RunSpec) -> Limits:
+    """Return how much may be at work at a time, and when to give up."""
+    jobs = chosen.jobs
+    if chosen.kind == "processes" and jobs is None:
+        jobs = backends.get(run.backend).jobs(run)
+    return Limits(
+        1 if chosen.kind == "inline" else jobs,
+        chosen.max_rollouts,
+        chosen.max_gpus,
+        chosen.same_failures,
+        chosen.retries if chosen.kind in _PACKAGES else 0,
+    )
+
+
+def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
+    """Return where runs would execute, and what would be submitted, as JSON-able data."""
+    if not runs:
+        return {"kind": chosen.kind, "nodes": 0, "cpus": 0, "gpus": 0, "runs": 0, "options": {}}
+    each, bounds = share(chosen, runs[0]), limits(chosen, runs[0])
+    shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
+    if chosen.kind == "ray":
+        shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
+    out = {"kind": chosen.kind, **asdict(each), "runs": bounds.runs}
+    out["options"] = {key: value for key, value in shown.items() if value is not None}
+    if chosen.kind == "slurm":
+        from isolaw.executors import slurm
+
+        out["scripts"] = [slurm.script(directory, run.run_id, chosen, each) for run in runs]
+    return out
 
 
 def run(
@@ -100,22 +133,9 @@ def run(
     stop
         once set, runs at work keep their state and end, and no other begins.
     """
-    backend = backends.get(runs[0].backend)
-    with machines(chosen, runs[0].backend):
-        each = share(chosen, backend.needs(runs[0]))
-        jobs = chosen.jobs or (backend.jobs(runs[0]) if chosen.kind == "processes" else None)
-    waiting = Waiting(
-        directory,
-        [Waiter(r.run_id, r.batch_rollouts, each.nodes * each.gpus) for r in runs],
-        Limits(
-            1 if chosen.kind == "inline" else jobs,
-            chosen.max_rollouts,
-            chosen.max_gpus,
-            chosen.same_failures,
-            chosen.retries if chosen.kind in _PACKAGES else 0,
-        ),
-        stop,
-    )
+    each, bounds = share(chosen, runs[0]), limits(chosen, runs[0])
+    gpus = each.nodes * each.gpus
+    waiting = Waiting(directory, [Waiter(r.run_id, r.batch_rollouts, gpus) for r in runs], bounds, stop)
     # Each brings its own library.
     if chosen.kind == "inline":
         from isolaw.executors import inline
@@ -124,7 +144,7 @@ def run(
     elif chosen.kind == "processes":
         from isolaw.executors import processes
 
-        yield from processes.run(directory, waiting, jobs or 1)
+        yield from processes.run(directory, waiting)
     elif chosen.kind == "ray":
         from isolaw.executors import ray
 

@@ -68,8 +68,8 @@ def drive(place: Place, waiting: Waiting) -> Iterator[Event]:
                     place.ask_to_stop(run_id)
                     asked.add(run_id)
             else:
-                while (run_id := waiting.next()) is not None:
-                    place.start(run_id)
+                while begun := waiting.next():
+                    place.start(begun)
             if not waiting.open:
                 break
             for event in place.events():

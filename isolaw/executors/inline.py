@@ -13,7 +13,7 @@ from isolaw.store import SweepStore
 def run(directory: Path, waiting: Waiting) -> Iterator[Event]:
     """Execute the runs here."""
     store = SweepStore(directory)
-    while not waiting.halted and (run_id := waiting.next()) is not None:
+    while not waiting.halted and (run_id := waiting.next()):
         store.run(run_id).proceed()
         for event in execute(directory, run_id):
             yield from waiting.settle(event)

@@ -1,9 +1,9 @@
 """The executor `processes`: worker processes on this machine.
 
 A worker is ``python -m isolaw.executors.worker DIR``: it reads run ids from its standard input and
-answers with events. ``ISOLAW_WORKER`` in its environment is its place, from 0 to ``jobs`` - 1. Nothing is
-pickled, a caller's script needs no ``__main__`` guard, and a worker whose engine disappears sees its input
-end and stops. A worker that dies fails its run alone.
+answers with events. ``ISOLAW_WORKER`` in its environment is its place, from 0. Nothing is pickled, a
+caller's script needs no ``__main__`` guard, and a worker whose engine disappears sees its input end and
+stops. A worker that dies fails its run alone.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class _Worker:
 
 
 class _Processes:
-    """`Place`: at most ``jobs`` workers; a worker makes one run after the other."""
+    """`Place`: a worker makes one run after the other."""
 
-    def __init__(self, directory: Path, jobs: int) -> None:
-        self.directory, self.jobs = directory, jobs
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.store = SweepStore(directory)
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
@@ -77,7 +77,7 @@ class _Processes:
         worker = next((w for w in self.workers if w.run_id is None), None)
         if worker is None:
             taken = {w.place for w in self.workers}
-            worker = _Worker(self.directory, self.queue, min(set(range(self.jobs)) - taken))
+            worker = _Worker(self.directory, self.queue, min(set(range(len(taken) + 1)) - taken))
             self.workers.add(worker)
         worker.give(run_id)
 
@@ -105,6 +105,6 @@ class _Processes:
             worker.stop()
 
 
-def run(directory: Path, waiting: Waiting, jobs: int) -> Iterator[Event]:
-    """Execute the runs on at most ``jobs`` workers."""
-    yield from drive(_Processes(directory, jobs), waiting)
+def run(directory: Path, waiting: Waiting) -> Iterator[Event]:
+    """Execute the runs on as many workers as may be at work at a time."""
+    yield from drive(_Processes(directory), waiting)

@@ -8,6 +8,7 @@ sweep's, and no more is spent.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -143,7 +144,7 @@ class Waiting:
             yield event
 
     def _lost(self, run: Waiter, cause: str) -> Iterator[Event]:
-        if self._stop.is_set():  # what was asked to end has ended
+        if self.halted:  # what was asked to end has ended
             yield Event(run.run_id, "stopped")
             return
         store = self._store.run(run.run_id)
@@ -159,7 +160,8 @@ class Waiting:
             return
         if self.limits.retries:
             cause = f"{cause}; {times} times in a row without getting further"
-        store.fail(cause, "")
+        with contextlib.suppress(OSError):  # a full disk must not hide the cause
+            store.fail(cause, "")
         yield from self._failed(run.run_id, cause)
 
     def _failed(self, run_id: str, cause: str) -> Iterator[Event]:
