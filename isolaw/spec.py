@@ -186,14 +186,14 @@ class LimitsSection(_Section):
 
 
 def _minutes(value: Any) -> Any:
-    """Accept a time as SLURM writes it: ``[days-]hours:minutes[:seconds]``, or a number of minutes."""
+    """Accept a time as SLURM writes it, ``[days-]hours:minutes[:seconds]``, or a number of minutes."""
     if isinstance(value, str):
         found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", value.strip())
         if not found:
             raise ValueError("minutes, or a time as 1-12:00:00 or 08:00")
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        return 60 * (24 * days + hours) + minutes + -(-seconds // 60)
-    return _whole(value)
+        return 60 * (24 * days + hours) + minutes + seconds / 60
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class ExecutorSection(_Section):
@@ -222,7 +222,7 @@ class ExecutorSection(_Section):
     address: Annotated[str, Field(min_length=1)] | None = None
     shared: bool | None = None
     cluster: Literal["slurm", "local"] = "slurm"
-    time: Annotated[Count, BeforeValidator(_minutes)] = 60
+    time: Annotated[Positive, BeforeValidator(_minutes)] = 60.0
     partition: Annotated[str, Field(min_length=1)] | None = None
     sbatch: dict[str, str | int | bool] = {}
     setup: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()

@@ -20,6 +20,7 @@ from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
+from isolaw.cli.run_one import run_one
 from isolaw.cli.size import size
 from isolaw.cli.split import split
 from isolaw.cli.status import status
@@ -49,7 +50,7 @@ def cli() -> None:
     """
 
 
-for command in (sweep, read, fit, predict, backtest, compare, size, split, status, findings, doctor):
+for command in (sweep, run_one, read, fit, predict, backtest, compare, size, split, status, findings, doctor):
     cli.add_command(command)
 
 

@@ -102,6 +102,9 @@ def execute(directory: Path, run_id: str, nodes: Nodes | None = None) -> Iterato
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause
                     run.fail(cause, traceback.format_exc())
                 yield Event(run_id, "failed", cause=cause)
+            finally:
+                if nodes is not None:
+                    nodes.dismiss()
     except InUse as error:  # what is in its folder is another's to write
         yield Event(run_id, "busy", cause=str(error))
     except Exception as error:
