@@ -371,7 +371,7 @@ class RunStore:
             yield {"publish": state.name}
 
     def accept(self, piece: dict[str, Any]) -> None:
-        """Take a piece of a run that is made elsewhere: part of a file, a whole one, or that a state is whole."""
+        """Take a piece of a run that is made elsewhere: of a file, a whole file, or that a state is whole."""
         if "append" in piece:
             path = self.folder / piece["append"]
             path.parent.mkdir(parents=True, exist_ok=True)

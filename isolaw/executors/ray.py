@@ -1,4 +1,4 @@
-"""The executor `ray`: each run is a Ray task with its cores and GPUs, on a cluster that is there or a local one.
+"""The executor `ray`: each run is a task, with its cores and GPUs, of a cluster that is there or a local one.
 
 A run over several machines has a placement group, with a bundle on each of them. A run whose worker or
 machine dies is made again, from its state.

@@ -63,7 +63,7 @@ def _name(directory: Path, run_id: str) -> str:
     return f"isolaw-{sweep}-{run_id[:24]}"
 
 
-class _Scripts(SlurmExecutor):
+class _Scripts(SlurmExecutor):  # type: ignore[misc]
     """Writes scripts also where there is no SLURM."""
 
     @classmethod
@@ -249,7 +249,7 @@ class Nodes:
             told: dict[str, Any] = {}
             with contextlib.suppress(OSError, ValueError):
                 told = json.loads(self.path.read_text(encoding="utf-8"))
-            if told.get("job") != self.job or told["call"] == self.calls and told["meeting"]:
+            if told.get("job") != self.job or (told["call"] == self.calls and told["meeting"]):
                 time.sleep(_LOOK_S)
             elif told["meeting"] is None:
                 return
