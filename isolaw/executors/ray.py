@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -37,6 +39,8 @@ from isolaw.store import RunStore, SweepStore
 
 # So long the loop waits for news before it looks whether the sweep shall end.
 _WAIT_S = 0.2
+# A cluster that is there answers within so many seconds.
+_ANSWERS_S = 10.0
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
@@ -62,8 +66,10 @@ def _cluster(address: str | None) -> Iterator[None]:
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     kept = signal.getsignal(signal.SIGTERM)
     try:
+        if found := re.fullmatch(r"\[?([^/]+?)\]?:(\d+)", address):  # Ray itself would try for ten minutes
+            socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
         ray.init(address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise RunError(f"executor.address: no Ray cluster at {address!r} ({error})") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, kept)  # Ray puts its own there
