@@ -41,8 +41,8 @@ class Event:
 class Place(Protocol):
     """Where runs execute."""
 
-    def start(self, run_id: str) -> None:
-        """Begin a run, or what is left of it."""
+    def start(self, run_id: str) -> Event | None:
+        """Begin a run, or what is left of it; return what there is to say about it, or why it could not."""
         ...
 
     def events(self) -> list[Event]:
@@ -63,13 +63,13 @@ def drive(place: Place, waiting: Waiting) -> Iterator[Event]:
     asked: set[str] = set()
     try:
         while True:
+            while not waiting.halted and (begun := waiting.next()):
+                if said := place.start(begun):
+                    yield from waiting.settle(said)
             if waiting.halted:
                 for run_id in waiting.at_work - asked:
                     place.ask_to_stop(run_id)
                     asked.add(run_id)
-            else:
-                while begun := waiting.next():
-                    place.start(begun)
             if not waiting.open:
                 break
             for event in place.events():

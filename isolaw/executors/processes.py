@@ -72,7 +72,7 @@ class _Processes:
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
 
-    def start(self, run_id: str) -> None:
+    def start(self, run_id: str) -> Event | None:
         self.store.run(run_id).proceed()
         worker = next((w for w in self.workers if w.run_id is None), None)
         if worker is None:
@@ -80,6 +80,7 @@ class _Processes:
             worker = _Worker(self.directory, self.queue, min(set(range(len(taken) + 1)) - taken))
             self.workers.add(worker)
         worker.give(run_id)
+        return None
 
     def events(self) -> list[Event]:
         try:

@@ -108,9 +108,8 @@ class _Ray:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
         self.store = SweepStore(directory)
         self.tasks: dict[Any, _Task] = {}
-        self.failed: list[Event] = []
 
-    def start(self, run_id: str) -> None:
+    def start(self, run_id: str) -> Event | None:
         run = self.store.run(run_id)
         run.proceed()
         pieces = []
@@ -119,8 +118,7 @@ class _Ray:
                 run.resume()
                 pieces = [ray.put(piece) for piece in run.pieces()]
             except (OSError, StoreError) as error:
-                self.failed.append(Event(run_id, "failed", cause=str(error)))
-                return
+                return Event(run_id, "failed", cause=str(error))
         each, group, options = self.each, None, {}
         if each.nodes > 1:
             bundle = {"CPU": each.cpus, "GPU": each.gpus}
@@ -134,41 +132,45 @@ class _Ray:
             str(self.directory), run_id, mark, self.shared, spec, pieces, group, asdict(each)
         )
         self.tasks[stream] = _Task(run_id, stream, group)
+        return None
 
     def events(self) -> list[Event]:
-        out, self.failed = self.failed, []
-        ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=_WAIT_S) if self.tasks else ([], [])
+        ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=_WAIT_S)
+        out = []
         for stream in ready:
-            task = self.tasks[stream]
-            try:
-                told = ray.get(next(stream))
-                if "write" in told or "append" in told or "publish" in told:
-                    self.store.run(task.run_id).accept(told)
-                    continue
-            except OSError as error:
-                event = Event(task.run_id, "failed", cause=f"{type(error).__name__}: {error}")
-                ray.cancel(stream, force=True)
-            except StopIteration:
-                event = Event(task.run_id, "lost", cause="the run's task ended early")
-            except RayTaskError as error:  # what `execute` does not catch: isolaw is not installed there, …
-                event = Event(task.run_id, "failed", cause=f"Ray: {str(error).strip().splitlines()[-1]}")
-            except RayError as error:
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
-                event = Event(task.run_id, "lost", cause=f"Ray: {type(error).__name__} ({reason})")
-            else:
-                if "here" in told:
-                    task.here = told["here"]
-                    continue
-                if "unseen" in told:  # its machine does not see the directory: what it needs is sent
+            event = self._hear(self.tasks[stream])
+            if event is not None:
+                if event.kind not in ("checkpoint", "warning"):
                     self._forget(stream)
-                    self.shared = False
-                    self.start(task.run_id)
-                    continue
-                event = Event(**told["event"])
-            if event.kind != "checkpoint":
-                self._forget(stream)
-            out.append(event)
+                out.append(event)
         return out
+
+    def _hear(self, task: _Task) -> Event | None:
+        """Take what a run tells next."""
+        run = self.store.run(task.run_id)
+        try:
+            told = ray.get(next(task.stream))
+            if "event" in told:
+                return Event(**told["event"])
+            if "here" in told:
+                task.here = told["here"]
+            elif "unseen" in told:  # its machine does not see the directory: what it needs is sent
+                self._forget(task.stream)
+                self.shared = False
+                return self.start(task.run_id)
+            else:
+                run.accept(told)
+            return None
+        except StopIteration:
+            return Event(task.run_id, "lost", cause="the run's task ended early")
+        except (RayTaskError, OSError) as error:  # outside the run: isolaw is not there, this disk is full, …
+            cause = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+            ray.cancel(task.stream, force=True)
+            with contextlib.suppress(OSError):
+                run.fail(cause, str(error))
+            return Event(task.run_id, "failed", cause=cause)
+        except RayError as error:
+            return Event(task.run_id, "lost", cause=_in_short(error))
 
     def _forget(self, stream: Any) -> None:
         task = self.tasks.pop(stream)
@@ -190,6 +192,11 @@ class _Ray:
             with contextlib.suppress(RayError):
                 ray.cancel(task.stream, force=True)
             self._forget(stream)
+
+
+def _in_short(error: RayError) -> str:
+    first = str(error).strip().partition("\n")[0].partition(". ")[0]
+    return f"Ray: {first or type(error).__name__}"
 
 
 # -- on the cluster's machines ---------------------------------------------------------------------------

@@ -113,21 +113,18 @@ class _Slurm:
             ) from None
         self.jobs: dict[str, Any] = {}
         self.sizes: dict[str, int] = {}
-        self.news: list[Event] = []
         self.listed: dict[str, tuple[str, str]] = {} if self.local else _listed()
         self.asked = time.monotonic()
 
-    def start(self, run_id: str) -> None:
+    def start(self, run_id: str) -> Event | None:
         run, name = self.store.run(run_id), _name(self.directory, run_id)
         if name in self.listed:  # submitted by an engine that has gone
             number, _ = self.listed[name]
             self.jobs[run_id] = number
-            self.news.append(Event(run_id, "warning", cause=f"SLURM job {number} makes it already: waiting"))
-            return
+            return Event(run_id, "warning", cause=f"SLURM job {number} makes it already: waiting")
         if locks.in_use(run.folder / "lock"):
             holder = locks.told(run.folder / "lock").partition("\n")[0]
-            self.news.append(Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}"))
-            return
+            return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
         run.proceed()
         (run.folder / "FAILED.json").unlink(missing_ok=True)  # what is found there is of this job
         self.executor.parameters["job_name"] = name
@@ -135,16 +132,15 @@ class _Slurm:
             job = self.executor._submit_command(_command(self.directory, run_id))
         except Exception as error:  # sbatch's own words are in it
             said = str(error).strip().splitlines()
-            self.news.append(Event(run_id, "failed", cause=f"sbatch: {said[-1] if said else error!r}"))
-            return
+            return Event(run_id, "failed", cause=f"sbatch: {said[-1] if said else error!r}")
         self.jobs[run_id] = job if self.local else job.job_id
         if not self.local:
             self.listed[name] = (job.job_id, "PENDING")
+        return None
 
     def events(self) -> list[Event]:
-        out, self.news = self.news, []
-        if not out:
-            time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)
+        out: list[Event] = []
         if not self.local and time.monotonic() - self.asked > _ASK_S:
             with contextlib.suppress(RunError):  # asked again later
                 self.listed = _listed()
