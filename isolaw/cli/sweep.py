@@ -16,6 +16,7 @@ from isolaw.cli.common import announce_compilation, note, print_json
 
 if TYPE_CHECKING:
     from isolaw.engine import Plan
+    from isolaw.errors import RunError
     from isolaw.spec import SweepSpec
 
 
@@ -85,12 +86,12 @@ def sweep(
     if plan.todo and plan.spec.sweep.backend == "bandit":
         announce_compilation(f"isolaw.simulators.{plan.runs[0].options['model']}", "simulator")
     started = time.monotonic()
-    failed, stopped = _execute(plan, out, written)
+    failed, stopped, broken = _execute(plan, out, written)
     state = engine.status(out)
     known = {failure["run_id"] for failure in state["failures"]}
     unwritten = {run_id: cause for run_id, cause in failed.items() if run_id not in known}
     result = {**plan.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
-    if stopped:
+    if stopped or broken:
         note(f"{state['done']} of {state['runs']} runs are done")
     elif as_json:
         print_json(result)
@@ -105,6 +106,8 @@ def sweep(
         )
     for run_id, cause in unwritten.items():
         note(f"failed, and could not be noted in {out}/runs/{run_id}: {cause}")
+    if broken:
+        raise broken
     if stopped:
         raise KeyboardInterrupt
     left = engine.plan(plan.spec, out).todo
@@ -123,12 +126,16 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
     return SweepSpec.read(file, settings), read_text(file) if file else None
 
 
-def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool]:
-    """Execute, with a progress bar on a terminal: why runs failed, and whether it was told to stop."""
+def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:
+    """Execute, with a progress bar on a terminal.
+
+    Returns why runs failed, whether the sweep was told to stop, and what broke it as a whole.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from isolaw import engine
+    from isolaw.errors import RunError
     from isolaw.store import SweepStore
 
     console = Console(stderr=True)
@@ -144,25 +151,29 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
         TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
     failed: dict[str, str] = {}
+    broken = None
     with (
         _graceful() as stop,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("starting", total=max(total, 1))
         ended = 0
-        for event in engine.execute(plan, out, written, stop):
-            if event.kind == "warning":
-                note(f"warning: {event.cause}")
-                continue
-            if event.kind == "checkpoint":
-                progress.advance(task, max(event.compute - reached[event.run_id], 0))
-                reached[event.run_id] = max(event.compute, reached[event.run_id])
-            elif event.kind != "stopped":
-                ended += 1
-            if event.kind == "failed":
-                failed[event.run_id] = event.cause
-            progress.update(task, description=f"{ended}/{len(plan.todo)} runs")
-        return failed, stop.is_set()
+        try:
+            for event in engine.execute(plan, out, written, stop):
+                if event.kind == "warning":
+                    note(f"warning: {event.cause}")
+                    continue
+                if event.kind == "checkpoint":
+                    progress.advance(task, max(event.compute - reached[event.run_id], 0))
+                    reached[event.run_id] = max(event.compute, reached[event.run_id])
+                elif event.kind != "stopped":
+                    ended += 1
+                if event.kind == "failed":
+                    failed[event.run_id] = event.cause
+                progress.update(task, description=f"{ended}/{len(plan.todo)} runs")
+        except RunError as error:  # told after what became of the runs
+            broken = error
+        return failed, stop.is_set(), broken
 
 
 @contextmanager

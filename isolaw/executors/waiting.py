@@ -173,7 +173,7 @@ class Waiting:
         if self._same == self.limits.same_failures and (self._queue or self._working):
             left = len(self._queue) + len(self._working)
             yield Event(
-                "",
+                run_id,
                 "warning",
                 cause=f"{self._same} runs in a row failed with the same cause, and the sweep stops here; "
                 f"{left} more are left as they are (the same command goes on with these; "

@@ -65,8 +65,9 @@ def logged(path: Path) -> Iterator[None]:
         for number, before in kept.items():
             os.dup2(before, number)
             os.close(before)
-        if path.is_file() and not path.stat().st_size:
-            path.unlink()
+        with contextlib.suppress(OSError):  # a disk that can no longer be written
+            if not path.stat().st_size:
+                path.unlink()
 
 
 if __name__ == "__main__":
