@@ -63,7 +63,7 @@ def test_another_host_holds_it_while_it_shows_life(
         assert locks.in_use(path)
         with (
             pytest.raises(
-                InUse, match="it is in use by process 7 on elsewhere, which showed life 2[01] s ago"
+                InUse, match=r"it is in use by process 7 on elsewhere, which showed life 2[01] s ago"
             ),
             locks.locked(path, "it", wait_s=0.1),
         ):

@@ -1,10 +1,9 @@
-"""Sweeps that last long enough to be hurt, and a Ray cluster of two machines."""
+"""Sweeps that last long enough to be hurt."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +61,3 @@ def wait_for() -> Callable[..., None]:
             time.sleep(0.02)
 
     return wait
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A Ray cluster of this machine posing as two, with a core each."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
-    try:
-        del small["include_dashboard"]
-        cluster.add_node(**small)
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from isolaw import engine
@@ -44,16 +45,24 @@ def went_on_from_its_state(events: list[Event], lost: str) -> bool:
     return step > 0 and first.compute > step * 16
 
 
-@pytest.mark.parametrize("shared", [None, False])
-def test_two_machines_make_what_one_process_makes(tmp_path: Path, tiny, on_ray, same, shared) -> None:
-    runs = engine.sweep(tiny(executor=on_ray(shared=shared)), tmp_path / "ray")
-    same(runs, engine.sweep(tiny(), tmp_path / "inline"))
-    state = engine.status(tmp_path / "ray")
-    assert (state["done"], state["running"]) == (4, False)
-    longer = {"sweep": {"compute": 60_000}}  # from their states
-    again = engine.sweep(tiny(executor=on_ray(shared=shared), **longer), tmp_path / "ray")
-    engine.sweep(tiny(**longer), tmp_path / "inline")
-    same(again, SweepStore(tmp_path / "inline").collect())
+def test_every_executor_makes_the_same_table(tmp_path: Path, tiny, on_ray, same) -> None:
+    """Ray on two machines, with and without a disk that they share, and jobs of submitit."""
+    chosen = {
+        "inline": {"kind": "inline"},
+        "processes": {"kind": "processes", "jobs": 2},
+        "ray": on_ray(),
+        "ray, no shared disk": on_ray(shared=False),
+        "slurm": {"kind": "slurm", "cluster": "local", "jobs": 2},
+    }
+    tables = {}
+    for compute in (20_000, 60_000):  # and then from their states
+        for name, executor in chosen.items():
+            engine.sweep(tiny(sweep={"compute": compute}, executor=executor), tmp_path / name)
+            tables[name] = pd.read_parquet(tmp_path / name / "points.parquet")
+            same(tables[name], tables["inline"])
+            state = engine.status(tmp_path / name)
+            assert (state["done"], state["runs"], state["running"]) == (4, 4, False)
+    assert not list(tmp_path.rglob("*.pkl"))
 
 
 @pytest.mark.parametrize("shared", [None, False])

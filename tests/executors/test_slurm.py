@@ -91,13 +91,6 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
 
 
 @pytest.mark.slow
-def test_jobs_make_what_one_process_makes(tmp_path: Path, tiny, same) -> None:
-    runs = engine.sweep(tiny(executor={**LOCAL, "jobs": 2}), tmp_path / "jobs")
-    same(runs, engine.sweep(tiny(), tmp_path / "inline"))
-    assert not list(tmp_path.rglob("*.pkl"))
-
-
-@pytest.mark.slow
 def test_a_time_out(tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half way through its time a job is asked to keep its state; the next one goes on from there."""
     spec = long(sweep={"compute": 10**8, "seeds": 1}, executor={**LOCAL, "time": "0:00:12"})
