@@ -218,8 +218,11 @@ def execute(
         with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
             if runs:
                 chosen, stop = planned.spec.executor, stop or threading.Event()
-                with closing(executors.run(store.directory, chosen, runs, stop)) as events:
+                made = executors.run(store.directory, chosen, runs, stop)
+                with store.synced() as written_to, closing(made) as events:
                     for event in events:
+                        if event.kind != "checkpoint":
+                            written_to.set()
                         yield event
                         yield from mirrored.after(event)
             # Also what a tracker missed when it failed, or was not asked for yet.

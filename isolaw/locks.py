@@ -29,7 +29,7 @@ from isolaw.errors import InUse
 BEAT_S = 10.0
 STALE_S = 60.0
 # Of two holders that come together where the kernel has no locks, the last to write stays.
-_SETTLES_S = 0.2
+_SETTLES_S = 1.0
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
@@ -58,14 +58,11 @@ def locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
             time.sleep(_SETTLES_S)
             if told(path) != mark:
                 raise InUse(f"{what} is in use by {_name(path)}")
-        ended = threading.Event()
-        beating = threading.Thread(target=_beat, args=(file.fileno(), ended), daemon=True)
-        beating.start()
+        _LIFE.show(file.fileno())
         try:
             yield
         finally:
-            ended.set()
-            beating.join()
+            _LIFE.end(file.fileno())
             with contextlib.suppress(OSError):  # a disk that can no longer be written
                 if told(path) == mark:
                     _write(file, "")
@@ -141,7 +138,34 @@ def _write(file: IO[str], text: str) -> None:
     file.flush()
 
 
-def _beat(descriptor: int, ended: threading.Event) -> None:
-    while not ended.wait(BEAT_S):
-        with contextlib.suppress(OSError):
-            os.utime(descriptor)
+class _Life:
+    """One thread that touches all files that this process holds."""
+
+    def __init__(self) -> None:
+        self.held: set[int] = set()
+        self.lock, self.news = threading.Lock(), threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def show(self, descriptor: int) -> None:
+        with self.lock:
+            self.held.add(descriptor)
+            if self.thread is None or not self.thread.is_alive():
+                self.thread = threading.Thread(target=self._beat, daemon=True)
+                self.thread.start()
+        self.news.set()
+
+    def end(self, descriptor: int) -> None:
+        with self.lock:
+            self.held.discard(descriptor)
+
+    def _beat(self) -> None:
+        while True:
+            if self.news.wait(BEAT_S):
+                self.news.clear()
+            with self.lock:
+                for descriptor in self.held:
+                    with contextlib.suppress(OSError):
+                        os.utime(descriptor)
+
+
+_LIFE = _Life()

@@ -18,17 +18,19 @@
 
 A checkpoint is one appended line. At most once a second, with at most a tenth of the time spent on it,
 and at a run's end, the lines are synced and the state is published under a temporary name, synced and
-renamed. On resume, lines beyond the last published state are cut and a torn last line is dropped, so at
-most the last second (or ten times what a state takes to write) is lost and nothing is counted twice. No
-pickles.
+renamed. Runs of less than a second are synced together, by the engine, once a second. On resume, lines
+beyond the last published state are cut and a torn last line is dropped, so at most the last second (or ten
+times what a state takes to write) is lost and nothing is counted twice. No pickles.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,15 +52,17 @@ WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 FORMAT = "isolaw.sweep/1"
 _PIECE_BYTES = 2**24
+_LAST_SYNC_S = 5.0
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, sync: bool = True) -> None:
     """Write ``text`` under a temporary name, sync it, and rename it to ``path``."""
     with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -72,6 +76,11 @@ def _replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file is there, and not left empty by a power cut."""
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _leftovers(folder: Path) -> list[Path]:
@@ -155,7 +164,34 @@ class SweepStore:
     def run_ids(self) -> list[str]:
         """Return all runs that the directory holds, sorted."""
         runs = self.directory / "runs"
-        return sorted(p.name for p in runs.iterdir() if (p / "spec.json").is_file()) if runs.is_dir() else []
+        return (
+            sorted(p.name for p in runs.iterdir() if _has_content(p / "spec.json")) if runs.is_dir() else []
+        )
+
+    @contextlib.contextmanager
+    def synced(self) -> Iterator[threading.Event]:
+        """While entered, what was written is made to survive a power cut, at most once a second.
+
+        Yields what to set when something was. One call for the whole file system (``syncfs``) takes as long
+        as one for a single file. Where that has other things to write, its end is not waited for for ever.
+        """
+        news, ended = threading.Event(), threading.Event()
+
+        def sync() -> None:
+            while not ended.wait(PUBLISH_EVERY_S) or news.is_set():
+                if news.is_set():
+                    news.clear()
+                    descriptor = os.open(self.directory, os.O_RDONLY)
+                    ctypes.CDLL(None).syncfs(descriptor)
+                    os.close(descriptor)
+
+        thread = threading.Thread(target=sync, daemon=True)
+        thread.start()
+        try:
+            yield news
+        finally:
+            ended.set()
+            thread.join(_LAST_SYNC_S)
 
     def collect(self) -> Runs:
         """Return all recorded checkpoints, also those of unfinished runs."""
@@ -203,6 +239,7 @@ class RunStore:
         self.points = folder / "points.jsonl"
         self.states = folder / "state"
         self.log = folder / "log"
+        self.sync_alone = True
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
@@ -210,7 +247,7 @@ class RunStore:
         text = canonical_json(spec.model_dump(mode="json"))
         path = self.folder / "spec.json"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_atomically(path, text)
+            write_atomically(path, text, sync=False)  # the engine syncs all of them together
 
     def read_spec(self) -> RunSpec:
         """Return the run's spec."""
@@ -298,7 +335,9 @@ class RunStore:
             shutil.rmtree(self.states)
             self.states.mkdir()
             state, kept = None, []
-        write_atomically(self.points, "".join(json.dumps(line) + "\n" for line in kept))
+        whole = "".join(json.dumps(line) + "\n" for line in kept)
+        if self.points.exists() and self.points.read_text(encoding="utf-8", errors="replace") != whole:
+            write_atomically(self.points, whole)
         return state, float(kept[-1]["wall_s"]) if kept else 0.0
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
@@ -307,7 +346,10 @@ class RunStore:
         A run that is asked to stop ends with the next of them, and its state.
         """
         started = time.monotonic() - wall_s
-        published, took = time.monotonic(), 0.0
+        began = published = time.monotonic()
+        took = 0.0
+        # What a short run would lose is soon made again: the engine syncs many of them together.
+        self.sync_alone = self.state() is not None
         with self.points.open("a", encoding="utf-8") as file:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
@@ -316,6 +358,7 @@ class RunStore:
                 now = time.monotonic()
                 due = now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE)
                 last = checkpoint.final or self.is_asked_to_stop()
+                self.sync_alone = self.sync_alone or now - began >= PUBLISH_EVERY_S
                 if due or last:
                     self._publish(file, checkpoint)
                     published = time.monotonic()
@@ -337,7 +380,8 @@ class RunStore:
                 write_atomically(self.folder / "problems.json", json.dumps({**known, **new}))
 
     def _publish(self, points: TextIO, checkpoint: Checkpoint) -> None:
-        os.fsync(points.fileno())
+        if self.sync_alone:
+            os.fsync(points.fileno())
         temporary = self.states / f".{checkpoint.step}"
         temporary.mkdir()
         checkpoint.save(temporary)
@@ -345,13 +389,14 @@ class RunStore:
 
     def _keep_state(self, temporary: Path) -> None:
         """Publish the state in ``.<step>`` in place of the one before."""
-        for path in temporary.rglob("*"):
+        for path in temporary.rglob("*") if self.sync_alone else ():
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
         before = self.state()
         temporary.rename(self.states / temporary.name.removeprefix("."))
-        _sync_folder(self.states)
+        if self.sync_alone:
+            _sync_folder(self.states)
         if before is not None:
             shutil.rmtree(before)
 
@@ -386,7 +431,7 @@ class RunStore:
         """Mark the run as finished up to ``compute``, and with which lines."""
         lines = self.lines()
         marker = {"compute": compute, "step": lines[-1]["step"], "checkpoints": len(lines)}
-        write_atomically(self.folder / "DONE", json.dumps(marker) + "\n")
+        write_atomically(self.folder / "DONE", json.dumps(marker) + "\n", sync=self.sync_alone)
 
     def restart(self) -> None:
         """Forget all that was recorded: its state cannot be continued from."""

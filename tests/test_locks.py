@@ -40,6 +40,7 @@ def test_it_says_who_holds_it_and_is_empty_afterwards(path: Path) -> None:
 
 def test_signs_of_life(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "BEAT_S", 0.01)
+    monkeypatch.setattr(locks, "_LIFE", locks._Life())
     with locks.locked(path, "it"):
         os.utime(path, (0, 0))
         until = time.monotonic() + 5

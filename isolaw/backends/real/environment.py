@@ -69,11 +69,11 @@ _cores = 0  # of the machines that runs are planned for, where these are others
 
 
 @contextlib.contextmanager
-def on_machines(cpus: int, gpus_of_each: int) -> Iterator[None]:
+def on_machines(cpus: int, gpu_count: int) -> Iterator[None]:
     """While entered, `cores` and `gpus` are those of other machines: a login node plans for GPU nodes."""
     global _cores
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), _cores
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpus_of_each)))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpu_count)))
     _cores = cpus
     gpus.cache_clear()
     try:
