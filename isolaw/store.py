@@ -239,6 +239,7 @@ class RunStore:
         self.points = folder / "points.jsonl"
         self.states = folder / "state"
         self.log = folder / "log"
+        self.asked_to_stop = threading.Event()
         self.sync_alone = True
 
     def create(self, spec: RunSpec) -> None:
@@ -313,7 +314,7 @@ class RunStore:
 
     def is_asked_to_stop(self) -> bool:
         """Return whether somebody did."""
-        return (self.folder / "stop").exists()
+        return self.asked_to_stop.is_set() or (self.folder / "stop").exists()
 
     def proceed(self) -> None:
         """Take that back: the run shall be made."""
