@@ -9,6 +9,9 @@ over the rounds, by wall-clock time and by the processor's.
 Then where a step of isolaw spends the processor's time: in vLLM's ``generate``, in DeepSpeed's forward,
 backward and step, and outside them, with and without vLLM's own loading of new weights.
 
+TRL's own way to hand the weights over fails on a CPU with vLLM 0.32, which packs them there; it gets
+isolaw's, by ``reload_weights``. Its vLLM compiles the model, isolaw's does not.
+
 TRL is not among isolaw's dependencies and would replace some of the pinned ones, so it comes from a folder
 beside them::
 
@@ -128,6 +131,7 @@ def trl_steps(folder: Path, sampler: str, clock: Clock) -> None:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
+    from trl.generation.vllm_generation import VLLMGeneration
 
     def reward(prompts: Any, completions: Any, answer: Any, **_: Any) -> list[float]:
         return [float(c.strip() == a.strip()) for c, a in zip(completions, answer, strict=True)]
@@ -136,6 +140,11 @@ def trl_steps(folder: Path, sampler: str, clock: Clock) -> None:
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             control.should_training_stop = not clock.tick(trainer._metrics["train"]["reward"][-1])
 
+    def sync_weights(self: VLLMGeneration) -> None:
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._iter_named_params()})
+        self.llm.reset_prefix_cache()
+
+    VLLMGeneration.sync_weights = sync_weights
     vllm: dict[str, Any] = {
         "use_vllm": True,
         "vllm_mode": "colocate",
@@ -180,13 +189,15 @@ def trl_steps(folder: Path, sampler: str, clock: Clock) -> None:
 def work(kind: str, folder: Path) -> None:
     """Be one of the four."""
     clock = Clock()
+    who, sampler = kind.lower().split(", ")
+    if who == "trl":  # its vLLM compiles, as it does for who leaves it alone
+        os.environ["TORCHDYNAMO_DISABLE"] = "0"
     from isolaw.backends.real import environment
 
     environment.prepare()
     import torch
 
     torch.set_num_threads(1)
-    who, sampler = kind.lower().split(", ")
     (isolaw_steps if who == "isolaw" else trl_steps)(folder, sampler, clock)
 
 
