@@ -19,7 +19,9 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFo
 
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
-from isolaw.fits.select import hold
+from isolaw.report import words
+from isolaw.report.series import closed, fitted_curve, logistic_band
+from isolaw.report.study import Study
 from isolaw.runs import Runs
 
 STYLE: Any = {
@@ -52,19 +54,15 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
     levels = law.levels
     norm = LogNorm(levels[0] / 1.2, levels[-1] * 1.2)
     colour = ScalarMappable(norm, mpl.colormaps[_COLOURS])
-    steps = document["x"]["name"] == "steps"
-    scale = 1 / document["fixed"]["batch_rollouts"] if steps else 1.0
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = figure.add_subplot()
         low = document["x"]["range"][0]
         if runs is not None:
-            _draw_checkpoints(axes, law, runs, colour, scale)
+            _draw_checkpoints(axes, law, runs, colour)
         for entry in document["grid"]:
-            b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
-            start = max(entry["measured"][0], b * n)
-            x = np.geomspace(start, entry["measured"][1], 200)
-            axes.plot(x * scale, law.curves(b, n)(x)[0], color=colour.to_rgba(n), lw=1.0, alpha=0.8, zorder=2)
+            tint = colour.to_rgba(entry["rollouts_per_problem"])
+            axes.plot(*fitted_curve(law, entry), color=tint, lw=1.0, alpha=0.8, zorder=2)
         _draw_frontier(axes, document, colour)
         axes.axvline(low, color=GREY, lw=0.8, ls=":", zorder=1)
         axes.annotate(
@@ -72,7 +70,7 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
             textcoords="offset points", color=GREY, fontsize=7, va="top",
         )  # fmt: skip
         axes.set_xscale("log")
-        axes.set_xlabel("M, update steps" if steps else "C, rollouts generated")
+        axes.set_xlabel(words.axis(document))
         axes.set_ylabel(f"{document['metric']} ({document['eval_set']})")
         axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
         bar = figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
@@ -122,7 +120,7 @@ def law_figure(law: Law) -> Figure:
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
         axes.set_xscale("log")
-        axes.set_xlabel("C, rollouts generated" if document["x"]["log10"] else "M, update steps")
+        axes.set_xlabel(words.axis(document))
         axes.set_ylabel("n*, rollouts per problem")
         axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7)
@@ -152,21 +150,17 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
     return out
 
 
-def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable, scale: float) -> None:
-    d, points, table = law.document, runs.points, runs.table()
-    fitted = hold(table, {k: v for k, v in d["fixed"].items() if k in table}).index
-    points = points[points["run_id"].isin(fitted)]
-    points = points[(points["metric"] == d["metric"]) & (points["eval_set"] == d["eval_set"])]
+def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
+    d = law.document
+    study = Study(runs, d["metric"], d["eval_set"], law)
+    rows = study.fitted()
+    rows = rows.assign(x=study.x(rows)).query("x > 0")
     for entry in d["grid"]:
         b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
-        own = points[
-            (points["problems_per_batch"] == b)
-            & (points["rollouts_per_problem"] == n)
-            & (points["compute"] > 0)
-        ]
+        own = rows[(rows["problems_per_batch"] == b) & (rows["rollouts_per_problem"] == n)]
         axes.plot(
-            own["compute"] * scale, own["value"], ".", ms=2, color=colour.to_rgba(n), alpha=0.35, zorder=1,
-            rasterized=len(points) > 5000,
+            own["x"], own["value"], ".", ms=2, color=colour.to_rgba(n), alpha=0.35, zorder=1,
+            rasterized=len(rows) > 5000,
         )  # fmt: skip
 
 
@@ -184,39 +178,29 @@ def _draw_ridge(
     axes: Axes, frontier: list[dict[str, Any]], x: np.ndarray[Any, Any], levels: np.ndarray[Any, Any]
 ) -> None:
     """n*(C) of the surface, with its pointwise and its simultaneous band; open ends leave the page."""
-    beyond = levels[0] / 4, levels[-1] * 4
-
-    def ends(intervals: list[Any]) -> np.ndarray[Any, Any]:
-        filled = [[None, None] if pair is None else pair for pair in intervals]
-        return np.array([[b if v is None else v for v, b in zip(p, beyond, strict=True)] for p in filled])
-
     if any(p["n_star"]["interval"] for p in frontier):
-        low, high = ends([p["n_star"]["interval"] for p in frontier]).T
+        low, high = closed([p["n_star"]["interval"] for p in frontier], levels)
         axes.fill_between(
             x, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws, at each C", zorder=1
         )
         for edge, label in zip(
-            ends([p["band"] for p in frontier]).T, ("95 % of draws, at all C", None), strict=True
+            closed([p["band"] for p in frontier], levels), ("95 % of draws, at all C", None), strict=True
         ):
             axes.plot(x, edge, color="#9dc3e6", lw=0.8, ls=":", label=label, zorder=1)
     axes.plot(x, [p["n_star"]["value"] for p in frontier], color="#1f4e79", lw=1.6, label="n*", zorder=3)
 
 
 def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None:
-    logistic = law.logistic
-    if logistic is None:
+    if law.logistic is None:
         return
-    log10 = law.document["x"]["log10"]
     fine = np.geomspace(x.min(), x.max(), 300)
-    # A wild draw goes off the page, not off the scale.
-    draws = np.exp2(np.clip(logistic(np.log10(fine) if log10 else fine), -20, 60))
-    if band and len(draws) > 1:
-        low, high = np.quantile(draws[1:], [0.025, 0.975], axis=0)
+    n, ends = logistic_band(law, fine)
+    if band and ends is not None:
         axes.fill_between(
-            fine, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
+            fine, *ends, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
         )
     colour, width, dashes = ("#1f4e79", 1.6, "-") if band else ("#404040", 1.0, "--")
-    axes.plot(fine, draws[0], color=colour, lw=width, ls=dashes, label="law (logistic)", zorder=3)
+    axes.plot(fine, n, color=colour, lw=width, ls=dashes, label="law (logistic)", zorder=3)
 
 
 def _title(document: dict[str, Any], text: str) -> str:
