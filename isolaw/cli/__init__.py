@@ -16,6 +16,7 @@ from isolaw.cli.backtest import backtest
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
 from isolaw.cli.doctor import doctor
+from isolaw.cli.figures import figures
 from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
@@ -52,7 +53,7 @@ def cli() -> None:
 
 
 for command in (
-    sweep, read, fit, predict, report, backtest, compare, size, split, status, findings, doctor,
+    sweep, read, fit, predict, report, figures, backtest, compare, size, split, status, findings, doctor,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -34,83 +34,80 @@ _RUNS_ONLY = {
 }
 
 
-def law_options(setting: str | None) -> Callable[[Command], Command]:
-    """Return what adds the options of a fit: the same for every command that fits.
+def setting_option(default: str | None) -> Callable[[Command], Command]:
+    """Return what adds ``--setting``; None leaves it to the command."""
+    return click.option(
+        "--setting",
+        type=click.Choice(["fixed-bp", "fixed-b", "joint"]),
+        default=default,
+        show_default=True if default else "as B_p and n vary",
+        help="What is held: B_p, B = B_p · n, or nothing.",
+    )
 
-    ``setting`` is the default of ``--setting``; None leaves it to the command.
-    """
 
-    def decorated(command: Command) -> Command:
-        for option in reversed(
-            [
-                click.option(
-                    "--metric",
-                    help="What counts as reward; avg@4 unless given, or the only accuracy that was measured.",
-                ),
-                click.option(
-                    "--eval-set", help="Which evaluation set; validation unless given, or the only one."
-                ),
-                click.option(
-                    "--setting",
-                    type=click.Choice(["fixed-bp", "fixed-b", "joint"]),
-                    default=setting,
-                    show_default=True if setting else "as B_p and n vary",
-                    help="What is held: B_p, B = B_p · n, or nothing.",
-                ),
-                click.option(
-                    "--fixed",
-                    multiple=True,
-                    metavar="NAME=VALUE",
-                    help="Use only runs with this, as problems_per_batch=32 or lr=0.02.",
-                ),
-                click.option(
-                    "--method",
-                    type=click.Choice(["surface", "paper"]),
-                    default="surface",
-                    show_default=True,
-                    help="n* from a smooth surface over n, or as in arXiv 2603.12151 from the highest curve.",
-                ),
-                click.option(
-                    "--curve",
-                    type=click.Choice(["auto", "exp", "hill", "power"]),
-                    default="auto",
-                    show_default=True,
-                    help="Learning curve; auto: by AICc (surface), exp (paper).",
-                ),
-                click.option(
-                    "--records",
-                    default="auto",
-                    show_default=True,
-                    metavar="WIDTH|off",
-                    help="Bin width of record points, off for all checkpoints; "
-                    "auto: off (surface), 0.005 (paper).",
-                ),
-                click.option(
-                    "--robust",
-                    is_flag=True,
-                    help="Huber's loss in the curves, for evaluations that go astray.",
-                ),
-                click.option(
-                    "--bootstrap",
-                    type=click.IntRange(0, 10_000),
-                    default=400,
-                    show_default=True,
-                    help="Draws; 0 for none.",
-                ),
-                click.option(
-                    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws."
-                ),
-            ]
-        ):
-            command = option(command)
-        return command
-
-    return decorated
+def law_options(command: Command) -> Command:
+    """Add the options of a fit but for its setting: the same for every command that fits."""
+    for option in reversed(
+        [
+            click.option(
+                "--metric",
+                help="What counts as reward; avg@4 unless given, or the only accuracy that was measured.",
+            ),
+            click.option(
+                "--eval-set", help="Which evaluation set; validation unless given, or the only one."
+            ),
+            click.option(
+                "--fixed",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Use only runs with this, as problems_per_batch=32 or lr=0.02.",
+            ),
+            click.option(
+                "--method",
+                type=click.Choice(["surface", "paper"]),
+                default="surface",
+                show_default=True,
+                help="n* from a smooth surface over n, or as in arXiv 2603.12151 from the highest curve.",
+            ),
+            click.option(
+                "--curve",
+                type=click.Choice(["auto", "exp", "hill", "power"]),
+                default="auto",
+                show_default=True,
+                help="Learning curve; auto: by AICc (surface), exp (paper).",
+            ),
+            click.option(
+                "--records",
+                default="auto",
+                show_default=True,
+                metavar="WIDTH|off",
+                help="Bin width of record points, off for all checkpoints; "
+                "auto: off (surface), 0.005 (paper).",
+            ),
+            click.option(
+                "--robust",
+                is_flag=True,
+                help="Huber's loss in the curves, for evaluations that go astray.",
+            ),
+            click.option(
+                "--bootstrap",
+                type=click.IntRange(0, 10_000),
+                default=400,
+                show_default=True,
+                help="Draws; 0 for none.",
+            ),
+            click.option(
+                "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws."
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
 
 
 def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what `isolaw.fit` is called with, but for what is fixed."""
-    names = ("metric", "eval_set", "setting", "method", "curve", "robust", "bootstrap", "seed")
+    """Return what `law_options` say, as keywords of `isolaw.fit`; not what is fixed."""
+    names = ("metric", "eval_set", "method", "curve", "robust", "bootstrap", "seed")
     return {**{name: options[name] for name in names}, "records": _records(options["records"])}
 
 
@@ -125,7 +122,8 @@ def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
     show_default=True,
     help="What a budget counts; with --points, compute or steps (the law linear in M).",
 )
-@law_options("fixed-bp")
+@setting_option("fixed-bp")
+@law_options
 @source_options
 @click.option("--out", type=click.Path(), help="Write the law here (and its draws beside it).")
 @click.option(
@@ -174,7 +172,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     import isolaw
     from isolaw.report import words
 
-    keywords = {**law_keywords(options), "x": options["x"]}
+    keywords = {**law_keywords(options), "setting": options["setting"], "x": options["x"]}
     _check_out(options["out"])
     if options.get("retune") and options["out"]:
         _check_out(str(_retuned(options["out"])))

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from isolaw.cli.common import announce_compilation, constants, note, print_json, shown
-from isolaw.cli.fit import law_keywords, law_options
+from isolaw.cli.fit import law_keywords, law_options, setting_option
 from isolaw.cli.read import read_sources, source_options
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ _DRAWS = 100  # of each fit of the backtest
     "--x", type=click.Choice(["compute", "tokens", "wall_s"]), default="compute", show_default=True,
     help="What a budget counts.",
 )  # fmt: skip
-@law_options(None)
+@setting_option(None)
+@law_options
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 @click.pass_context

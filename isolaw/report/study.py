@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from isolaw import metrics
 from isolaw.errors import IsolawError
 from isolaw.fits.law import Law
 from isolaw.fits.select import Setting, hold, select
@@ -94,6 +95,19 @@ class Study:
             return (rows["compute"] / batch).to_numpy(np.float64)
         values = rows[name].astype("Float64").mask(rows["step"] == 0, 0.0)
         return values.to_numpy(np.float64, na_value=np.nan)
+
+
+def spread(study: Study) -> tuple[int, list[str]] | None:
+    """Return k and the names of best@k and worst@k, of the largest k that both were measured with."""
+    there = [p for p in map(metrics.parse, study.held.metrics(study.eval_set)) if p]
+    both = [k for kind, k in there if kind == "best" and k > 1 and ("worst", k) in there]
+    return (max(both), [f"best@{max(both)}", f"worst@{max(both)}"]) if both else None
+
+
+def one_batch(study: Study) -> int:
+    """Return the B_p with the most n; the smallest of those."""
+    counts = study.rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
+    return int(counts[counts == counts.max()].index.min())
 
 
 def usual_setting(runs: Runs) -> Setting:

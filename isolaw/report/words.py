@@ -294,6 +294,41 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     ]
 
 
+def sweep_state(state: Mapping[str, Any]) -> list[str]:
+    """Return how a sweep stands, line by line."""
+    planned = state["rollouts_planned"]
+    share = state["rollouts"] / planned if planned else 1.0
+    lines = [
+        f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
+        f"C = {number(state['compute'])}: {state['done']} done, {state['started']} begun, "
+        f"{state['waiting']} waiting, {state['failed']} failed",
+        f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})"
+        + ("; an engine is at work" if state["running"] else ""),
+    ]
+    lines += [
+        f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
+        f"seed {failure['seed']}: {failure['cause']}"
+        for failure in state["failures"]
+    ]
+    if state["done"] < state["runs"] and not state["running"]:
+        lines.append(f"Continue: isolaw sweep --out {state['directory']}")
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a person would say it.
+
+    >>> duration(42), duration(600), duration(9000), duration(200_000)
+    ('42 s', '10 min', '2 h 30 min', '2 d 8 h')
+    """
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
 def backtest_summary(result: Mapping[str, Any]) -> list[str]:
     """Return what a backtest found: a table of regrets, and a verdict."""
     judged = (

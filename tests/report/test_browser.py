@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import xml.etree.ElementTree as ET
@@ -32,9 +31,10 @@ EVIL = '<img src=x onerror="window.hit=1"><b>bold</b>&lt;i&gt;\'"</script>'
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    root = os.geteuid() == 0  # Chromium's sandbox refuses root
+    # In containers Chromium has no namespaces for its sandbox and little shared memory; the pages are ours.
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
     with playwright.sync_playwright() as api:
-        started = api.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if root else [])
+        started = api.chromium.launch(executable_path=CHROMIUM, args=arguments)
         yield started
         started.close()
 
@@ -44,12 +44,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A sweep over n and B_p, its law, and its page."""
     folder = tmp_path_factory.mktemp("made")
     sweep, law, page = folder / "sweep", folder / "sweep" / "law.json", folder / "report.html"
-    assert run([
-        "sweep", "--out", str(sweep), "--set", "sweep.compute=3e5", "--set", "sweep.seeds=2",
-        "--set", "grid.problems_per_batch=[16, 64]", "--set", "grid.rollouts_per_problem=[4, 16, 64, 256]",
-        "--set", "problems.n_train=300", "--set", "problems.n_validation=200", "--set", "executor.kind=inline",
-        "--set", 'evaluation.metrics=["avg@4", "best@4", "worst@4", "histogram"]', "--set", "evaluation.points=30",
-    ]) == 0  # fmt: skip
+    keys = {
+        "sweep.compute": "3e5",
+        "sweep.seeds": "2",
+        "grid.problems_per_batch": "[16, 64]",
+        "grid.rollouts_per_problem": "[4, 16, 64, 256]",
+        "problems.n_train": "300",
+        "problems.n_validation": "200",
+        "evaluation.points": "30",
+        "evaluation.metrics": '["avg@4", "best@4", "worst@4", "histogram"]',
+        "executor.kind": "inline",
+    }
+    settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    assert run(["sweep", "--out", str(sweep), *settings]) == 0
     assert run(["fit", str(sweep), "--setting", "joint", "--out", str(law), "--bootstrap", "60"]) == 0
     assert run(["report", str(sweep), "-o", str(page)]) == 0
     return SimpleNamespace(sweep=sweep, law=law, page=page)

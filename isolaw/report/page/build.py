@@ -13,7 +13,7 @@ from isolaw.report.page import landscape, law_charts, provenance, run_charts, ta
 from isolaw.report.page.budgets import Budgets, shown, unbroken
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.page.tables import Table
-from isolaw.report.study import Study
+from isolaw.report.study import Study, spread
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _spread(study: Study) -> Section | str:
     charts = run_charts.best_and_worst(study)
     if not charts:
         return "best@k against worst@k: the runs did not record both (a sweep does with evaluation.metrics)"
-    k = run_charts.spread(study)
+    k = spread(study)
     assert k is not None
     lines = [
         f"Which n is best depends on what is wanted of {k[0]} samples: one correct answer among them "

@@ -10,8 +10,7 @@ from matplotlib.ticker import EngFormatter
 
 from isolaw.report import captions
 from isolaw.report.page.chart import Chart, log_axis, n_colour, rounded
-from isolaw.report.page.run_charts import one_batch
-from isolaw.report.study import Study
+from isolaw.report.study import Study, one_batch
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # of a map

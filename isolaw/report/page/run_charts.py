@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw import metrics
 from isolaw.report import captions, words
 from isolaw.report.finals import common_compute, finals
 from isolaw.report.page.chart import Chart, log_axis, n_axis, n_colour, rounded, text
-from isolaw.report.study import Study
+from isolaw.report.study import Study, one_batch, spread
 
 TOLERANCE = 0.005
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
@@ -91,19 +90,6 @@ def _by_n(table: pd.DataFrame, levels: list[int]) -> dict[str, Any]:
         "marker": {"size": 9, "color": [n_colour(levels, n) for n in own["rollouts_per_problem"]]},
         "hovertemplate": "n = %{x:,}: %{y:.4f}%{customdata}<extra></extra>",
     }
-
-
-def spread(study: Study) -> tuple[int, list[str]] | None:
-    """Return k and the names of best@k and worst@k, of the largest k that both were measured with."""
-    there = [p for p in map(metrics.parse, study.held.metrics(study.eval_set)) if p]
-    both = [k for kind, k in there if kind == "best" and k > 1 and ("worst", k) in there]
-    return (max(both), [f"best@{max(both)}", f"worst@{max(both)}"]) if both else None
-
-
-def one_batch(study: Study) -> int:
-    """Return the B_p with the most n; the smallest of those."""
-    counts = study.rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
-    return int(counts[counts == counts.max()].index.min())
 
 
 def best_and_worst(study: Study) -> list[Chart]:
