@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from isolaw.report import words
 
 _SEEDS = 3  # with fewer an interval rests on very few differences between runs
 _LOSS = 0.005
+_REACH = 3.05  # times what was measured; runs end a batch before their budget
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[A
         out.append(
             Advice(
                 f"Run {_SEEDS} seeds of every configuration.",
-                f"There {'is' if fewest == 1 else 'are'} {words.runs(fewest, fewest)} of some: how runs of "
-                "one configuration differ is what intervals are made of.",
+                f"There {'is' if fewest == 1 else 'are'} {words.runs(fewest, fewest)} of "
+                f"{'each' if len({g['runs'] for g in grid}) == 1 else 'some'}: how runs of one configuration "
+                "differ is what intervals are made of.",
                 (f"sweep.seeds={_SEEDS}",),
             )
         )
@@ -66,7 +69,7 @@ def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[A
         if batch["reason"]
     ]
     end = max(g["measured"][1] for g in grid)
-    if prediction is not None and prediction.compute > 3 * end:
+    if prediction is not None and prediction.compute > _REACH * end:
         goal = words.number(prediction.compute / 3)
         out.append(
             Advice(
@@ -76,34 +79,45 @@ def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[A
                 (f"sweep.compute={prediction.compute // 3}",),
             )
         )
-    if prediction is not None and prediction.options[0].expected_regret > _LOSS and fewest >= _SEEDS:
-        out.append(
-            Advice(
-                "Run more seeds.",
-                f"Even the best choice is expected to lose {prediction.options[0].expected_regret:.3f}.",
-                (f"sweep.seeds={2 * fewest}",),
-            )
-        )
+    if prediction is not None and prediction.options[0].expected_regret > _LOSS:
+        out += _loss(prediction, levels, fewest)
     return out
+
+
+def _loss(prediction: Prediction, levels: Sequence[int], fewest: int) -> list[Advice]:
+    """Where even the best choice loses: an n between those measured, or else more seeds."""
+    why = f"Even the best choice is expected to lose {prediction.options[0].expected_regret:.3f}"
+    star = prediction.n_star
+    between = 2 ** round(math.log2(star.value)) if star.value is not None and star.status == "ok" else 0
+    if levels[0] < between < levels[-1] and between not in levels:
+        keys = (_n_key([*levels, between]),)
+        return [Advice(f"Add n = {between:,}.", f"{why}: the best n lies between those measured.", keys)]
+    if fewest < _SEEDS:
+        return []
+    return [Advice("Run more seeds.", f"{why}.", (f"sweep.seeds={2 * fewest}",))]
+
+
+def _n_key(levels: Sequence[int]) -> str:
+    return f"grid.rollouts_per_problem=[{', '.join(map(str, sorted(levels)))}]"
 
 
 def _edges(document: Mapping[str, Any], levels: Sequence[int]) -> list[Advice]:
     """Where n* lies at an end of the grid at the largest compute at which it is known at all."""
     last = document["frontier"][-1]
     symbol = words.symbol(document)
-    if "grid edge" not in last["censored_by"]:
+    status = last["n_star"]["status"]
+    if "grid edge" not in last["censored_by"] or status not in ("lower_bound", "upper_bound"):
         return []
-    top = last["n_star"]["status"] == "lower_bound"
+    top = status == "lower_bound"
     n = levels[-1] * 2 if top else levels[0] // 2
     if n < 2:
         return []
-    wider = [*levels, n] if top else [n, *levels]
     return [
         Advice(
             f"Add n = {n:,}.",
             f"At {symbol} = {words.number(last['x'])} the best n is the {'largest' if top else 'smallest'} "
             "that was measured, so only a bound.",
-            (f"grid.rollouts_per_problem=[{', '.join(map(str, wider))}]",),
+            (_n_key([*levels, n]),),
         )
     ]
 
