@@ -3,8 +3,8 @@
 39 configurations (B_p = 32 … 1024, n = 8 … 2048, B ≤ 65,536), 5 seeds, 60 checkpoints each, simulated (kept
 in DIRECTORY if one is given). Told are the seconds that `isolaw report` takes and the page's size, and in
 Chromium, without a GPU: seconds until it is loaded, until the first and until every chart is drawn, the
-longest time without an answer, and how long frames take while the page is scrolled from top to bottom and while
-the slider is drawn along.
+longest time without an answer, and how long frames take while the page is scrolled from top to bottom and
+while the slider is drawn along.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from isolaw.cli.common import announce_compilation, constants, note, print_json, shown
-from isolaw.cli.fit import law_keywords, law_options
+from isolaw.cli.options import law_keywords, law_options
 from isolaw.cli.read import read_sources, source_options
 
 

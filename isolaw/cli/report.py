@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from isolaw.cli.common import announce_compilation, constants, note, print_json, shown
-from isolaw.cli.fit import law_keywords, law_options, setting_option
+from isolaw.cli.options import law_keywords, law_options, setting_option
 from isolaw.cli.read import read_sources, source_options
 
 if TYPE_CHECKING:
@@ -240,5 +240,5 @@ def command_line(ctx: click.Context) -> str:
             parts.append(parameter.opts[0])
         else:
             for own in value if isinstance(value, tuple) else [value]:
-                parts += [parameter.opts[0], str(own)]
+                parts += [parameter.opts[0], f"{own:.12g}" if isinstance(own, float) else str(own)]
     return shlex.join(parts)

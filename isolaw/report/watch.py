@@ -10,7 +10,7 @@ from typing import Any
 
 from isolaw import engine
 from isolaw.errors import IsolawError
-from isolaw.report import words
+from isolaw.report import run_words, words
 
 _WINDOW_S = 120.0  # the pace is that of the last two minutes
 _FIT_EVERY_S = 30.0
@@ -82,12 +82,12 @@ class Watch:
         """Return the pace and the time left, in words."""
         if self.per_second is None:
             return "pace not known yet"
-        left = "" if self.left_s is None else f", about {words.duration(self.left_s)} left"
+        left = "" if self.left_s is None else f", about {run_words.duration(self.left_s)} left"
         return f"{words.number(float(f'{self.per_second:.3g}'))} rollouts per second{left}"
 
     def lines(self) -> list[str]:
         """Return all of it."""
-        head, rollouts, *rest = words.sweep_state(self.state)
+        head, rollouts, *rest = run_words.sweep_state(self.state)
         if self.state["running"]:
             rollouts = f"{rollouts.removesuffix('; an engine is at work')}; {self.pace()}"
         return [head, rollouts, *rest, *self.law]

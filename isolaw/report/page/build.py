@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.fits.health import health
-from isolaw.report import words
+from isolaw.report import run_words, words
 from isolaw.report.advice import Advice, advice
 from isolaw.report.page import landscape, law_charts, provenance, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown, unbroken
@@ -151,7 +151,7 @@ def _health(study: Study, facts: Facts) -> Section:
     return Section(
         "health",
         "Health of the runs",
-        words.health(judged, len(facts.failed), study.document),
+        run_words.health(judged, len(facts.failed), study.document),
         tables=[table],
     )
 

@@ -17,7 +17,7 @@ _COLUMNS = 40  # of a map
 _PANELS = 3
 # Most problems are at the ends; what is in between has half of the colours.
 _SCALE = [[0, "var(--map0)"], [0.15, "var(--map1)"], [0.5, "var(--map2)"], [1, "var(--accent)"]]
-_short = EngFormatter(places=1, sep="")  # 12.3k
+_engineering = EngFormatter(sep="")
 
 
 def landscape(study: Study) -> list[Chart]:
@@ -65,7 +65,7 @@ def _map(shares: pd.DataFrame, whence: str, n: int, b: int, most: float) -> Char
         np.searchsorted(later, np.geomspace(later[0], later[-1], _COLUMNS)).clip(max=len(later) - 1)
     )
     shares = shares[[*step_0, *later[at]]]
-    names = [_short(c) for c in shares.columns]
+    names = [_engineering(float(f"{c:.2g}")) for c in shares.columns]  # 12k
     told = captions.landscape(shares, n, b, whence)
     data = [
         {
