@@ -140,7 +140,7 @@ def _landscape(study: Study) -> Section | str:
     if not any(chart.name.startswith("landscape") for chart in charts):
         lines.append(
             "How pass@1 is spread over all problems was not recorded: a simulated sweep does with "
-            'evaluation.metrics = [..., "histogram"], a real one always.'
+            'evaluation.metrics = [..., "histogram"], a real one always (in its directory, not in its table).'
         )
     return Section("landscape", "The pass@1 landscape over training", lines, charts, small=True)
 
