@@ -128,7 +128,7 @@ def _study(
         return Study(runs, d["metric"], d["eval_set"], law), origin
     metric, eval_set, _ = choose(runs, options["metric"], options["eval_set"])
     fixed = constants(options["fixed"], "--fixed")
-    setting = options["setting"] or usual_setting(runs)
+    setting = options["setting"] or usual_setting(runs, fixed)
     keywords = {**law_keywords(options), "metric": metric, "eval_set": eval_set, "setting": setting}
     say("fitting")
     announce_compilation()
@@ -217,12 +217,14 @@ def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:
     needed = points["metric"].isin([study.metric, *DIAGNOSTICS])  # the rest would only take time
     runs = Runs(points[needed], study.held.attributes, study.held.source)
     below = options["fit_below"] or max(g["measured"][1] for g in document["grid"]) / _SMALL
-    keywords = {name: document[name] for name in ("setting", "fixed", "method")}
+    keywords = {**law_keywords(options), **{name: document[name] for name in ("setting", "fixed", "method")}}
+    draws = min(_DRAWS, document["bootstrap"]["draws"])
     try:
         return backtest(
-            runs, below, study.metric, eval_set=study.eval_set,
-            bootstrap=min(_DRAWS, document["bootstrap"]["draws"]), **keywords,
-        )  # fmt: skip
+            runs,
+            below,
+            **{**keywords, "metric": study.metric, "eval_set": study.eval_set, "bootstrap": draws},
+        )
     except IsolawError as error:
         return str(error)
 

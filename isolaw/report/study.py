@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -110,12 +111,13 @@ def one_batch(study: Study) -> int:
     return int(counts[counts == counts.max()].index.min())
 
 
-def usual_setting(runs: Runs) -> Setting:
-    """Return the setting that fits how B_p and n vary among the runs.
+def usual_setting(runs: Runs, fixed: Mapping[str, Any] | None = None) -> Setting:
+    """Return the setting that fits how B_p and n vary among the runs that have what is fixed.
 
     ``fixed-bp`` where there is one B_p, ``fixed-b`` where all runs share B = B_p · n, else ``joint``.
     """
     table = runs.table()
+    table = hold(table, {name: value for name, value in (fixed or {}).items() if name in table})
     if table["problems_per_batch"].nunique() == 1:
         return "fixed-bp"
     one_batch = (table["problems_per_batch"] * table["rollouts_per_problem"]).nunique() == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ from isolaw.cli import run
 from isolaw.report import words
 from isolaw.runs import Runs
 
+ROOT = Path(__file__).parents[2]
 CHROMIUM = next(
     (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), ""
 )
@@ -331,6 +335,33 @@ def test_a_page_without_a_law(visit: Visitor, synthetic: Callable[..., Runs], tm
     assert page.locator("[data-chart=reward] svg.main-svg").count() > 0
     assert page.locator("#law").count() == 0
     assert "not shown" in page.locator("#how").inner_text()
+
+
+def test_the_pages_of_make_docs(visit: Visitor, tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["sh", "examples/pages.sh", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"sh {command[1]} " in (ROOT / "Makefile").read_text()
+    files = sorted(tmp_path.glob("*.html"))
+    assert [file.name for file in files] == ["demo.html", "qwen.html", "real.html"]
+    for file in files:
+        for width in (400, 800, 1400):
+            page = visit(file, width=width)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            drawn = page.locator(".plot svg.main-svg").all()
+            assert len(drawn) >= 8
+            for box in [svg.bounding_box() for svg in drawn]:
+                assert box["x"] + box["width"] <= width
+            for name in ("gtitle", "xtitle", "ytitle"):  # nothing is cut off at the chart's edge
+                for title in page.locator(f".plot .{name}").all():
+                    inner, outer = (
+                        title.bounding_box(),
+                        title.locator("xpath=ancestor::*[@data-chart]").bounding_box(),
+                    )
+                    assert outer["x"] - 1 <= inner["x"]
+                    assert inner["y"] + inner["height"] <= outer["y"] + outer["height"] + 1
+            page.close()
 
 
 def test_the_table_of_runs_is_whole_without_a_script(browser: Any, made: SimpleNamespace) -> None:

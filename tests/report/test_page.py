@@ -157,6 +157,41 @@ def test_without_a_law(synthetic: Make) -> None:
     assert data(page)["budgets"] == []
 
 
+@pytest.mark.parametrize("steps", [[0], [5], [0, 7]])
+@pytest.mark.parametrize("n", [[8], [4, 8]])
+def test_little_data_have_a_page(steps: list[int], n: list[int]) -> None:
+    row = {"problem_set": "p", "algorithm": "grpo", "eval_set": "validation", "metric": "avg@4", "seed": 0}
+    rows = [
+        {**row, "run_id": f"n{k}", "problems_per_batch": 2, "rollouts_per_problem": k, "step": t,
+         "compute": 2 * k * t, "value": 0.5}
+        for k in n for t in steps
+    ]  # fmt: skip
+    own = Study(Runs(pd.DataFrame(rows)), "avg@4", "validation", None, "too little")
+    assert seen(render(own, Facts(None, "there is no law"))).sections == [
+        "reward",
+        "grid",
+        "health",
+        "next",
+        "how",
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "paper"}, {"bootstrap": 0}, {"setting": "fixed-b"}, {"curve": "power"}], ids=str
+)
+def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) -> None:
+    places = [(1024 // n, n) for n in LEVELS] if "setting" in options else [(32, n) for n in LEVELS]
+    runs = synthetic(places, noise=0.004, zero=False)
+    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, **({"bootstrap": 15} | options)))
+    page = render(own, facts(own))
+    assert {"budget", "law"} <= set(seen(page).sections)
+    chart = next(chart for chart in data(page)["charts"] if chart["name"] == "n-star")
+    named = {trace.get("name") for trace in chart["data"]}
+    assert ("95 % of draws, at each C" in named) == bool(options.get("bootstrap", 15))
+    axis = "M, update steps" if "setting" in options else "C, rollouts generated"
+    assert chart["layout"]["xaxis"]["title"]["text"] == axis
+
+
 def test_per_problem_results_become_a_landscape(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], checkpoints=6)
     looks = runs.points[["run_id", "step", "eval_set"]].drop_duplicates()
@@ -325,6 +360,7 @@ def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
 )
 def test_the_usual_setting(synthetic: Make, places: Any, setting: str) -> None:
     assert usual_setting(synthetic(places)) == setting
+    assert usual_setting(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "fixed-bp"
 
 
 def test_what_is_held_is_held_in_every_picture(synthetic: Make) -> None:

@@ -104,7 +104,7 @@ def n_colour(levels: Sequence[int], n: int) -> str:
 
 def log_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
     """Return a logarithmic axis over positive values; short ones with ticks between the powers."""
-    known = [v for v in values if v > 0]
+    known = [v for v in values if v > 0] or [1.0]
     low, high = math.log10(min(known)), math.log10(max(known))
     margin = max((high - low) * 0.02, 0.01)
     ticks = (

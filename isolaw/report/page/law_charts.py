@@ -77,6 +77,7 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, in
     """All runs of one configuration as one line with gaps; each point knows its run and step."""
     pieces = [own for _, own in rows.groupby("run_id", sort=False)]
     known = [[[labels[str(own["run_id"].iloc[0])], int(step)] for step in own["step"]] for own in pieces]
+    symbol = words.symbol(study.document) if study.document else "C"
     return {
         "x": joined([rounded(own["x"]) for own in pieces]),
         "y": joined([rounded(own["value"]) for own in pieces]),
@@ -84,8 +85,8 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, in
         "mode": "lines",
         "line": {"color": n_colour(study.levels, int(n)), "width": 1},
         "opacity": 0.3 if study.law is not None else 0.8,
-        "hovertemplate": "%{customdata[0]}<br>step %{customdata[1]:,}, C %{x:,}<br>"
-        + text(study.metric) + " %{y}<extra></extra>",
+        "hovertemplate": f"%{{customdata[0]}}<br>step %{{customdata[1]:,}}, {symbol} %{{x:,}}<br>"
+        f"{text(study.metric)} %{{y}}<extra></extra>",
         "meta": {"n": int(n), "b": int(b), "runs": True},
     }  # fmt: skip
 
