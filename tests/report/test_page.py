@@ -226,6 +226,30 @@ def test_failed_runs_stand_first(joint: Study) -> None:
     assert "24 healthy, 2 failed" in page
 
 
+def test_final_rewards_are_in_a_table(synthetic: Make) -> None:
+    runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS], seeds=2)
+    more = [
+        runs.points.assign(metric=f"{kind}@4", value=value) for kind, value in (("best", 0.9), ("worst", 0.1))
+    ]
+    own = study(Runs(pd.concat([runs.points, *more], ignore_index=True)))
+    page = render(own, facts(own))
+    rows = re.search(r'<table[^>]*id="table-finals">.*?</table>', page, re.S)[0].split("<tr>")
+    assert re.findall(r'<th scope="col">(.*?)</th>', rows[1]) == [
+        "B_p",
+        "n",
+        "runs",
+        "avg@4",
+        "best@4",
+        "worst@4",
+    ]
+    assert len(rows) == 2 + 8
+    cells = re.findall(r">([^<]*)</td>", rows[2])
+    assert cells[:3] == ["16", "8", "2"]
+    assert cells[4:] == ["0.900 ± 0.000", "0.100 ± 0.000"]
+    last = own.rows().query("compute > 8e5 and rollouts_per_problem == 8 and problems_per_batch == 16")
+    assert float(cells[3].split()[0]) == pytest.approx(last["value"].mean(), abs=6e-4)
+
+
 def test_advice_is_a_command_for_a_sweep(synthetic: Make) -> None:
     own = study(synthetic([(32, n) for n in LEVELS], seeds=1))
     page = render(own, facts(own, sweep="runs/my sweep"))

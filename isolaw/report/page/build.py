@@ -94,7 +94,7 @@ def _sections(study: Study, facts: Facts) -> tuple[list[Section], list[str]]:
     makers: list[Callable[[], Section | str]] = [
         lambda: _reward(study, numbers),
         lambda: _law(study),
-        lambda: Section("grid", "Final reward", charts=[run_charts.grid(study)]),
+        lambda: Section("grid", "Final reward", [], [run_charts.grid(study)], [tables.final_rewards(study)]),
         lambda: _spread(study),
         lambda: _landscape(study),
         lambda: _health(study, facts),

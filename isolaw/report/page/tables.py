@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.health import Health
 from isolaw.report import words
-from isolaw.report.study import Study
+from isolaw.report.finals import PLACE, common_compute, finals
+from isolaw.report.study import Study, spread
 
 _HASH = 64  # digits of a run's id that is a hash
 _SHORT = 10
@@ -81,6 +83,26 @@ def configurations(study: Study) -> Table:
         columns[4] = "to C"
     caption = f"Fitted learning curves ({document['curve']})"
     return Table("configurations", caption, columns, rows, long=True)
+
+
+def final_rewards(study: Study) -> Table:
+    """Return what the charts of final rewards show: a row for each configuration."""
+    found = spread(study)
+    names = [study.metric, *(name for name in (found[1] if found else ()) if name != study.metric)]
+    compute = common_compute(study.rows())
+    by_name = {name: finals(study.rows(name), compute).set_index(PLACE) for name in names}
+    rows = []
+    for (b, n), own in by_name[study.metric].iterrows():
+        row = [_number(b), _number(n), _number(own["runs"])]
+        for table in by_name.values():
+            value, error = (
+                table.loc[(b, n), ["value", "error"]] if (b, n) in table.index else (None, math.nan)
+            )
+            shown = "" if value is None else f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
+            row.append(Cell(shown, "" if value is None else float(value)))
+        rows.append(row)
+    caption = f"Final rewards at C = {words.number(compute)}, with standard errors over runs"
+    return Table("finals", caption, ["B_p", "n", "runs", *names], rows, long=True)
 
 
 def frontier(document: Mapping[str, Any]) -> Table:
