@@ -111,6 +111,15 @@ def page(browser: Any, made: SimpleNamespace) -> Iterator[Any]:
     visitor.leave()
 
 
+def until(page: Any, script: str, value: Any) -> None:
+    """Wait for a value. (Playwright's own waiting evaluates text in the page, which its policy forbids.)"""
+    for _ in range(200):
+        if page.evaluate(script) == value:
+            return
+        page.wait_for_timeout(50)
+    assert page.evaluate(script) == value
+
+
 def texts(page: Any, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_inner_texts()]
 
@@ -185,19 +194,16 @@ def test_tables_sort_by_click_and_by_key(page: Any) -> None:
     def order() -> list[int]:
         return [int(value) for value in texts(page, "#table-runs tbody td:nth-child(3)")]
 
+    first = "document.querySelector('#table-runs tbody td:nth-child(3)').innerText"
     before = order()
     assert len(before) == 16
     head.click()
     page.wait_for_selector("#table-runs th[aria-sort=ascending]")
-    page.wait_for_function(
-        "() => document.querySelector('#table-runs tbody td:nth-child(3)').innerText === '4'"
-    )
+    until(page, first, "4")
     assert order() == sorted(before)
     head.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function(
-        "() => document.querySelector('#table-runs tbody td:nth-child(3)').innerText === '256'"
-    )
+    until(page, first, "256")
     assert order() == sorted(before, reverse=True)
 
 
@@ -269,7 +275,7 @@ def test_narrow(visit: Visitor, made: SimpleNamespace, tmp_path: Path) -> None:
 def test_printed(visit: Visitor, made: SimpleNamespace, tmp_path: Path) -> None:
     page = visit(made.page, scheme="dark")
     page.emulate_media(media="print")
-    page.wait_for_function("document.querySelector('[data-chart=reward]')._fullLayout.width === 680")
+    until(page, "document.querySelector('[data-chart=reward]')._fullLayout.width", 680)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("document.querySelector('[data-chart=reward]')._fullLayout.font.color") == "#1c1f24"
     assert not page.locator(".bar").is_visible()

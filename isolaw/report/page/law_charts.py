@@ -84,7 +84,7 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, in
         "customdata": joined(known),
         "mode": "lines",
         "line": {"color": n_colour(study.levels, int(n)), "width": 1},
-        "opacity": 0.3 if study.law is not None else 0.8,
+        "opacity": min(max(15 / len(labels), 0.25), 0.6) if study.law is not None else 0.8,
         "hovertemplate": f"%{{customdata[0]}}<br>step %{{customdata[1]:,}}, {symbol} %{{x:,}}<br>"
         f"{text(study.metric)} %{{y}}<extra></extra>",
         "meta": {"n": int(n), "b": int(b), "runs": True},
