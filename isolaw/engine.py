@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isolaw import allocation, backends
+from isolaw import allocation, backends, executors
 from isolaw.errors import Problem, RunError, SpecError, StoreError
-from isolaw.executors import inline, processes
 from isolaw.executors.base import Event
 from isolaw.runs import Runs
 from isolaw.spec import RunSpec, SweepSpec
@@ -35,7 +35,7 @@ class Plan:
     runs
         all its runs.
     todo
-        ids of the runs that are not finished up to their horizon.
+        ids of the runs that are not finished up to their horizon, in the order in which they begin.
     begun
         how many of those have checkpoints already.
     remaining
@@ -109,20 +109,22 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
             f"left out above limits.max_batch_rollouts = {spec.limits.max_batch_rollouts}: "
             + ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         )
-    runs, more = _resolved_runs(spec, pairs)
-    problems += more + mirror.check(spec.tracking)
+    with executors.machines(spec.executor, spec.sweep.backend):
+        runs, more = _resolved_runs(spec, pairs)
+        problems += more + mirror.check(spec.tracking) + executors.check(spec.executor, runs)
     if problems:
         raise SpecError(list({str(p): p for p in problems}.values()))
     _check_directory(store, spec, runs)
     if whole_directory:
         known = {run.run_id for run in runs}
         runs += [store.run(run_id).read_spec() for run_id in store.run_ids() if run_id not in known]
-    todo, remaining = [], 0
+    left, remaining = [], 0
     for run in runs:
         done = store.run(run.run_id).done_compute() // run.batch_rollouts
         if done < run.steps:
-            todo.append(run.run_id)
+            left.append(run)
             remaining += (run.steps - done) * run.batch_rollouts
+    todo = [run.run_id for run in executors.order(store.directory, left)]
     begun = sum(store.run(run_id).state() is not None for run_id in todo)
     return Plan(spec, runs, todo, begun, remaining, notes)
 
@@ -197,10 +199,13 @@ def _run(spec: SweepSpec, out: Path, written: str | None, on_event: Callable[[Ev
     return SweepStore(out).collect()
 
 
-def execute(planned: Plan, out: str | Path, written: str | None = None) -> Iterator[Event]:
+def execute(
+    planned: Plan, out: str | Path, written: str | None = None, stop: threading.Event | None = None
+) -> Iterator[Event]:
     """Execute a plan, event by event, and publish ``points.parquet`` at the end.
 
-    The directory is locked for as long as the iterator lives.
+    The directory is locked for as long as the iterator lives. Once ``stop`` is set, runs at work keep their
+    state and end, and no other begins.
     """
     store = SweepStore(out)
     store.claim()
@@ -208,27 +213,29 @@ def execute(planned: Plan, out: str | Path, written: str | None = None) -> Itera
         store.write_spec(planned.spec, written)
         for run in planned.runs:
             store.run(run.run_id).create(run)
+        by_id = {run.run_id: run for run in planned.runs}
+        runs = [by_id[run_id] for run_id in planned.todo]
         with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
-            with closing(_executor(planned, store.directory)) as events:
-                for event in events:
-                    yield event
-                    yield from mirrored.after(event)
+            if runs:
+                chosen, stop = planned.spec.executor, stop or threading.Event()
+                made = executors.run(store.directory, chosen, runs, stop)
+                with store.synced() as written_to, closing(made) as events:
+                    for event in events:
+                        if event.kind != "checkpoint":
+                            written_to.set()
+                        yield event
+                        yield from mirrored.after(event)
             # Also what a tracker missed when it failed, or was not asked for yet.
             for run in planned.runs:
                 yield from mirrored.update(run.run_id)
         if any(store.run(run.run_id).lines() for run in planned.runs):
-            store.publish(store.collect())
-
-
-def _executor(planned: Plan, directory: Path) -> Generator[Event]:
-    chosen = planned.spec.executor
-    if not planned.todo:
-        return
-    if chosen.kind == "inline":
-        yield from inline.run(directory, planned.todo)
-    else:
-        jobs = chosen.jobs or backends.get(planned.spec.sweep.backend).jobs(planned.runs[0])
-        yield from processes.run(directory, planned.todo, jobs)
+            try:
+                store.publish(store.collect())
+            except OSError as error:
+                raise RunError(
+                    f"{store.directory / 'points.parquet'} could not be written ({error.strerror or error}); "
+                    "the runs are kept, and the same command writes it"
+                ) from error
 
 
 def status(out: str | Path) -> dict[str, Any]:

@@ -6,7 +6,8 @@
     ├── InputError         the user's input is wrong; nothing was changed       exit code 2
     │   ├── SpecError      a sweep file or a ``--set`` (all problems at once)
     │   ├── DataError      a table, a log or a law file
-    │   └── StoreError     a sweep directory: foreign, locked, damaged
+    │   └── StoreError     a sweep directory: foreign, damaged
+    │       └── InUse      or at work for another process
     ├── Refused            the data cannot carry the answer; says what to add   exit code 1
     └── RunError           a run failed while it was executing                  exit code 1
 
@@ -39,7 +40,11 @@ class DataError(InputError):
 
 
 class StoreError(InputError):
-    """A sweep directory cannot be used: it is foreign, locked or damaged."""
+    """A sweep directory cannot be used: it is foreign, in use or damaged."""
+
+
+class InUse(StoreError):
+    """A sweep directory, or a run in it, is another process's to write for now."""
 
 
 class Refused(IsolawError):

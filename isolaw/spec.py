@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -184,11 +185,47 @@ class LimitsSection(_Section):
     max_batch_rollouts: Count = 65_536
 
 
-class ExecutorSection(_Section):
-    """Where runs execute. By default worker processes, one for each core."""
+def _minutes(value: Any) -> Any:
+    """Accept a time as SLURM writes it, ``[days-]hours:minutes[:seconds]``, or a number of minutes."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", value.strip())
+        if not found:
+            raise ValueError("minutes, or a time as 1-12:00:00 or 08:00")
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return 60 * (24 * days + hours) + minutes + seconds / 60
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
-    kind: Literal["inline", "processes"] = "processes"
+
+class ExecutorSection(_Section):
+    """Where runs execute. By default worker processes, one for each core.
+
+    ``jobs``, ``max_rollouts`` and ``max_gpus`` bound what is at work at a time: runs, rollouts of their
+    batches, GPUs. ``same_failures`` runs in a row that fail with one cause end the sweep; a run that is lost
+    (`ray`, `slurm`) is made again, at most ``retries`` times without getting further.
+
+    ``nodes`` machines make one run, with ``cpus`` and ``gpus`` on each: unless given, what its processes
+    need on machines like this one. ``address`` and ``shared`` are Ray's: where its cluster is, and whether
+    its machines see the sweep's directory (tried out unless given). The rest is SLURM's: ``time`` in minutes,
+    ``partition``, further ``sbatch`` options, lines of ``setup`` before the command, and ``cluster =
+    "local"`` to run the same jobs on this machine.
+    """
+
+    kind: Literal["inline", "processes", "ray", "slurm"] = "processes"
     jobs: Count | None = None
+    max_rollouts: Count | None = None
+    max_gpus: Count | None = None
+    same_failures: Count = 5
+    retries: Index = 3
+    nodes: Count = 1
+    cpus: Count | None = None
+    gpus: Index | None = None
+    address: Annotated[str, Field(min_length=1)] | None = None
+    shared: bool | None = None
+    cluster: Literal["slurm", "local"] = "slurm"
+    time: Annotated[Positive, BeforeValidator(_minutes)] = 60.0
+    partition: Annotated[str, Field(min_length=1)] | None = None
+    sbatch: dict[str, str | int | bool] = {}
+    setup: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
 
 
 class TrackingSection(_Section):

@@ -10,6 +10,7 @@
                       problems.json    ids of the problems whose results the lines hold, if they do
                       state/<step>/    what continues the run from there
                       log              what the libraries of a run printed, if they did
+                      stop             while it is there the run shall end, with its state
                       DONE             how far it got, or
                       FAILED.json      why it stopped, and the last lines of the log
     DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
@@ -17,19 +18,19 @@
 
 A checkpoint is one appended line. At most once a second, with at most a tenth of the time spent on it,
 and at a run's end, the lines are synced and the state is published under a temporary name, synced and
-renamed. On resume, lines beyond the last published state are cut and a torn last line is dropped, so at
-most the last second (or ten times what a state takes to write) is lost and nothing is counted twice. No
-pickles.
+renamed. Runs of less than a second are synced together, by the engine, once a second. On resume, lines
+beyond the last published state are cut and a torn last line is dropped, so at most the last second (or ten
+times what a state takes to write) is lost and nothing is counted twice. No pickles.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import ctypes
 import json
 import os
 import shutil
-import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ from typing import Any, TextIO
 
 import pandas as pd
 
+from isolaw import locks
 from isolaw.backends.base import Checkpoint
 from isolaw.errors import StoreError
 from isolaw.parsing import parse_section
@@ -45,24 +47,46 @@ from isolaw.spec import RunSpec, SweepSpec, canonical_json
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
+# A worker whose engine was killed gets so long to go.
+WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 FORMAT = "isolaw.sweep/1"
+_PIECE_BYTES = 2**24
+_LAST_SYNC_S = 5.0
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, sync: bool = True) -> None:
     """Write ``text`` under a temporary name, sync it, and rename it to ``path``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary name for what shall become ``path``; of what cannot be finished nothing is left."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file is there, and not left empty by a power cut."""
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _leftovers(folder: Path) -> list[Path]:
     """Temporary files of a writer that was killed."""
-    return [path for name in ("sweep", "points", "problems") for path in folder.glob(f".{name}.*.tmp")]
+    names = ("sweep", "points", "problems", "clock")
+    return [path for name in names for path in folder.glob(f".{name}.*.tmp")]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -71,28 +95,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``; the kernel drops it however the process ends."""
-    with path.open("a+", encoding="utf-8") as file:
-        until = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    file.seek(0)
-                    holder = file.read().strip() or "another process"
-                    raise StoreError(f"{what} is in use by {holder}") from None
-                time.sleep(0.05)
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        yield
 
 
 class SweepStore:
@@ -115,15 +117,7 @@ class SweepStore:
     @property
     def in_use(self) -> bool:
         """Whether an engine holds the directory now."""
-        path = self.directory / "lock"
-        if not path.is_file():
-            return False
-        with path.open("r", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return locks.in_use(self.directory / "lock")
 
     def claim(self) -> None:
         """Refuse a path that holds something else; nothing is created or changed."""
@@ -144,7 +138,7 @@ class SweepStore:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Long enough for somebody's look at `in_use` to pass.
-        with _locked(self.directory / "lock", f"{self.directory}", wait_s=0.3):
+        with locks.locked(self.directory / "lock", f"{self.directory}", wait_s=0.3):
             for leftover in _leftovers(self.directory):
                 leftover.unlink()
             yield
@@ -170,7 +164,34 @@ class SweepStore:
     def run_ids(self) -> list[str]:
         """Return all runs that the directory holds, sorted."""
         runs = self.directory / "runs"
-        return sorted(p.name for p in runs.iterdir() if (p / "spec.json").is_file()) if runs.is_dir() else []
+        return (
+            sorted(p.name for p in runs.iterdir() if _has_content(p / "spec.json")) if runs.is_dir() else []
+        )
+
+    @contextlib.contextmanager
+    def synced(self) -> Iterator[threading.Event]:
+        """While entered, what was written is made to survive a power cut, at most once a second.
+
+        Yields what to set when something was. One call for the whole file system (``syncfs``) takes as long
+        as one for a single file. Where that has other things to write, its end is not waited for for ever.
+        """
+        news, ended = threading.Event(), threading.Event()
+
+        def sync() -> None:
+            while not ended.wait(PUBLISH_EVERY_S) or news.is_set():
+                if news.is_set():
+                    news.clear()
+                    descriptor = os.open(self.directory, os.O_RDONLY)
+                    ctypes.CDLL(None).syncfs(descriptor)
+                    os.close(descriptor)
+
+        thread = threading.Thread(target=sync, daemon=True)
+        thread.start()
+        try:
+            yield news
+        finally:
+            ended.set()
+            thread.join(_LAST_SYNC_S)
 
     def collect(self) -> Runs:
         """Return all recorded checkpoints, also those of unfinished runs."""
@@ -205,9 +226,8 @@ class SweepStore:
         if runs.problems is not None:
             tables[self.directory / "problems.parquet"] = runs.problems.to_parquet
         for target, write in tables.items():
-            temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-            write(temporary)
-            temporary.replace(target)
+            with _replacing(target) as temporary:
+                write(temporary)
         return path
 
 
@@ -219,6 +239,7 @@ class RunStore:
         self.points = folder / "points.jsonl"
         self.states = folder / "state"
         self.log = folder / "log"
+        self.sync_alone = True
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
@@ -226,7 +247,7 @@ class RunStore:
         text = canonical_json(spec.model_dump(mode="json"))
         path = self.folder / "spec.json"
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_atomically(path, text)
+            write_atomically(path, text, sync=False)  # the engine syncs all of them together
 
     def read_spec(self) -> RunSpec:
         """Return the run's spec."""
@@ -282,8 +303,22 @@ class RunStore:
         return [line for line in self.lines() if state is not None and line["step"] <= int(state.name)]
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the run as its only writer; a worker whose engine was killed gets a moment to go."""
-        return _locked(self.folder / "lock", f"{self.folder}", wait_s=5.0)
+        """Hold the run as its only writer."""
+        return locks.locked(self.folder / "lock", f"{self.folder}", wait_s=WAIT_FOR_A_RUN_S)
+
+    def ask_to_stop(self) -> None:
+        """Let whoever makes the run keep its state and end; a file, so that any machine can ask."""
+        with contextlib.suppress(OSError):  # a disk that cannot be written stops it anyway
+            (self.folder / "stop").touch()
+
+    def is_asked_to_stop(self) -> bool:
+        """Return whether somebody did."""
+        return (self.folder / "stop").exists()
+
+    def proceed(self) -> None:
+        """Take that back: the run shall be made."""
+        with contextlib.suppress(OSError):  # what is wrong with the folder is the run's to report
+            (self.folder / "stop").unlink(missing_ok=True)
 
     def resume(self) -> tuple[Path | None, float]:
         """Cut what lies beyond the last published state; return that state and the seconds spent."""
@@ -300,24 +335,37 @@ class RunStore:
             shutil.rmtree(self.states)
             self.states.mkdir()
             state, kept = None, []
-        write_atomically(self.points, "".join(json.dumps(line) + "\n" for line in kept))
+        whole = "".join(json.dumps(line) + "\n" for line in kept)
+        if self.points.exists() and self.points.read_text(encoding="utf-8", errors="replace") != whole:
+            write_atomically(self.points, whole)
         return state, float(kept[-1]["wall_s"]) if kept else 0.0
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
-        """Append each checkpoint, publish states at most once a second, and pass them on."""
+        """Append each checkpoint, publish states at most once a second, and pass them on.
+
+        A run that is asked to stop ends with the next of them, and its state.
+        """
         started = time.monotonic() - wall_s
-        published, took = time.monotonic(), 0.0
+        began = published = time.monotonic()
+        took = 0.0
+        # What a short run would lose is soon made again: the engine syncs many of them together.
+        self.sync_alone = self.state() is not None
         with self.points.open("a", encoding="utf-8") as file:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
                 file.write(json.dumps(checkpoint.line(time.monotonic() - started), allow_nan=False) + "\n")
                 file.flush()
                 now = time.monotonic()
-                if checkpoint.final or now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE):
+                due = now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE)
+                last = checkpoint.final or self.is_asked_to_stop()
+                self.sync_alone = self.sync_alone or now - began >= PUBLISH_EVERY_S
+                if due or last:
                     self._publish(file, checkpoint)
                     published = time.monotonic()
                     took = published - now
                 yield checkpoint
+                if last:
+                    return
 
     def problem_ids(self) -> dict[str, list[str]]:
         """Return the ids of the problems of each evaluation set whose single results are recorded."""
@@ -332,25 +380,58 @@ class RunStore:
                 write_atomically(self.folder / "problems.json", json.dumps({**known, **new}))
 
     def _publish(self, points: TextIO, checkpoint: Checkpoint) -> None:
-        os.fsync(points.fileno())
+        if self.sync_alone:
+            os.fsync(points.fileno())
         temporary = self.states / f".{checkpoint.step}"
         temporary.mkdir()
         checkpoint.save(temporary)
-        for path in temporary.rglob("*"):
+        self._keep_state(temporary)
+
+    def _keep_state(self, temporary: Path) -> None:
+        """Publish the state in ``.<step>`` in place of the one before."""
+        for path in temporary.rglob("*") if self.sync_alone else ():
             if path.is_file():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
         before = self.state()
-        temporary.rename(self.states / str(checkpoint.step))
-        _sync_folder(self.states)
+        temporary.rename(self.states / temporary.name.removeprefix("."))
+        if self.sync_alone:
+            _sync_folder(self.states)
         if before is not None:
             shutil.rmtree(before)
+
+    def pieces(self) -> Iterator[dict[str, Any]]:
+        """Yield what is settled of the run, in pieces that `accept` puts together elsewhere."""
+        state = self.state()
+        if state is not None:
+            for path in sorted(p for p in state.rglob("*") if p.is_file()):
+                name = f"state/.{state.name}/{path.relative_to(state)}"
+                with path.open("rb") as file:
+                    while data := file.read(_PIECE_BYTES):
+                        yield {"append": name, "data": data}
+        for path in (self.folder / name for name in ("problems.json", "points.jsonl")):
+            if path.is_file():
+                yield {"write": path.name, "text": path.read_text(encoding="utf-8")}
+        if state is not None:
+            yield {"publish": state.name}
+
+    def accept(self, piece: dict[str, Any]) -> None:
+        """Take a piece of a run that is made elsewhere: of a file, a whole file, or that a state is whole."""
+        if "append" in piece:
+            path = self.folder / piece["append"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.write(piece["data"])
+        elif "write" in piece:
+            write_atomically(self.folder / piece["write"], piece["text"])
+        else:
+            self._keep_state(self.states / f".{piece['publish']}")
 
     def finish(self, compute: int) -> None:
         """Mark the run as finished up to ``compute``, and with which lines."""
         lines = self.lines()
         marker = {"compute": compute, "step": lines[-1]["step"], "checkpoints": len(lines)}
-        write_atomically(self.folder / "DONE", json.dumps(marker) + "\n")
+        write_atomically(self.folder / "DONE", json.dumps(marker) + "\n", sync=self.sync_alone)
 
     def restart(self) -> None:
         """Forget all that was recorded: its state cannot be continued from."""

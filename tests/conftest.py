@@ -152,3 +152,21 @@ def synthetic() -> Callable[..., Any]:
         )
 
     return make
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster of this machine posing as two, with a core each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    try:
+        del small["include_dashboard"]
+        cluster.add_node(**small)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

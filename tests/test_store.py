@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -237,7 +238,7 @@ def test_an_empty_directory_is_accepted(tmp_path: Path, tiny) -> None:
 
 
 def test_a_start_that_was_killed_is_no_obstacle(tmp_path: Path, tiny) -> None:
-    (tmp_path / "lock").write_text("process 1 on there")
+    (tmp_path / "lock").write_text(f"process 1 on {socket.gethostname()}\nmark\n")
     (tmp_path / ".sweep.json.123.tmp").write_text('{"format":')
     assert len(engine.sweep(tiny(), tmp_path)) == 4
     assert not list(tmp_path.glob(".*"))

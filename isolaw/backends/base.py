@@ -8,7 +8,9 @@ step of ``spec.schedule()``; whoever consumes it stores the rows and, when it wa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,11 +83,46 @@ class Checkpoint:
         }
 
 
+class Nodes(Protocol):
+    """The machines of a run that has several; this one is the first of them."""
+
+    count: int
+    address: str  # of this one, as the others reach it
+
+    def call(self, meeting: dict[str, Any]) -> None:
+        """Let the others do their part, which is the backend's to say (JSON-able)."""
+        ...
+
+    def dismiss(self) -> None:
+        """Let the others go."""
+        ...
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one run takes of the machines that it is made on."""
+
+    cpus: int = 1
+    gpus: int = 0
+
+
 @dataclass(frozen=True)
 class RunContext:
-    """What an executor gives to a run: ``state``, the folder to continue from, or None."""
+    """What an executor gives to a run.
+
+    Attributes
+    ----------
+    state
+        the folder to continue from, or None.
+    stopping
+        whether the run is asked to end: it shall yield a `Checkpoint` as soon as it can be continued.
+    nodes
+        its machines, where there are more than this one.
+    """
 
     state: Path | None = None
+    stopping: Callable[[], bool] = field(default=lambda: False, compare=False)
+    nodes: Nodes | None = field(default=None, compare=False)
 
 
 class DamagedState(Exception):
@@ -110,6 +147,30 @@ class Backend(Protocol):
         """Return how many runs this machine makes at a time, unless told otherwise."""
         ...
 
+    def needs(self, spec: RunSpec) -> Needs:
+        """Return what one run takes."""
+        ...
+
+    def on_machines(self, cpus: int, gpus: int) -> AbstractContextManager[None]:
+        """While entered, runs are resolved and checked for machines of this kind, and not for this one."""
+        ...
+
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Make the run, or what is left of it after ``ctx.state``."""
         ...
+
+
+class OneCore:
+    """The part of a `Backend` that says where runs are made, for runs of one process without a GPU."""
+
+    def jobs(self, spec: RunSpec) -> int:
+        """One for each core."""
+        return os.cpu_count() or 1
+
+    def needs(self, spec: RunSpec) -> Needs:
+        """One core."""
+        return Needs()
+
+    def on_machines(self, cpus: int, gpus: int) -> AbstractContextManager[None]:
+        """Any machine will do."""
+        return nullcontext()

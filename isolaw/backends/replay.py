@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from isolaw.backends.base import Checkpoint, Row, RunContext
+from isolaw.backends.base import Checkpoint, OneCore, Row, RunContext
 from isolaw.errors import DataError, Problem, SpecError
 from isolaw.logs.table import Mapped, read_table
 from isolaw.parsing import parse_section
@@ -37,7 +36,7 @@ class Options(BaseModel):
     constants: dict[str, str | int | FiniteFloat] = {}
 
 
-class Replay:
+class Replay(OneCore):
     """`Backend` over a recorded table."""
 
     name = "replay"
@@ -87,10 +86,6 @@ class Replay:
         )
         shown = ", ".join(map(str, there[:12])) + (" …" if len(there) > 12 else "")
         return [*out, Problem("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
-
-    def jobs(self, spec: RunSpec) -> int:
-        """One for each core."""
-        return os.cpu_count() or 1
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""

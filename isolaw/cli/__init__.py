@@ -22,6 +22,7 @@ from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
 from isolaw.cli.report import report
+from isolaw.cli.run_one import run_one
 from isolaw.cli.size import size
 from isolaw.cli.split import split
 from isolaw.cli.status import status
@@ -52,9 +53,12 @@ def cli() -> None:
     """
 
 
-for command in (
-    sweep, read, fit, predict, report, figures, backtest, compare, size, split, status, findings, doctor,
-):  # fmt: skip
+COMMANDS = (
+    *(sweep, run_one, status, split),
+    *(read, fit, predict, backtest, compare, size),
+    *(report, figures, findings, doctor),
+)
+for command in COMMANDS:
     cli.add_command(command)
 
 

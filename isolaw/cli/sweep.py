@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +16,7 @@ from isolaw.cli.common import announce_compilation, note, print_json
 
 if TYPE_CHECKING:
     from isolaw.engine import Plan
+    from isolaw.errors import RunError
     from isolaw.spec import SweepSpec
 
 
@@ -24,8 +29,10 @@ if TYPE_CHECKING:
 @click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the file."
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Worker processes; one for each core unless given.")
-@click.option("--dry-run", is_flag=True, help="Say what would be run, write nothing.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time; on this machine one for each core.")
+@click.option("--executor", help="Where runs execute: processes, inline, ray, slurm (docs/cluster.md).")
+@click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster that is there, or auto.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run, with SLURM's scripts; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def sweep(
     file: str | None,
@@ -33,6 +40,8 @@ def sweep(
     out: str,
     settings: tuple[str, ...],
     jobs: int | None,
+    executor: str | None,
+    ray_address: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -41,13 +50,20 @@ def sweep(
     The same command again continues, or says that nothing is left; a larger sweep.compute extends
     finished runs.
     """
-    from isolaw import engine
+    from isolaw import engine, executors
     from isolaw.errors import SpecError
     from isolaw.parsing import located
     from isolaw.report import words
 
+    options = {
+        "sweep.backend": backend,
+        "executor.jobs": jobs,
+        "executor.kind": executor,
+        "executor.address": ray_address,
+    }
+    settings += tuple(f"{key}={value}" for key, value in options.items() if value is not None)
     try:
-        spec, written = _spec(file, backend, out, settings, jobs)
+        spec, written = _spec(file, out, settings)
     except SpecError as error:
         error = engine.with_the_rest(error)
         raise (located(error, file) if file else error) from None
@@ -58,16 +74,26 @@ def sweep(
     for line in words.plan_summary(plan.to_dict(), plan.spec.sweep.backend):
         note(line)
     if dry_run:
+        by_id = {run.run_id: run for run in plan.runs}
+        place = executors.describe(Path(out), plan.spec.executor, [by_id[run_id] for run_id in plan.todo])
         if as_json:
-            print_json({**plan.to_dict(), "dry_run": True})
+            print_json({**plan.to_dict(), "executor": place, "dry_run": True})
+        else:
+            note(words.place_summary(place))
+            for script in place.get("scripts", ()):
+                click.echo(script)
         return 0
     if plan.todo and plan.spec.sweep.backend == "bandit":
         announce_compilation(f"isolaw.simulators.{plan.runs[0].options['model']}", "simulator")
     started = time.monotonic()
-    _execute(plan, out, written)
+    failed, stopped, broken = _execute(plan, out, written)
     state = engine.status(out)
+    known = {failure["run_id"] for failure in state["failures"]}
+    unwritten = {run_id: cause for run_id, cause in failed.items() if run_id not in known}
     result = {**plan.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
-    if as_json:
+    if stopped or broken:
+        note(f"{state['done']} of {state['runs']} runs are done")
+    elif as_json:
         print_json(result)
     else:
         metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
@@ -78,35 +104,38 @@ def sweep(
             f"seed {failure['seed']}: {failure['cause']} "
             f"(details: {out}/runs/{failure['run_id']}/FAILED.json)"
         )
+    for run_id, cause in unwritten.items():
+        note(f"failed, and could not be noted in {out}/runs/{run_id}: {cause}")
+    if broken:
+        raise broken
+    if stopped:
+        raise KeyboardInterrupt
     left = engine.plan(plan.spec, out).todo
     return 0 if not left else 3 if state["done"] else 1
 
 
-def _spec(
-    file: str | None, backend: str | None, out: str, settings: tuple[str, ...], jobs: int | None
-) -> tuple[SweepSpec, str | None]:
+def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
     from isolaw.parsing import read_text
     from isolaw.spec import SweepSpec
     from isolaw.store import SweepStore
 
-    extra = [*settings]
-    if backend:
-        extra.append(f"sweep.backend={backend}")
-    if jobs:
-        extra.append(f"executor.jobs={jobs}")
     store = SweepStore(out)
     if file is None and store.exists:
-        return SweepSpec.read(settings=extra, base=store.read_spec()), None
-    return SweepSpec.read(file, extra), read_text(file) if file else None
+        return SweepSpec.read(settings=settings, base=store.read_spec()), None
+    return SweepSpec.read(file, settings), read_text(file) if file else None
 
 
-def _execute(plan: Plan, out: str, written: str | None) -> None:
-    """Execute with a progress bar on a terminal, quietly elsewhere."""
+def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:
+    """Execute, with a progress bar on a terminal.
+
+    Returns why runs failed, whether the sweep was told to stop, and what broke it as a whole.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from isolaw import engine
+    from isolaw.errors import RunError
     from isolaw.store import SweepStore
 
     console = Console(stderr=True)
@@ -121,19 +150,54 @@ def _execute(plan: Plan, out: str, written: str | None) -> None:
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    failed: dict[str, str] = {}
+    broken = None
+    with (
+        _graceful() as stop,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
         task = progress.add_task("starting", total=max(total, 1))
         ended = 0
-        for event in engine.execute(plan, out, written):
-            if event.kind == "warning":
-                note(f"warning: {event.cause}")
-                continue
-            if event.kind == "checkpoint":
-                progress.advance(task, max(event.compute - reached[event.run_id], 0))
-                reached[event.run_id] = max(event.compute, reached[event.run_id])
-            else:
-                ended += 1
-            progress.update(task, description=f"{ended}/{len(plan.todo)} runs")
+        try:
+            for event in engine.execute(plan, out, written, stop):
+                if event.kind == "warning":
+                    note(f"warning: {event.cause}")
+                    continue
+                if event.kind == "checkpoint":
+                    progress.advance(task, max(event.compute - reached[event.run_id], 0))
+                    reached[event.run_id] = max(event.compute, reached[event.run_id])
+                elif event.kind != "stopped":
+                    ended += 1
+                if event.kind == "failed":
+                    failed[event.run_id] = event.cause
+                progress.update(task, description=f"{ended}/{len(plan.todo)} runs")
+        except RunError as error:  # told after what became of the runs
+            broken = error
+        return failed, stop.is_set(), broken
+
+
+@contextmanager
+def _graceful() -> Iterator[threading.Event]:
+    """Ctrl-C, or SIGTERM, once: runs keep their state and end. Once more: they end at once."""
+    stop = threading.Event()
+
+    def again(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    def first(number: int, frame: Any) -> None:
+        stop.set()
+        for name in before:
+            signal.signal(name, again)
+        note("stopping: runs at work keep their state at their next step; once more ends them at once")
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {name: signal.signal(name, first) for name in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 def _report(result: dict[str, Any], made: int, seconds: float, options: str) -> None:

@@ -1,1 +1,155 @@
-"""Executors: where runs execute. One module each; `isolaw.executors.base` is what they share."""
+"""Executors: where runs execute. One module each; `base` is what they share, `waiting` their queue."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from isolaw import backends
+from isolaw.errors import Problem
+from isolaw.executors.base import Event
+from isolaw.executors.waiting import Limits, Waiter, Waiting
+from isolaw.spec import ExecutorSection, RunSpec
+from isolaw.store import SweepStore
+
+# Which package each executor needs, beside isolaw; the extra has the executor's name.
+_PACKAGES = {"ray": "ray", "slurm": "submitit"}
+# A step costs about as much as so many rollouts more (the runs of docs/real-sweep.md: 65).
+_STEP_IN_ROLLOUTS = 64
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one run takes: so many machines, and on each of them cores and GPUs."""
+
+    nodes: int
+    cpus: int
+    gpus: int
+
+
+def share(chosen: ExecutorSection, run: RunSpec) -> Share:
+    """Return what one run takes: as chosen, or else what its processes need."""
+    with machines(chosen, run.backend):
+        needs = backends.get(run.backend).needs(run)
+    cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
+    return Share(chosen.nodes, chosen.cpus or cpus, gpus if chosen.gpus is None else chosen.gpus)
+
+
+def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
+    """While entered, runs are planned for the machines that they will be made on."""
+    if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
+        return nullcontext()
+    each = Share(chosen.nodes, chosen.cpus or chosen.gpus or 1, chosen.gpus or 0)
+    return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus)
+
+
+def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:
+    """Return everything that keeps these runs from being executed so, before anything is spent."""
+    out = []
+    package = _PACKAGES.get(chosen.kind)
+    if package and importlib.util.find_spec(package) is None:
+        hint = f"{package} is not installed; pip install 'isolaw[{chosen.kind}]'"
+        out.append(Problem("executor.kind", hint, found=chosen.kind))
+    if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
+        accepted = "1; more with executor.kind = 'ray' or 'slurm'"
+        out.append(Problem("executor.nodes", found=chosen.nodes, accepted=accepted))
+    for run in runs:
+        each, processes = share(chosen, run), backends.get(run.backend).needs(run).cpus
+        if processes % chosen.nodes:
+            accepted = f"a divisor of the run's processes ({processes})"
+            out.append(Problem("executor.nodes", found=chosen.nodes, accepted=accepted))
+        if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
+            accepted = f"at least those of one run ({each.nodes * each.gpus})"
+            out.append(Problem("executor.max_gpus", found=chosen.max_gpus, accepted=accepted))
+        if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:
+            accepted = f"at least the largest batch ({max(r.batch_rollouts for r in runs)})"
+            out.append(Problem("executor.max_rollouts", found=chosen.max_rollouts, accepted=accepted))
+    return out
+
+
+def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Return runs in the order in which they begin: the longest first, and last those that failed before."""
+    store = SweepStore(directory)
+
+    def length(run: RunSpec) -> tuple[bool, float]:
+        there = store.run(run.run_id)
+        lines = there.lines()
+        rollouts = run.steps * run.batch_rollouts - (lines[-1]["compute"] if lines else 0)
+        return there.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
+
+    return sorted(runs, key=length)
+
+
+def limits(chosen: ExecutorSection, run: RunSpec) -> Limits:
+    """Return how much may be at work at a time, and when to give up."""
+    jobs = chosen.jobs
+    if chosen.kind == "processes" and jobs is None:
+        jobs = backends.get(run.backend).jobs(run)
+    return Limits(
+        1 if chosen.kind == "inline" else jobs,
+        chosen.max_rollouts,
+        chosen.max_gpus,
+        chosen.same_failures,
+        chosen.retries if chosen.kind in _PACKAGES else 0,
+    )
+
+
+def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
+    """Return where runs would execute, and what would be submitted, as JSON-able data."""
+    if not runs:
+        return {"kind": chosen.kind, "nodes": 0, "cpus": 0, "gpus": 0, "runs": 0, "options": {}}
+    each, bounds = share(chosen, runs[0]), limits(chosen, runs[0])
+    shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
+    if chosen.kind == "ray":
+        shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
+    out = {"kind": chosen.kind, **asdict(each), "runs": bounds.runs}
+    out["options"] = {key: value for key, value in shown.items() if value is not None}
+    if chosen.kind == "slurm":
+        from isolaw.executors import slurm
+
+        out["scripts"] = [slurm.script(directory, run.run_id, chosen, each) for run in runs]
+    return out
+
+
+def run(
+    directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec], stop: threading.Event
+) -> Generator[Event]:
+    """Execute runs of a sweep.
+
+    Parameters
+    ----------
+    directory
+        the sweep's.
+    chosen
+        the executor.
+    runs
+        what is left to make, in `order`.
+    stop
+        once set, runs at work keep their state and end, and no other begins.
+    """
+    each, bounds = share(chosen, runs[0]), limits(chosen, runs[0])
+    gpus = each.nodes * each.gpus
+    waiting = Waiting(directory, [Waiter(r.run_id, r.batch_rollouts, gpus) for r in runs], bounds, stop)
+    # Each brings its own library.
+    if chosen.kind == "inline":
+        from isolaw.executors import inline
+
+        yield from inline.run(directory, waiting)
+    elif chosen.kind == "processes":
+        from isolaw.executors import processes
+
+        yield from processes.run(directory, waiting)
+    elif chosen.kind == "ray":
+        from isolaw.executors import ray
+
+        yield from ray.run(directory, waiting, chosen, each)
+    else:
+        from isolaw.executors import slurm
+
+        yield from slurm.run(directory, waiting, chosen, each)

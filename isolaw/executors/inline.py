@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.executors.base import Event, execute
+from isolaw.executors.waiting import Waiting
+from isolaw.store import SweepStore
 
 
-def run(directory: Path, run_ids: Sequence[str]) -> Iterator[Event]:
-    """Execute the runs here, in order."""
-    for run_id in run_ids:
-        yield from execute(directory, run_id)
+def run(directory: Path, waiting: Waiting) -> Iterator[Event]:
+    """Execute the runs here."""
+    store = SweepStore(directory)
+    while not waiting.halted and (run_id := waiting.next()):
+        store.run(run_id).proceed()
+        for event in execute(directory, run_id):
+            yield from waiting.settle(event)
+            if waiting.halted:
+                store.run(run_id).ask_to_stop()

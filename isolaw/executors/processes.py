@@ -1,9 +1,9 @@
 """The executor `processes`: worker processes on this machine.
 
 A worker is ``python -m isolaw.executors.worker DIR``: it reads run ids from its standard input and
-answers with events. ``ISOLAW_WORKER`` in its environment is its place, from 0 to ``jobs`` - 1. Nothing is
-pickled, a caller's script needs no ``__main__`` guard, and a worker whose engine disappears sees its input
-end and stops.
+answers with events. ``ISOLAW_WORKER`` in its environment is its place, from 0. Nothing is pickled, a
+caller's script needs no ``__main__`` guard, and a worker whose engine disappears sees its input end and
+stops. A worker that dies fails its run alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import queue
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from isolaw.executors.base import Event
+from isolaw.executors.base import Event, drive
+from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
+
+# So often the loop looks whether the sweep shall end.
+_WAIT_S = 0.2
 
 
 class _Worker:
@@ -60,39 +63,49 @@ class _Worker:
         self.process.wait()
 
 
-def run(directory: Path, run_ids: Sequence[str], jobs: int) -> Iterator[Event]:
-    """Execute the runs on at most ``jobs`` workers; a worker that dies fails its run alone."""
-    waiting = deque(run_ids)
-    events: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
-    workers: set[_Worker] = set()
+class _Processes:
+    """`Place`: a worker makes one run after the other."""
 
-    def start() -> None:
-        taken = {worker.place for worker in workers}
-        worker = _Worker(directory, events, min(set(range(jobs)) - taken))
-        workers.add(worker)
-        worker.give(waiting.popleft())
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = SweepStore(directory)
+        self.workers: set[_Worker] = set()
+        self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
 
-    try:
-        for _ in range(min(jobs, len(waiting))):
-            start()
-        while workers:
-            worker, event = events.get()
-            if event is not None:
-                yield event
-                if event.kind == "checkpoint":
-                    continue
-                worker.run_id = None
-                if waiting:
-                    worker.give(waiting.popleft())
-                    continue
-            workers.discard(worker)
+    def start(self, run_id: str) -> Event | None:
+        self.store.run(run_id).proceed()
+        worker = next((w for w in self.workers if w.run_id is None), None)
+        if worker is None:
+            taken = {w.place for w in self.workers}
+            worker = _Worker(self.directory, self.queue, min(set(range(len(taken) + 1)) - taken))
+            self.workers.add(worker)
+        worker.give(run_id)
+        return None
+
+    def events(self) -> list[Event]:
+        try:
+            worker, event = self.queue.get(timeout=_WAIT_S)
+        except queue.Empty:
+            return []
+        if event is None:
+            self.workers.discard(worker)
             worker.stop()
-            if event is None and worker.run_id is not None:
-                cause = f"the worker process died (exit status {worker.process.returncode})"
-                SweepStore(directory).run(worker.run_id).fail(cause, "")
-                yield Event(worker.run_id, "failed", cause=cause)
-                if waiting:
-                    start()
-    finally:
-        for worker in workers:
+            if worker.run_id is None:
+                return []
+            cause = f"the worker process died (exit status {worker.process.returncode})"
+            return [Event(worker.run_id, "lost", cause=cause)]
+        if event.kind != "checkpoint":
+            worker.run_id = None
+        return [event]
+
+    def ask_to_stop(self, run_id: str) -> None:
+        self.store.run(run_id).ask_to_stop()
+
+    def close(self) -> None:
+        for worker in self.workers:
             worker.stop()
+
+
+def run(directory: Path, waiting: Waiting) -> Iterator[Event]:
+    """Execute the runs on as many workers as may be at work at a time."""
+    yield from drive(_Processes(directory), waiting)

@@ -25,7 +25,6 @@ def main(directory: str) -> None:
     """Serve until the input ends."""
     # Events keep the original standard output; whatever a library prints goes to the run's log.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    errors = os.dup(2)
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
 
@@ -37,7 +36,7 @@ def main(directory: str) -> None:
     threading.Thread(target=listen, daemon=True).start()
     while True:
         run_id = waiting.get()
-        with _logged(SweepStore(directory).run(run_id).log, errors):
+        with logged(SweepStore(directory).run(run_id).log):
             for event in execute(Path(directory), run_id):
                 try:
                     events.write(json.dumps(asdict(event)) + "\n")
@@ -47,7 +46,7 @@ def main(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def _logged(path: Path, errors: int) -> Iterator[None]:
+def logged(path: Path) -> Iterator[None]:
     """Send standard output and error, also those of libraries and child processes, to ``path``."""
     try:
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -55,17 +54,20 @@ def _logged(path: Path, errors: int) -> Iterator[None]:
         yield
         return
     try:
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        kept = {number: os.dup(number) for number in (1, 2)}
+        for number in kept:
+            os.dup2(log, number)
         os.close(log)
         yield
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.dup2(errors, 1)
-        os.dup2(errors, 2)
-        if path.is_file() and not path.stat().st_size:
-            path.unlink()
+        for number, before in kept.items():
+            os.dup2(before, number)
+            os.close(before)
+        with contextlib.suppress(OSError):  # a disk that can no longer be written
+            if not path.stat().st_size:
+                path.unlink()
 
 
 if __name__ == "__main__":

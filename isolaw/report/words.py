@@ -292,6 +292,20 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     ]
 
 
+def place_summary(place: Mapping[str, Any]) -> str:
+    """Return where runs would execute.
+
+    >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
+    'ray: 2 cores for each run; as many runs at a time as there is room for'
+    """
+    gpus = f", {place['gpus']} GPUs" if place["gpus"] else ""
+    nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
+    options = "".join(f"; {key} {value}" for key, value in place["options"].items())
+    room = f"at most {place['runs']}" if place["runs"] else "as many"
+    room += " runs at a time" + ("" if place["runs"] else " as there is room for")
+    return f"{place['kind']}: {place['cpus']} cores{gpus}{nodes} for each run; {room}{options}"
+
+
 def backtest_summary(result: Mapping[str, Any]) -> list[str]:
     """Return what a backtest found: a table of regrets, and a verdict."""
     judged = (

@@ -198,6 +198,26 @@ def test_interrupted_and_continued(isolaw, command: str, same, file: Path, tmp_p
     same(*(pd.read_parquet(d / "points.parquet") for d in (out, tmp_path / "whole")))
 
 
+@pytest.mark.slow
+def test_interrupted_twice_it_ends_at_once(command: str, file: Path, tmp_path: Path) -> None:
+    """Its runs are minutes from their next checkpoint."""
+    out, far = tmp_path / "out", ("sweep.compute=1e10", "evaluation.points=2")
+    words = [command, "sweep", str(file), *settings(*LONG, *far), "--jobs", "2", "--out", str(out)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoints(out, process)
+    os.kill(process.pid, signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    workers = [int(path.read_text().split()[1]) for path in out.glob("runs/*/lock")]
+    os.kill(process.pid, signal.SIGINT)
+    _, notes = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "once more ends them at once" in notes
+    assert "Traceback" not in notes
+    assert len(workers) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
 def test_the_default_sweep_is_small(isolaw, tmp_path: Path) -> None:
     planned = json.loads(isolaw("sweep", "--out", tmp_path / "out", "--dry-run", "--json")[1])
     assert planned["runs"] == 21

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from isolaw import engine, store
-from isolaw.executors import base, inline
+from isolaw.executors import base
 from isolaw.store import SweepStore
 
 
@@ -48,7 +48,8 @@ def test_stopped_after_any_checkpoint_it_ends_the_same(
         for _ in range(stop_after):
             next(events)
         events.close()
-    assert {e.kind for e in inline.run(tmp_path, planned.todo)} == {"checkpoint", "done"}
+    events = [event for run_id in planned.todo for event in base.execute(tmp_path, run_id)]
+    assert {event.kind for event in events} == {"checkpoint", "done"}
     same(SweepStore(tmp_path).collect(), engine.sweep(tiny()))
 
 
@@ -64,11 +65,43 @@ def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.Plan) -> None
 
 
 def test_a_run_has_one_writer(tmp_path: Path, planned: engine.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes second is told so, and writes nothing into the folder, no failure either."""
+    monkeypatch.setattr(store, "WAIT_FOR_A_RUN_S", 0.1)
     run = SweepStore(tmp_path).run(planned.todo[0])
     events = base.execute(tmp_path, planned.todo[0])
     next(events)
-    with pytest.raises(store.StoreError, match="in use by"), store._locked(run.folder / "lock", "the run"):
-        pass
+    (event,) = base.execute(tmp_path, planned.todo[0])
+    assert event.kind == "busy"
+    assert f"{run.folder} is in use by process" in event.cause
+    assert run.failure is None
     events.close()
     with run.lock():
         pass
+
+
+def test_a_run_that_is_asked_to_stop_keeps_its_state(
+    tmp_path: Path, planned: engine.Plan, tiny, same, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PUBLISH_EVERY_S", 1e9)
+    run = SweepStore(tmp_path).run(planned.todo[0])
+    events = base.execute(tmp_path, planned.todo[0])
+    next(events)
+    run.ask_to_stop()
+    assert [e.kind for e in events] == ["checkpoint", "stopped"]
+    state = run.state()
+    assert state is not None
+    assert run.settled() == run.lines()
+    assert int(state.name) == run.lines()[-1]["step"]
+    run.proceed()
+    for run_id in planned.todo:
+        assert list(base.execute(tmp_path, run_id))[-1].kind == "done"
+    same(SweepStore(tmp_path).collect(), engine.sweep(tiny()))
+
+
+def test_asked_to_stop_at_its_end_it_is_done(tmp_path: Path, planned: engine.Plan) -> None:
+    run = SweepStore(tmp_path).run(planned.todo[0])
+    events = base.execute(tmp_path, planned.todo[0])
+    for _ in planned.runs[0].schedule():
+        next(events)
+    run.ask_to_stop()
+    assert [e.kind for e in events] == ["done"]

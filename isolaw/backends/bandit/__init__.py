@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from isolaw.backends.bandit import checks, options
 from isolaw.backends.bandit.batches import Batches
 from isolaw.backends.bandit.evaluation import Evaluation
-from isolaw.backends.base import Checkpoint, DamagedState, RunContext
+from isolaw.backends.base import Checkpoint, DamagedState, OneCore, RunContext
 from isolaw.errors import Problem, SpecError
 from isolaw.simulators.model import Model, Update
 from isolaw.simulators.problems import ORDER
@@ -30,7 +29,7 @@ _REFERENCE_BATCH = 1024
 _ROLLOUTS, _EVALUATION = range(2)
 
 
-class Bandit:
+class Bandit(OneCore):
     """`Backend` over the simulators."""
 
     name = "bandit"
@@ -52,10 +51,6 @@ class Bandit:
     def check(self, spec: RunSpec) -> list[Problem]:
         """Return what this simulator cannot represent, and what makes no sense."""
         return checks.problems_of(spec)
-
-    def jobs(self, spec: RunSpec) -> int:
-        """One for each core."""
-        return os.cpu_count() or 1
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate, from the start or from ``ctx.state``."""

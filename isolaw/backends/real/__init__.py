@@ -8,13 +8,13 @@ What is where: `loop` is one run, `sampling` and `trainer` are its two halves, `
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from isolaw import metrics
-from isolaw.backends.base import Checkpoint, RunContext
+from isolaw.backends.base import Checkpoint, Needs, RunContext
 from isolaw.backends.real import environment, models, recipes, rewards, settings
 from isolaw.backends.real.problems import ProblemSet
 from isolaw.errors import DataError, Problem, SpecError, nearest
@@ -106,7 +106,16 @@ class Real:
 
     def jobs(self, spec: RunSpec) -> int:
         """As many as there are GPUs for their processes, or cores where there is no GPU."""
-        return max(1, (environment.gpus() or os.cpu_count() or 1) // settings.of(spec).processes)
+        return max(1, (environment.gpus() or environment.cores()) // settings.of(spec).processes)
+
+    def needs(self, spec: RunSpec) -> Needs:
+        """A core for each process and, where there are any, a GPU."""
+        processes = settings.of(spec).processes
+        return Needs(processes, processes if environment.gpus() else 0)
+
+    def on_machines(self, cpus: int, gpus: int) -> AbstractContextManager[None]:
+        """Precision, sampler and placement are those of such machines."""
+        return environment.on_machines(cpus, gpus)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train, from the start or from ``ctx.state``; under torchrun for several processes."""
@@ -116,10 +125,10 @@ class Real:
         if options.processes > 1 or options.torchrun:
             from isolaw.backends.real import ranks
 
-            return ranks.launch(spec, ctx.state)
+            return ranks.launch(spec, ctx)
         from isolaw.backends.real import loop
 
-        return loop.train(spec, ctx.state)
+        return loop.train(spec, ctx.state, ctx.stopping)
 
 
 BACKEND = Real()
@@ -219,7 +228,7 @@ def _placement_problems(options: settings.Options) -> list[Problem]:
     if environment.gpus() and options.processes > environment.gpus() and not options.torchrun:
         accepted = f"at most one for each GPU ({environment.gpus()})"
         out.append(Problem("real.processes", found=options.processes, accepted=accepted))
-    cores = os.cpu_count() or 1
+    cores = environment.cores()
     if not environment.gpus() and options.processes > cores:
         accepted = f"at most one for each core ({cores})"
         out.append(Problem("real.processes", found=options.processes, accepted=accepted))

@@ -60,6 +60,33 @@ def gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
+def cores() -> int:
+    """Return how many cores this machine has."""
+    return _cores or os.cpu_count() or 1
+
+
+_cores = 0  # of the machines that runs are planned for, where these are others
+
+
+@contextlib.contextmanager
+def on_machines(cpus: int, gpu_count: int) -> Iterator[None]:
+    """While entered, `cores` and `gpus` are those of other machines: a login node plans for GPU nodes."""
+    global _cores
+    before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), _cores
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpu_count)))
+    _cores = cpus
+    gpus.cache_clear()
+    try:
+        yield
+    finally:
+        _cores = kept
+        if before is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        gpus.cache_clear()
+
+
 def prepare() -> None:
     """Set what torch, vLLM and DeepSpeed read at import; what the user has set stays."""
     for name, value in {**_ALWAYS, **({} if gpus() else _CPU)}.items():

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -338,13 +338,16 @@ def _spread(values: list[list[float]], mask: torch.Tensor) -> torch.Tensor:
     return out.to(mask.device)
 
 
-def train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
+def train(
+    spec: RunSpec, state: Path | None, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[Checkpoint]:
     """Make a run, or what is left of it after ``state``; every process of it yields the same checkpoints.
 
-    Looks are those of ``spec.schedule()``, in rollouts generated: the first step that reaches each.
+    Looks are those of ``spec.schedule()``, in rollouts generated: the first step that reaches each. When the
+    first process finds ``stopping()``, a checkpoint follows the step that is being made.
     """
     try:
-        yield from _train(spec, state)
+        yield from _train(spec, state, stopping)
     except torch.OutOfMemoryError as error:
         raise RunError(
             f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch (rows of a forward and "
@@ -353,7 +356,7 @@ def train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
         ) from error
 
 
-def _train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
+def _train(spec: RunSpec, state: Path | None, stopping: Callable[[], bool]) -> Iterator[Checkpoint]:
     run = Run(spec)
     try:
         looks = [step * spec.batch_rollouts for step in spec.schedule()]
@@ -372,7 +375,7 @@ def _train(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
             if run.compute >= looks[due]:
                 rows, counts = run.look()
                 due = sum(look <= run.compute for look in looks)
-            elif not run.processes.agreed(time.monotonic() - yielded > 60 * minutes):
+            elif not run.processes.agreed(time.monotonic() - yielded > 60 * minutes or stopping()):
                 continue
             yield Checkpoint(
                 run.step,

@@ -1,29 +1,38 @@
-"""Runs of several processes: torchrun starts them, and the first one talks to the engine.
+"""Runs of several processes: torchrun starts them on each machine, and the first one talks to the engine.
 
-`launch` is the engine's side: it starts ``torchrun … -m isolaw.backends.real.ranks SOCKET`` and yields what
-the first process reports over a socket, a line of JSON each. `main` is every process's side: all execute
-`loop.train`; whether a checkpoint's state is written is the engine's decision, passed on to all.
+`launch` is the engine's side, on the run's first machine: it opens a port, starts torchrun here, has the
+other machines start theirs (`join`), and yields what the first process reports, a line of JSON each. `main`
+is every process's side: all connect to that port, get the job, and execute `loop.train`; whether a
+checkpoint's state is written is the engine's decision, passed on to all.
 
-All processes are on one machine: ``real.torchrun`` passes on torchrun's other options.
+Over several machines torchrun's rendezvous is static: the first one's address, a free port of it, and the
+machines' numbers from 0. Ranks follow the order of machines, so that processes which share a sampler
+(`tensor_parallel` of them in a row) are on one machine where that divides its number of processes.
+
+Whoever connects has to know the run's secret, which its processes have in their environment. The port is
+open to other machines only where the run has them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
+import queue
+import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row
+from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row, RunContext
 from isolaw.backends.real import environment, settings
 from isolaw.errors import RunError
 from isolaw.parsing import parse_section
@@ -31,78 +40,59 @@ from isolaw.spec import RunSpec
 
 _STARTING_S = 600.0
 _STOPPING_S = 30.0
+# How often the engine looks whether the run is asked to end.
+_LOOK_S = 1.0
+_SECRET = "ISOLAW_SECRET"
 
 
-def launch(spec: RunSpec, state: Path | None) -> Iterator[Checkpoint]:
-    """Make a run in processes of its own, or what is left of it after ``state``."""
-    options = settings.of(spec)
-    with tempfile.TemporaryDirectory(prefix="isolaw-") as folder, socket.socket(socket.AF_UNIX) as listening:
-        address = str(Path(folder) / "s")
-        listening.bind(address)
-        listening.listen()
-        listening.settimeout(1.0)
-        job = {"spec": spec.model_dump(mode="json"), "state": str(state) if state else None}
-        (Path(folder) / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        where = options.torchrun or ("--standalone",)
-        command = [sys.executable, "-m", "torch.distributed.run", *where]
-        command += ["--nproc-per-node", str(options.processes), "-m", "isolaw.backends.real.ranks", folder]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+def launch(spec: RunSpec, context: RunContext) -> Iterator[Checkpoint]:
+    """Make a run in processes of its own, or what is left of it after the context's state."""
+    options, nodes = settings.of(spec), context.nodes
+    count, address = (nodes.count, nodes.address) if nodes else (1, "127.0.0.1")
+    job = {"spec": spec.model_dump(mode="json"), "state": str(context.state) if context.state else None}
+    with socket.create_server(("" if nodes else address, 0)) as listening:
+        rendezvous = (
+            [f"--nnodes={count}", f"--master-addr={address}", f"--master-port={_free_port()}"]
+            if nodes
+            else []
+            if options.torchrun
+            else ["--standalone"]
+        )
+        meeting: dict[str, Any] = {
+            "address": [address, listening.getsockname()[1]],
+            "secret": secrets.token_hex(16),
+            "torchrun": [*rendezvous, f"--nproc-per-node={options.processes // count}", *options.torchrun],
+        }
+        process = _torchrun(meeting, 0 if nodes else None)
         try:
-            with _accept(listening, process) as lines:
-                yield from _checkpoints(lines, process, Path(folder))
+            if nodes:
+                nodes.call(meeting)
+            yield from _checkpoints(_Ranks(listening, meeting["secret"], job, process, context))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOPPING_S)
         finally:
             _stop(process)
 
 
-def _accept(listening: socket.socket, process: subprocess.Popen[bytes]) -> Any:
-    waited = 0.0
-    while True:
-        try:
-            connection, _ = listening.accept()
-        except TimeoutError:
-            waited += 1.0
-            if process.poll() is not None:
-                raise RunError(
-                    f"torchrun ended before the run began (exit status {process.returncode})"
-                ) from None
-            if waited > _STARTING_S:
-                raise RunError(f"the processes did not start within {_STARTING_S:.0f} s") from None
-            continue
-        connection.settimeout(None)
-        return connection.makefile("rw", encoding="utf-8")
+def join(meeting: dict[str, Any], node: int) -> None:
+    """Start a run's processes on its machine number ``node``, and wait for their end."""
+    process = _torchrun(meeting, node)
+    try:
+        process.wait()
+    finally:
+        _stop(process)
 
 
-def _checkpoints(lines: Any, process: subprocess.Popen[bytes], folder: Path) -> Iterator[Checkpoint]:
-    def ask(value: Any) -> None:
-        lines.write(json.dumps(value) + "\n")
-        lines.flush()
-
-    def hear() -> dict[str, Any]:
-        line = lines.readline()
-        if not line:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOPPING_S)
-            told = folder / "failed.json"
-            if told.is_file():
-                failure = json.loads(told.read_text(encoding="utf-8"))
-                raise (DamagedState if failure["damaged"] else RunError)(failure["cause"])
-            raise RunError(f"a process of the run ended (torchrun's exit status {process.returncode})")
-        return json.loads(line)
-
-    def save(folder: Path) -> None:
-        ask({"save": str(folder.resolve())})
-        hear()
-
-    while True:
-        told = hear()
-        if "done" in told:
-            return
-        rows = [Row(**row) for row in told.pop("rows")]
-        counts = [Counts(**count) for count in told.pop("counts")]
-        yield Checkpoint(rows=rows, counts=counts, save=save, **told)
-        ask({})
+def _torchrun(meeting: dict[str, Any], node: int | None) -> subprocess.Popen[bytes]:
+    rank = [] if node is None else [f"--node-rank={node}"]
+    address, port = meeting["address"]
+    command = [sys.executable, "-m", "torch.distributed.run", *meeting["torchrun"], *rank]
+    return subprocess.Popen(
+        [*command, "-m", "isolaw.backends.real.ranks", address, str(port)],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, _SECRET: meeting["secret"]},
+    )
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -116,19 +106,157 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(_STOPPING_S)
 
 
-def main(folder: str) -> None:
-    """Execute the job of ``folder`` as one of its processes."""
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """See the end of a machine that has no time to say so within about a minute."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _Ranks:
+    """The engine's end of the lines to all processes of a run."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        secret: str,
+        job: dict[str, Any],
+        process: subprocess.Popen[bytes],
+        context: RunContext,
+    ) -> None:
+        self.secret, self.job, self.process, self.context = secret, job, process, context
+        self.told: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
+        self.first: Any = None
+        self.until = time.monotonic() + _STARTING_S
+        self.asked_to_stop = False
+        threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
+
+    def _accept(self, listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # closed, at the run's end
+            while True:
+                connection, _ = listening.accept()
+                threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
+
+    def _listen(self, connection: socket.socket) -> None:
+        lines, writes = _ends(connection)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a stranger
+            connection.settimeout(_STOPPING_S)
+            hello = json.loads(lines.readline(1000))
+            if not hmac.compare_digest(str(hello["secret"]), self.secret):
+                connection.close()
+                return
+            connection.settimeout(None)
+            _keep_alive(connection)
+            _write(writes, self.job)
+            rank, done = int(hello["rank"]), False
+            if rank == 0:
+                self.first = writes
+            with contextlib.suppress(OSError, ValueError):
+                for line in lines:
+                    told = json.loads(line)
+                    done = done or "done" in told
+                    if rank == 0 or "done" not in told:
+                        self.told.put((rank, told))
+            if not done:
+                self.told.put((rank, None))
+
+    def ask(self, value: dict[str, Any]) -> None:
+        """Tell the first process something."""
+        with contextlib.suppress(OSError):  # its end is heard
+            _write(self.first, value)
+
+    def hear(self) -> dict[str, Any]:
+        """Return what the first process says next; raise what any process has failed with."""
+        while True:
+            try:
+                _, told = self.told.get(timeout=_LOOK_S)
+            except queue.Empty:
+                self._look()
+                continue
+            if told is None:
+                raise self._ended()
+            if "failed" in told:
+                raise _failure(told)
+            return told
+
+    def _look(self) -> None:
+        if self.process.poll() is not None and self.told.empty():
+            raise self._ended()
+        if self.first is None and time.monotonic() > self.until:
+            raise RunError(f"the processes did not start within {_STARTING_S:.0f} s")
+        if self.first is not None and not self.asked_to_stop and self.context.stopping():
+            self.asked_to_stop = True
+            self.ask({"stop": True})
+
+    def _ended(self) -> Exception:
+        """Why a process has gone: what one of them told, or how torchrun ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_STOPPING_S)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                _, told = self.told.get(timeout=0.1)
+                if told and "failed" in told:
+                    return _failure(told)
+        status = f"torchrun's exit status {self.process.returncode}"
+        return RunError(
+            f"torchrun ended before the run began ({status})"
+            if self.first is None
+            else f"a process of the run ended ({status})"
+        )
+
+
+def _failure(told: dict[str, Any]) -> Exception:
+    return (DamagedState if told["damaged"] else RunError)(told["failed"])
+
+
+def _checkpoints(ranks: _Ranks) -> Iterator[Checkpoint]:
+    def save(folder: Path) -> None:
+        ranks.ask({"save": str(folder.resolve())})
+        ranks.hear()
+
+    while True:
+        told = ranks.hear()
+        if "done" in told:
+            return
+        rows = [Row(**row) for row in told.pop("rows")]
+        counts = [Counts(**count) for count in told.pop("counts")]
+        yield Checkpoint(rows=rows, counts=counts, save=save, **told)
+        ranks.ask({})
+
+
+def _ends(connection: socket.socket) -> tuple[TextIO, TextIO]:
+    """A file to read from and another to write to: one for both would lose what is read ahead."""
+    return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
+
+
+def _write(lines: TextIO, value: dict[str, Any]) -> None:
+    lines.write(json.dumps(value) + "\n")
+    lines.flush()
+
+
+# -- each process's side ---------------------------------------------------------------------------------
+
+
+def main(address: str, port: int) -> None:
+    """Execute the job that is told at ``address``, as one of its processes."""
     environment.prepare()
     _choose_gpu()
-    job = json.loads((Path(folder) / "job.json").read_text(encoding="utf-8"))
-    spec = parse_section(RunSpec, job["spec"], source="job.json")
     first = os.environ["RANK"] == "0"
-    connection = _connect(folder) if first else None
+    line = _Line(address, port)
+    job = line.hear()
+    spec = parse_section(RunSpec, job["spec"], source="the job")
+    state = Path(job["state"]) if job["state"] else None
     try:
         from isolaw.backends.real import loop
 
-        for checkpoint in loop.train(spec, Path(job["state"]) if job["state"] else None):
-            if connection:
+        for checkpoint in loop.train(spec, state, line.asked_to_stop.is_set):
+            if first:
                 told = {
                     "step": checkpoint.step,
                     "compute": checkpoint.compute,
@@ -138,19 +266,15 @@ def main(folder: str) -> None:
                     "rows": [asdict(row) for row in checkpoint.rows],
                     "counts": [asdict(count) for count in checkpoint.counts],
                 }
-                connection.tell(told)
-            while (asked := _share(connection.hear() if connection else None)).get("save"):
+                line.tell(told)
+            while (asked := _share(line.hear() if first else None)).get("save"):
                 checkpoint.save(Path(asked["save"]))
-                if connection:
-                    connection.tell({})
-        if connection:
-            connection.done.set()
-            connection.tell({"done": True})
+                if first:
+                    line.tell({})
+        line.end({"done": True})
     except (RunError, DamagedState) as error:
         # Any process may find the fault; the others then only see that it has gone.
-        failure = {"cause": str(error), "damaged": isinstance(error, DamagedState)}
-        with contextlib.suppress(FileExistsError), (Path(folder) / "failed.json").open("x") as file:
-            json.dump(failure, file)
+        line.end({"failed": str(error), "damaged": isinstance(error, DamagedState)})
         raise
     # Past the destructors of libraries that disagree about who leaves first.
     sys.stdout.flush()
@@ -158,37 +282,42 @@ def main(folder: str) -> None:
     os._exit(0)
 
 
-class _Connection:
-    """The first process's line to the engine; when the engine is gone, so is the run."""
+class _Line:
+    """A process's line to the engine; when the engine is gone, so is the run."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.lines = connection.makefile("rw", encoding="utf-8")
-        self.done = threading.Event()
-        threading.Thread(target=self._watch, args=(connection,), daemon=True).start()
+    def __init__(self, address: str, port: int) -> None:
+        connection = socket.create_connection((address, port), timeout=_STOPPING_S)
+        connection.settimeout(None)
+        _keep_alive(connection)
+        self.lines, self.writes = _ends(connection)
+        self.asked_to_stop = threading.Event()
+        self.ended = threading.Event()
+        self.told: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.tell({"secret": os.environ.pop(_SECRET), "rank": int(os.environ["RANK"])})
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def _watch(self, connection: socket.socket) -> None:
-        # A closed engine is seen here also while the run computes: looking takes nothing from the line.
+    def _listen(self) -> None:
         with contextlib.suppress(OSError):  # reset, where the engine had not read all
-            while connection.recv(1, socket.MSG_PEEK):
-                self.done.wait(1.0)
-        if not self.done.is_set():
+            for line in self.lines:
+                told = json.loads(line)
+                if "stop" in told:
+                    self.asked_to_stop.set()
+                else:
+                    self.told.put(told)
+        if not self.ended.is_set():
             os._exit(1)
 
     def tell(self, value: dict[str, Any]) -> None:
-        self.lines.write(json.dumps(value) + "\n")
-        self.lines.flush()
+        _write(self.writes, value)
+
+    def end(self, value: dict[str, Any]) -> None:
+        """Say the last word."""
+        self.ended.set()
+        with contextlib.suppress(OSError):
+            self.tell(value)
 
     def hear(self) -> dict[str, Any]:
-        line = self.lines.readline()
-        if not line:
-            os._exit(0)
-        return json.loads(line)
-
-
-def _connect(folder: str) -> _Connection:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(Path(folder) / "s"))
-    return _Connection(connection)
+        return self.told.get()
 
 
 def _share(value: dict[str, Any] | None) -> dict[str, Any]:
@@ -209,4 +338,4 @@ def _choose_gpu() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from isolaw.backends.base import Checkpoint
@@ -183,6 +184,24 @@ def reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], d
         return {"reward": f"{name}:reward"}
 
     return make
+
+
+@pytest.fixture(scope="session")
+def compare() -> Callable[[pd.DataFrame, pd.DataFrame], None]:
+    """Assert that two curves are equal but for what rounding does in another order of summation."""
+
+    def check(left: pd.DataFrame, right: pd.DataFrame) -> None:
+        keys = ["run_id", "step", "eval_set", "metric"]
+        left, right = (
+            table.drop(columns="wall_s").sort_values(keys, ignore_index=True) for table in (left, right)
+        )
+        rounded = left["metric"].str.startswith(
+            ("mismatch", "grad_norm", "entropy", "kl", "importance", "ratio")
+        )
+        pd.testing.assert_frame_equal(left[~rounded], right[~rounded], check_exact=False, rtol=1e-12)
+        pd.testing.assert_frame_equal(left[rounded], right[rounded], check_exact=False, rtol=1e-3, atol=1e-4)
+
+    return check
 
 
 @pytest.fixture(scope="session")

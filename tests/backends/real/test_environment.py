@@ -109,3 +109,18 @@ def test_what_is_installed() -> None:
     assert not environment.installed("no_such_package")
     assert environment.version("no-such-package", "numpy")[0].isdigit()
     assert environment.version("no-such-package") == ""
+
+
+def test_plans_for_other_machines(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login node plans for GPU nodes, and the other way round; afterwards all is as it was."""
+    before = (environment.gpus(), environment.cores(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    assert before[0] == 4
+    with environment.on_machines(cpus=96, gpu_count=8):
+        assert (environment.gpus(), environment.cores()) == (8, 96)
+    with environment.on_machines(cpus=3, gpu_count=0):
+        assert (environment.gpus(), environment.cores()) == (0, 3)
+    assert (environment.gpus(), environment.cores(), os.environ.get("CUDA_VISIBLE_DEVICES")) == before
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    with environment.on_machines(cpus=96, gpu_count=8):
+        pass
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"

@@ -28,24 +28,6 @@ return float(response.strip() == answer)
 """
 
 
-@pytest.fixture(scope="module")
-def compare() -> Callable[[pd.DataFrame, pd.DataFrame], None]:
-    """Assert that two curves are equal but for what rounding does in another order of summation."""
-
-    def check(left: pd.DataFrame, right: pd.DataFrame) -> None:
-        keys = ["run_id", "step", "eval_set", "metric"]
-        left, right = (
-            table.drop(columns="wall_s").sort_values(keys, ignore_index=True) for table in (left, right)
-        )
-        rounded = left["metric"].str.startswith(
-            ("mismatch", "grad_norm", "entropy", "kl", "importance", "ratio")
-        )
-        pd.testing.assert_frame_equal(left[~rounded], right[~rounded], check_exact=False, rtol=1e-12)
-        pd.testing.assert_frame_equal(left[rounded], right[rounded], check_exact=False, rtol=1e-3, atol=1e-4)
-
-    return check
-
-
 def test_two_processes_draw_what_one_draws(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
     """With vLLM in each of them, and an odd number of problems to share."""
     more: dict[str, Any] = {

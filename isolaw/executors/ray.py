@@ -1,0 +1,290 @@
+"""The executor `ray`: each run is a task, with its cores and GPUs, of a cluster that is there or a local one.
+
+A run over several machines has a placement group, with a bundle on each of them. A run whose worker or
+machine dies is made again, from its state.
+
+Where a worker sees the sweep's directory (it finds there what the engine wrote into ``lock``), it writes the
+run itself, as on one machine. Where not, it makes the run in a folder of its own, and what is settled comes
+back in pieces through Ray's object store to the engine, which writes it: states too, so large models want a
+file system that all share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from isolaw import locks
+from isolaw.errors import RunError, StoreError
+from isolaw.executors import Share
+from isolaw.executors.base import Event, drive, execute
+from isolaw.executors.waiting import Waiting
+from isolaw.executors.worker import logged
+from isolaw.spec import ExecutorSection, RunSpec
+from isolaw.store import RunStore, SweepStore
+
+# So long the loop waits for news before it looks whether the sweep shall end.
+_WAIT_S = 0.2
+# A cluster that is there answers within so many seconds.
+_ANSWERS_S = 10.0
+_LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
+
+
+def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share) -> Iterator[Event]:
+    """Execute the runs as tasks of a Ray cluster."""
+    with _cluster(chosen.address):
+        yield from _room(each)
+        yield from drive(_Ray(directory, chosen.shared, each), waiting)
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None) -> Iterator[None]:
+    """Be connected to the cluster; one that was started here ends here."""
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == "local":
+        options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
+    if "PYTHONPATH" in os.environ:  # where a reward of one's own is found
+        options["runtime_env"] = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
+    kept = signal.getsignal(signal.SIGTERM)
+    try:
+        if found := re.fullmatch(r"\[?([^/]+?)\]?:(\d+)", address):  # Ray itself would try for ten minutes
+            socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
+        ray.init(address, **options)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RunError(f"executor.address: no Ray cluster at {address!r} ({error})") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, kept)  # Ray puts its own there
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _room(each: Share) -> Iterator[Event]:
+    """Say so where no machine of the cluster has room for a run: it may be one that grows."""
+    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fitting = [r for r in there if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
+    if len(fitting) < each.nodes:
+        cause = (
+            f"a run takes {each.cpus} cores and {each.gpus} GPUs on {each.nodes} machines; of the cluster's "
+            f"{len(there)} machines {len(fitting)} have that: waiting for more to join"
+        )
+        yield Event("", "warning", cause=cause)
+
+
+@dataclass
+class _Task:
+    """A run at work: the stream of what it tells, and where it is once it has begun."""
+
+    run_id: str
+    stream: Any
+    group: Any = None
+    here: dict[str, str] = field(default_factory=dict)
+
+
+class _Ray:
+    """`Place` in a cluster."""
+
+    def __init__(self, directory: Path, shared: bool | None, each: Share) -> None:
+        self.directory, self.shared, self.each = directory.resolve(), shared, each
+        self.store = SweepStore(directory)
+        self.tasks: dict[Any, _Task] = {}
+
+    def start(self, run_id: str) -> Event | None:
+        run = self.store.run(run_id)
+        run.proceed()
+        pieces = []
+        if self.shared is False:
+            try:
+                run.resume()
+                pieces = [ray.put(piece) for piece in run.pieces()]
+            except (OSError, StoreError) as error:
+                return Event(run_id, "failed", cause=str(error))
+        each, group, options = self.each, None, {}
+        if each.nodes > 1:
+            bundle = {"CPU": each.cpus, "GPU": each.gpus}
+            group = placement_group([bundle] * each.nodes, strategy="STRICT_SPREAD")
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=0
+            )
+        mark = locks.told(self.directory / "lock")
+        spec = run.read_spec().model_dump_json()
+        stream = _make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
+            str(self.directory), run_id, mark, self.shared, spec, pieces, group, asdict(each)
+        )
+        self.tasks[stream] = _Task(run_id, stream, group)
+        return None
+
+    def events(self) -> list[Event]:
+        ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=_WAIT_S)
+        out = []
+        for stream in ready:
+            event = self._hear(self.tasks[stream])
+            if event is not None:
+                if event.kind not in ("checkpoint", "warning"):
+                    self._forget(stream)
+                out.append(event)
+        return out
+
+    def _hear(self, task: _Task) -> Event | None:
+        """Take what a run tells next."""
+        run = self.store.run(task.run_id)
+        try:
+            told = ray.get(next(task.stream))
+            if "event" in told:
+                return Event(**told["event"])
+            if "here" in told:
+                task.here = told["here"]
+            elif "unseen" in told:  # its machine does not see the directory: what it needs is sent
+                self._forget(task.stream)
+                self.shared = False
+                return self.start(task.run_id)
+            else:
+                run.accept(told)
+            return None
+        except StopIteration:
+            return Event(task.run_id, "lost", cause="the run's task ended early")
+        except (RayTaskError, OSError) as error:  # outside the run: isolaw is not there, this disk is full, …
+            cause = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+            ray.cancel(task.stream, force=True)
+            with contextlib.suppress(OSError):
+                run.fail(cause, str(error))
+            return Event(task.run_id, "failed", cause=cause)
+        except RayError as error:
+            return Event(task.run_id, "lost", cause=_in_short(error))
+
+    def _forget(self, stream: Any) -> None:
+        task = self.tasks.pop(stream)
+        if task.group is not None:
+            remove_placement_group(task.group)
+
+    def ask_to_stop(self, run_id: str) -> None:
+        task = next((task for task in self.tasks.values() if task.run_id == run_id), None)
+        if task is None:
+            return
+        if not task.here:  # it waits for its turn
+            ray.cancel(task.stream, force=True)
+            return
+        there = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)
+        _ask_to_stop.options(num_cpus=0, scheduling_strategy=there).remote(task.here["folder"])
+
+    def close(self) -> None:
+        for stream, task in list(self.tasks.items()):
+            with contextlib.suppress(RayError):
+                ray.cancel(task.stream, force=True)
+            self._forget(stream)
+
+
+def _in_short(error: RayError) -> str:
+    first = str(error).strip().partition("\n")[0].partition(". ")[0]
+    return f"Ray: {first or type(error).__name__}"
+
+
+# -- on the cluster's machines ---------------------------------------------------------------------------
+
+
+@ray.remote(max_retries=0, num_returns="streaming")
+def _make(
+    directory_there: str,
+    run_id: str,
+    mark: str,
+    shared: bool | None,
+    spec: str,
+    pieces: list[Any],
+    group: Any,
+    each: dict[str, int],
+) -> Iterator[dict[str, Any]]:
+    """Make a run on this machine; yields where it is, then events, and pieces where they are needed."""
+    nodes = _Nodes(group, Share(**each)) if group is not None else None
+    directory = Path(directory_there)
+    if shared is None:
+        shared = _sees(directory, mark)
+        if not shared:
+            yield {"unseen": True}
+            return
+    with contextlib.ExitStack() as stack:
+        if not shared:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isolaw-")))
+        run = SweepStore(directory).run(run_id)
+        if not shared:
+            run.create(RunSpec.model_validate_json(spec))
+            for piece in pieces:
+                run.accept(ray.get(piece))
+        yield {"here": {"node": ray.get_runtime_context().get_node_id(), "folder": str(run.folder)}}
+        stack.enter_context(logged(run.log))
+        arrived = run.state()
+        for event in execute(directory, run_id, nodes):
+            if not shared:
+                if run.state() != arrived:
+                    yield from run.pieces()
+                    arrived = run.state()
+                yield from _last(run, event)
+            yield {"event": asdict(event)}
+
+
+def _sees(directory: Path, mark: str) -> bool:
+    """Whether this machine sees the engine's directory, and not another of that name."""
+    try:
+        return locks.told(directory / "lock") == mark
+    except OSError:
+        return False
+
+
+def _last(run: RunStore, event: Event) -> Iterator[dict[str, Any]]:
+    """What is left of a run at its end."""
+    for name in {"done": ("DONE",), "failed": ("FAILED.json",)}.get(event.kind, ()):
+        if (run.folder / name).is_file():
+            yield {"write": name, "text": (run.folder / name).read_text(encoding="utf-8")}
+    if event.kind != "checkpoint" and run.log.is_file():
+        yield {"append": run.log.name, "data": run.log.read_bytes()}
+
+
+@ray.remote(max_retries=0)
+def _ask_to_stop(folder: str) -> None:
+    RunStore(Path(folder)).ask_to_stop()
+
+
+@ray.remote(max_retries=0)
+def _join(meeting: dict[str, Any], node: int) -> None:
+    from isolaw.backends.real import ranks
+
+    ranks.join(meeting, node)
+
+
+class _Nodes:
+    """`Nodes`: the bundles of the run's placement group."""
+
+    def __init__(self, group: Any, each: Share) -> None:
+        self.group, self.each, self.count = group, each, each.nodes
+        self.address = ray.util.get_node_ip_address()
+        self.tasks: list[Any] = []
+
+    def call(self, meeting: dict[str, Any]) -> None:
+        for node in range(1, self.count):
+            there = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
+            options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": there}
+            self.tasks.append(_join.options(**options).remote(meeting, node))
+
+    def dismiss(self) -> None:
+        for task in self.tasks:
+            ray.cancel(task, force=True)
+        self.tasks = []

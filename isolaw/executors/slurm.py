@@ -1,0 +1,254 @@
+"""The executor `slurm`: each run is a SLURM job, submitted through submitit.
+
+What is submitted is ``isolaw run-one DIR/runs/<run_id>``, a command that anybody can give again; scripts and
+SLURM's logs are in ``DIR/slurm``. A job's name tells its sweep and run, so an engine that comes later finds
+the jobs of one that was killed, and waits for them instead of submitting them again. Jobs that end without
+having finished their run (a time-out, pre-emption, a dead machine) are submitted again and continue.
+
+SLURM is asked with ``squeue`` which jobs there are; what became of a run is read from its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from submitit.local.local import LocalExecutor
+from submitit.slurm.slurm import SlurmExecutor, SlurmJobEnvironment
+
+from isolaw import locks
+from isolaw.errors import RunError
+from isolaw.executors import Share
+from isolaw.executors.base import Event, drive
+from isolaw.executors.waiting import Waiting
+from isolaw.spec import ExecutorSection
+from isolaw.store import SweepStore
+
+# Seconds between two looks at the folders of runs, and between two questions to SLURM.
+_LOOK_S, _ASK_S = 1.0, 15.0
+# So long before a job's time is over its run is asked to keep its state and end.
+_SIGNAL_S = 120
+
+
+def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share) -> Iterator[Event]:
+    """Execute the runs as jobs."""
+    yield from drive(_Slurm(directory, chosen, each), waiting)
+
+
+def script(directory: Path, run_id: str, chosen: ExecutorSection, each: Share) -> str:
+    """Return the script that would be submitted for a run."""
+    executor = _executor(directory, chosen, each, _Scripts)
+    executor.parameters["job_name"] = _name(directory, run_id)
+    text: str = executor._make_submission_file_text(_command(directory, run_id), "")
+    return text
+
+
+def _command(directory: Path, run_id: str) -> str:
+    isolaw = Path(sys.executable).with_name("isolaw")
+    folder = SweepStore(directory.resolve()).run(run_id).folder
+    return shlex.join([str(isolaw) if isolaw.is_file() else "isolaw", "run-one", str(folder)])
+
+
+def _name(directory: Path, run_id: str) -> str:
+    sweep = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:8]
+    return f"isolaw-{sweep}-{run_id[:24]}"
+
+
+class _Scripts(SlurmExecutor):  # type: ignore[misc]
+    """Writes scripts also where there is no SLURM."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 1
+
+
+def _executor(directory: Path, chosen: ExecutorSection, each: Share, kind: Any) -> Any:
+    """Return submitit's executor with the resources of a run."""
+    executor = kind(directory.resolve() / "slurm")
+    warning_s = min(_SIGNAL_S, int(30 * chosen.time))
+    if kind is LocalExecutor:
+        executor.update_parameters(timeout_min=chosen.time, signal_delay_s=warning_s, setup=chosen.setup)
+        return executor
+    seconds = round(60 * chosen.time)
+    parameters: dict[str, Any] = {
+        "time": f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
+        "signal_delay_s": warning_s,
+        "nodes": each.nodes,
+        "ntasks_per_node": 1,
+        "cpus_per_task": each.cpus,
+        "gpus_per_node": each.gpus or None,
+        "partition": chosen.partition,
+        "wckey": None,
+        "stderr_to_stdout": True,
+        "setup": list(chosen.setup) or None,
+        "srun_args": ["--kill-on-bad-exit=1"],
+        "additional_parameters": {"requeue": True, **chosen.sbatch},
+    }
+    executor.update_parameters(**parameters)
+    return executor
+
+
+class _Slurm:
+    """`Place`: a job for each run."""
+
+    def __init__(self, directory: Path, chosen: ExecutorSection, each: Share) -> None:
+        self.directory, self.store = directory, SweepStore(directory)
+        self.local = chosen.cluster == "local"
+        (directory / "slurm").mkdir(exist_ok=True)
+        try:
+            self.executor = _executor(directory, chosen, each, LocalExecutor if self.local else SlurmExecutor)
+        except RuntimeError:
+            raise RunError(
+                "executor.kind: 'slurm' wants sbatch and srun, which this machine has not; run isolaw on a "
+                "login node, or set executor.cluster = 'local' to try the jobs out here"
+            ) from None
+        self.jobs: dict[str, Any] = {}
+        self.sizes: dict[str, int] = {}
+        self.listed: dict[str, tuple[str, str]] = {} if self.local else _listed()
+        self.asked = time.monotonic()
+
+    def start(self, run_id: str) -> Event | None:
+        run, name = self.store.run(run_id), _name(self.directory, run_id)
+        if name in self.listed:  # submitted by an engine that has gone
+            number, _ = self.listed[name]
+            self.jobs[run_id] = number
+            return Event(run_id, "warning", cause=f"SLURM job {number} makes it already: waiting")
+        if locks.in_use(run.folder / "lock"):
+            holder = locks.told(run.folder / "lock").partition("\n")[0]
+            return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
+        run.proceed()
+        (run.folder / "FAILED.json").unlink(missing_ok=True)  # what is found there is of this job
+        self.executor.parameters["job_name"] = name
+        try:
+            job = self.executor._submit_command(_command(self.directory, run_id))
+        except Exception as error:  # sbatch's own words are in it
+            said = str(error).strip().splitlines()
+            return Event(run_id, "failed", cause=f"sbatch: {said[-1] if said else error!r}")
+        self.jobs[run_id] = job if self.local else job.job_id
+        if not self.local:
+            self.listed[name] = (job.job_id, "PENDING")
+        return None
+
+    def events(self) -> list[Event]:
+        time.sleep(_LOOK_S)
+        out: list[Event] = []
+        if not self.local and time.monotonic() - self.asked > _ASK_S:
+            with contextlib.suppress(RunError):  # asked again later
+                self.listed = _listed()
+            self.asked = time.monotonic()
+        for run_id, job in list(self.jobs.items()):
+            ended = job.done() if self.local else _name(self.directory, run_id) not in self.listed
+            out += self._look(run_id, ended)
+        return out
+
+    def _look(self, run_id: str, ended: bool) -> Iterator[Event]:
+        """What the folder of a run says."""
+        run = self.store.run(run_id)
+        spec = run.read_spec()
+        size = run.points.stat().st_size if run.points.is_file() else 0
+        if size != self.sizes.get(run_id) and (lines := run.lines()):
+            yield Event(run_id, "checkpoint", lines[-1]["compute"])
+        self.sizes[run_id] = size
+        if run.done_compute() // spec.batch_rollouts >= spec.steps:
+            event = Event(run_id, "done", run.lines()[-1]["compute"])
+        elif (failure := run.failure) is not None:
+            event = Event(run_id, "failed", cause=failure.get("cause", "unknown"))
+        elif ended:
+            job = self.jobs[run_id]
+            what = f"job {job.job_id} ended" if self.local else f"SLURM job {job} ended{_why(job)}"
+            event = Event(run_id, "lost", cause=what)
+        else:
+            return
+        del self.jobs[run_id]
+        yield event
+
+    def ask_to_stop(self, run_id: str) -> None:
+        _, state = self.listed.get(_name(self.directory, run_id), ("", ""))
+        if state == "PENDING":
+            self._cancel(run_id)
+        self.store.run(run_id).ask_to_stop()
+
+    def _cancel(self, run_id: str) -> None:
+        job = self.jobs.get(run_id)
+        if self.local and job is not None:
+            job.cancel()
+        elif job is not None:
+            subprocess.run(["scancel", job], check=False, capture_output=True)
+
+    def close(self) -> None:
+        for run_id in self.jobs:
+            self._cancel(run_id)
+
+
+def _listed() -> dict[str, tuple[str, str]]:
+    """Return this user's jobs that wait or run: number and state, by name."""
+    asked = ["squeue", "--noheader", "--format=%i %T %j", "--user", str(os.getuid())]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"squeue: {done.stderr.strip()}")
+    lines = [line.split(None, 2) for line in done.stdout.splitlines()]
+    return {line[2].strip(): (line[0], line[1]) for line in lines if len(line) == 3}
+
+
+def _why(job: str) -> str:
+    """Return how a job ended, where SLURM keeps accounts."""
+    asked = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job]
+    with contextlib.suppress(OSError):
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip():
+            return f" ({done.stdout.split()[0]})"
+    return ""
+
+
+# -- in a job on several machines ------------------------------------------------------------------------
+
+
+class Nodes:
+    """`Nodes` of a SLURM job: the first task calls the others through a file in the run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        job = SlurmJobEnvironment()
+        self.count, self.number, self.address = job.num_nodes, job.node, job.hostnames[0]
+        self.path = folder / "meeting.json"
+        # A job that SLURM has begun again does not take the file of its first life for its own.
+        self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+        self.calls = 0
+
+    def call(self, meeting: dict[str, Any]) -> None:
+        self.calls += 1
+        self._write({"meeting": meeting})
+
+    def dismiss(self) -> None:
+        self._write({"meeting": None})
+
+    def _write(self, what: dict[str, Any]) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it holds a secret
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"job": self.job, "call": self.calls, **what}, file)
+        temporary.replace(self.path)
+
+    def follow(self) -> None:
+        """Do this machine's part of each meeting, until there are no more."""
+        from isolaw.backends.real import ranks
+
+        while True:
+            told: dict[str, Any] = {}
+            with contextlib.suppress(OSError, ValueError):
+                told = json.loads(self.path.read_text(encoding="utf-8"))
+            if told.get("job") != self.job or (told["call"] == self.calls and told["meeting"]):
+                time.sleep(_LOOK_S)
+            elif told["meeting"] is None:
+                return
+            else:
+                self.calls = told["call"]
+                ranks.join(told["meeting"], self.number)

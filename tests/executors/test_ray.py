@@ -1,0 +1,154 @@
+"""Runs as tasks of a Ray cluster of two machines, whose processes are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw import engine
+from isolaw.errors import RunError
+from isolaw.executors.base import Event
+from isolaw.spec import SweepSpec
+from isolaw.store import SweepStore
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def on_ray(cluster: Any) -> Callable[..., dict[str, Any]]:
+    return lambda **more: {"kind": "ray", "address": cluster.address, **more}
+
+
+@pytest.fixture(scope="module")
+def alone(long, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What must come out."""
+    return engine.sweep(long(), tmp_path_factory.mktemp("alone"))
+
+
+def events_of(spec: SweepSpec, out: Path, stop: threading.Event | None = None) -> Iterator[Event]:
+    return engine.execute(engine.plan(spec, out), out, stop=stop)
+
+
+def went_on_from_its_state(events: list[Event], lost: str) -> bool:
+    """Whether the run, after it was lost, made nothing of what its state held."""
+    (at,) = [i for i, e in enumerate(events) if e.kind == "warning" and e.run_id == lost]
+    step = int(events[at].cause.rpartition("made again from step ")[2])
+    first = next(e for e in events[at:] if e.kind == "checkpoint" and e.run_id == lost)
+    return step > 0 and first.compute > step * 16
+
+
+def test_every_executor_makes_the_same_table(tmp_path: Path, tiny, on_ray, same) -> None:
+    """Ray on two machines, with and without a disk that they share, and jobs of submitit."""
+    chosen = {
+        "inline": {"kind": "inline"},
+        "processes": {"kind": "processes", "jobs": 2},
+        "ray": on_ray(),
+        "ray, no shared disk": on_ray(shared=False),
+        "slurm": {"kind": "slurm", "cluster": "local", "jobs": 2},
+    }
+    tables = {}
+    for compute in (20_000, 60_000):  # and then from their states
+        for name, executor in chosen.items():
+            engine.sweep(tiny(sweep={"compute": compute}, executor=executor), tmp_path / name)
+            tables[name] = pd.read_parquet(tmp_path / name / "points.parquet")
+            same(tables[name], tables["inline"])
+            state = engine.status(tmp_path / name)
+            assert (state["done"], state["runs"], state["running"]) == (4, 4, False)
+    assert not list(tmp_path.rglob("*.pkl"))
+
+
+@pytest.mark.parametrize("shared", [None, False])
+def test_a_killed_worker(tmp_path: Path, long, on_ray, holder, alone, same, shared) -> None:
+    out, events, killed = tmp_path / "out", [], ""
+    for event in events_of(long(executor=on_ray(shared=shared)), out):
+        state = SweepStore(out).run(event.run_id).state() if event.run_id else None
+        if not killed and event.kind == "checkpoint" and state is not None and int(state.name):
+            killed = event.run_id
+            os.kill(holder(out, killed) if shared is None else worker_of(killed), signal.SIGKILL)
+        events.append(event)
+    assert killed
+    assert [e.kind for e in events if e.kind != "checkpoint"].count("warning") == 1
+    assert went_on_from_its_state(events, killed)
+    assert engine.status(out)["done"] == 2
+    same(SweepStore(out).collect(), alone)
+
+
+def worker_of(run_id: str) -> int:
+    """The process that makes a run in a folder of its own, by the lock that it holds open."""
+    for process in Path("/proc").glob("[0-9]*"):
+        for descriptor in process.glob("fd/*"):
+            try:
+                if str(descriptor.readlink()).endswith(f"{run_id}/lock"):
+                    return int(process.name)
+            except OSError:
+                continue
+    raise AssertionError("no process makes it")
+
+
+def test_a_machine_that_is_removed(tmp_path: Path, long, cluster, on_ray, with_a_state, alone, same) -> None:
+    out, events, removed = tmp_path / "out", [], False
+    (second,) = cluster.worker_nodes
+    try:
+        for event in events_of(long(executor=on_ray()), out):
+            if not removed and len(with_a_state(out)) == 2:  # a run on each machine
+                cluster.remove_node(second, allow_graceful=False)
+                removed = True
+            events.append(event)
+    finally:
+        if removed:
+            cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    assert removed
+    (lost,) = [e.run_id for e in events if e.kind == "warning"]
+    assert went_on_from_its_state(events, lost)
+    assert engine.status(out)["done"] == 2
+    same(SweepStore(out).collect(), alone)
+
+
+@pytest.mark.parametrize("shared", [None, False])
+def test_asked_to_stop(tmp_path: Path, long, on_ray, shared) -> None:
+    """Two runs are at work and one waits: the former keep their states, the latter never begins."""
+    out, stop = tmp_path / "out", threading.Event()
+    kinds = []
+    for event in events_of(long(sweep={"seeds": 3}, executor=on_ray(shared=shared)), out, stop):
+        if event.compute > 16:
+            stop.set()
+        if event.kind != "checkpoint":
+            kinds.append(event.kind)
+    assert set(kinds) <= {"stopped"}
+    state = engine.status(out)
+    assert (state["done"], state["failed"], state["started"], state["waiting"]) == (0, 0, 2, 1)
+    store = SweepStore(out)
+    assert all(store.run(r).settled() == store.run(r).lines() for r in store.run_ids())
+
+
+def test_what_is_left_when_the_engine_goes(tmp_path: Path, long, on_ray, wait_for, holder) -> None:
+    spec = long(sweep={"compute": 10**9}, evaluation={"points": 2}, executor=on_ray())
+    with closing(events_of(spec, tmp_path)) as events:
+        run_id = next(events).run_id
+        worker = holder(tmp_path, run_id)
+        assert worker
+    wait_for(lambda: not Path(f"/proc/{worker}").exists())
+
+
+def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
+    stop = threading.Event()
+    for event in events_of(tiny(executor=on_ray(cpus=3)), tmp_path, stop):
+        assert event.kind in ("warning", "stopped")
+        if event.kind == "warning":
+            assert "3 cores and 0 GPUs on 1 machines; of the cluster's 2 machines 0 have that" in event.cause
+            stop.set()
+    assert engine.status(tmp_path)["waiting"] == 4
+
+
+def test_no_cluster_there(tmp_path: Path, tiny) -> None:
+    spec = tiny(executor={"kind": "ray", "address": "127.0.0.1:1"})
+    with pytest.raises(RunError, match=r"executor\.address: no Ray cluster at '127\.0\.0\.1:1'"):
+        engine.sweep(spec, tmp_path)

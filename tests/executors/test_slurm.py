@@ -1,0 +1,300 @@
+"""Runs as jobs: through submitit's local executor, and through commands that stand in for SLURM's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolaw import engine
+from isolaw.executors import slurm
+from isolaw.executors.base import Event
+from isolaw.spec import SweepSpec
+from isolaw.store import SweepStore
+
+LOCAL = {"kind": "slurm", "cluster": "local"}
+
+
+def make(spec: SweepSpec, out: Path, hurt: Callable[[Event], None] = lambda _: None) -> list[Event]:
+    events = []
+    for event in engine.execute(engine.plan(spec, out), out):
+        events.append(event)
+        hurt(event)
+    return events
+
+
+def test_the_scripts_that_would_be_submitted(isolaw, tree, tiny, tmp_path: Path) -> None:
+    """Also where there is no SLURM; and nothing is written."""
+    (tmp_path / "sweep.toml").write_text(
+        '[sweep]\nseeds = 1\n[grid]\nrollouts_per_problem = [8, 16]\n[executor]\nkind = "slurm"\n'
+        'nodes = 1\ncpus = 4\ngpus = 2\ntime = "1-02:30:00"\npartition = "long"\n'
+        'setup = ["module load cuda"]\n[executor.sbatch]\naccount = "physics"\nexclusive = true\n'
+    )
+    before = tree(tmp_path)
+    out = tmp_path / "a sweep"
+    code, said, notes = isolaw("sweep", tmp_path / "sweep.toml", "--out", out, "--dry-run")
+    assert code == 0
+    assert tree(tmp_path) == before
+    assert "slurm: 4 cores, 2 GPUs for each run; as many runs at a time as there is room for" in notes
+    scripts = said.split("#!/bin/bash")[1:]
+    assert len(scripts) == 2
+    planned = engine.plan(SweepSpec.read(tmp_path / "sweep.toml"), out)
+    for script, run_id in zip(scripts, planned.todo, strict=True):
+        lines = script.splitlines()
+        for option in (
+            "time=26:30:00", "partition=long", "cpus-per-task=4", "gpus-per-node=2", "nodes=1",
+            "account=physics", "ntasks-per-node=1",
+            "signal=USR2@120", "exclusive", "requeue", "open-mode=append",
+        ):  # fmt: skip
+            assert f"#SBATCH --{option}" in lines
+        assert lines.index("module load cuda") < len(lines) - 2
+        (command,) = [line for line in lines if line.startswith("srun ")]
+        assert command.endswith(f"isolaw run-one '{out}/runs/{run_id}'")
+    code, said, _ = isolaw("sweep", tmp_path / "sweep.toml", "--out", out, "--dry-run", "--json")
+    told = json.loads(said)["executor"]
+    assert [f"#!/bin/bash{script}".strip() for script in scripts] == [s.strip() for s in told["scripts"]]
+
+
+def test_without_slurm(isolaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--executor", "slurm")
+    assert (code, said) == (1, "")
+    assert "wants sbatch and srun, which this machine has not" in notes
+
+
+@pytest.fixture
+def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], None]:
+    """Start a sweep in a process of its own, and kill that once something has come to pass."""
+    script = (
+        "import sys\nfrom isolaw import SweepSpec, engine\n"
+        "spec = SweepSpec.model_validate_json(sys.argv[1])\n"
+        "list(engine.execute(engine.plan(spec, sys.argv[2]), sys.argv[2]))\n"
+    )
+
+    def kill(spec: SweepSpec, out: Path, when: Callable[[], bool]) -> None:
+        with subprocess.Popen([sys.executable, "-c", script, spec.model_dump_json(), str(out)]) as process:
+            wait_for(when)
+            process.kill()
+
+    return kill
+
+
+# submitit's local executor
+
+
+@pytest.mark.slow
+def test_a_time_out(tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half way through its time a job is asked to keep its state; the next one goes on from there."""
+    spec = long(sweep={"compute": 10**8, "seeds": 1}, executor={**LOCAL, "time": "0:00:12"})
+    out = tmp_path / "out"
+    events = make(spec, out)
+    told = [e.cause for e in events if e.kind == "warning"]
+    assert told
+    steps = [int(cause.rpartition("made again from step ")[2]) for cause in told]
+    assert steps[0] > 0
+    assert steps == sorted(set(steps))
+    assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done"]
+    inline = spec.model_copy(update={"executor": spec.executor.model_copy(update={"kind": "inline"})})
+    same(SweepStore(out).collect(), engine.sweep(inline, tmp_path / "inline"))
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed(tmp_path: Path, long, holder, with_a_state, same) -> None:
+    killed: list[str] = []
+    spec = long(executor={**LOCAL, "jobs": 2})
+
+    def kill(event: Event) -> None:
+        if not killed and event.run_id in with_a_state(tmp_path / "out"):
+            killed.append(event.run_id)
+            os.kill(holder(tmp_path / "out", event.run_id), signal.SIGKILL)
+
+    events = make(spec, tmp_path / "out", kill)
+    (again,) = [e for e in events if e.kind == "warning"]
+    assert again.run_id == killed[0]
+    assert int(again.cause.rpartition("made again from step ")[2]) > 0
+    assert engine.status(tmp_path / "out")["done"] == 2
+    same(SweepStore(tmp_path / "out").collect(), engine.sweep(long(), tmp_path / "inline"))
+
+
+@pytest.mark.slow
+def test_jobs_outlive_a_killed_engine_and_are_waited_for(
+    tmp_path: Path, long, holder, killed_engine, same
+) -> None:
+    spec, out = long(sweep={"seeds": 1}, executor=LOCAL), tmp_path / "out"
+    (run_id,) = engine.plan(spec, out).todo
+    run = SweepStore(out).run(run_id)
+    killed_engine(spec, out, lambda: run.state() is not None)
+    job = holder(out, run_id)
+    events = make(spec, out)
+    assert [e.kind for e in events if e.kind != "checkpoint"] == ["warning", "done"]
+    assert f"in use by process {job} on" in next(e.cause for e in events if e.kind == "warning")
+    same(SweepStore(out).collect(), engine.sweep(long(sweep={"seeds": 1}), tmp_path / "inline"))
+
+
+@pytest.mark.slow
+def test_asked_to_stop(tmp_path: Path, long) -> None:
+    spec, stop = long(sweep={"seeds": 3}, executor={**LOCAL, "jobs": 2}), threading.Event()
+    kinds = []
+    for event in engine.execute(engine.plan(spec, tmp_path), tmp_path, stop=stop):
+        if event.compute > 16:
+            stop.set()
+        kinds.append(event.kind)
+    assert set(kinds) == {"checkpoint", "stopped"}
+    state = engine.status(tmp_path)
+    assert (state["done"], state["failed"], state["started"], state["waiting"]) == (0, 0, 2, 1)
+
+
+# SLURM's commands, as far as they are used: jobs are processes, their names and numbers a file each
+
+
+COMMANDS = """\
+#!{python}
+import os, pathlib, re, signal, subprocess, sys
+name, jobs = pathlib.Path(sys.argv[0]).name, pathlib.Path({jobs!r})
+if name == "sbatch":
+    text = pathlib.Path(sys.argv[1]).read_text()
+    output = re.search("--output=(.*)", text)[1]
+    with open(output, "a") as log:
+        words = ["bash", sys.argv[1]]
+        process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+    (jobs / str(process.pid)).write_text(re.search("--job-name=(.*)", text)[1])
+    print("Submitted batch job", process.pid)
+elif name == "srun":
+    words = [word for word in sys.argv[1:] if not word.startswith("--") and not word.endswith(".out")]
+    os.execvp(words[0], words)
+elif name == "squeue":
+    for job in jobs.iterdir():
+        status = pathlib.Path("/proc", job.name, "stat")
+        if status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
+            print(job.name, "RUNNING", job.read_text())
+elif name == "sacct":
+    print("NODE_FAIL")
+elif name == "scancel":
+    os.killpg(int(sys.argv[1]), signal.SIGTERM)
+"""
+
+
+@pytest.fixture
+def slurm_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """sbatch, srun, squeue, sacct and scancel; the folder with a file for each job."""
+    folder, jobs = tmp_path / "bin", tmp_path / "jobs"
+    folder.mkdir()
+    jobs.mkdir()
+    for name in ("sbatch", "srun", "squeue", "sacct", "scancel"):
+        (folder / name).write_text(COMMANDS.format(python=sys.executable, jobs=str(jobs)))
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "_ASK_S", 0.5)
+    monkeypatch.setattr(slurm, "_LOOK_S", 0.1)
+    return jobs
+
+
+@pytest.mark.slow
+def test_sbatch_squeue_and_a_machine_that_fails(
+    tmp_path: Path, long, holder, with_a_state, same, slurm_commands: Path
+) -> None:
+    out, killed = tmp_path / "out", []
+
+    def kill(event: Event) -> None:
+        if not killed and event.run_id in with_a_state(out):
+            killed.append(event.run_id)
+            os.kill(holder(out, event.run_id), signal.SIGKILL)
+
+    events = make(long(executor={"kind": "slurm"}), out, kill)
+    (again,) = [e for e in events if e.kind == "warning"]
+    assert again.run_id == killed[0]
+    assert "ended (NODE_FAIL); made again from step" in again.cause
+    assert engine.status(out)["done"] == 2
+    assert len(list(slurm_commands.iterdir())) == 3
+    same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
+
+
+@pytest.mark.slow
+def test_jobs_of_an_engine_that_was_killed_are_adopted(
+    tmp_path: Path, long, slurm_commands: Path, killed_engine, wait_for, same
+) -> None:
+    spec, out = long(executor={"kind": "slurm"}), tmp_path / "out"
+    killed_engine(spec, out, lambda: len(list(slurm_commands.iterdir())) == 2)
+    events = make(spec, out)
+    warnings = [e.cause for e in events if e.kind == "warning"]
+    assert len(warnings) == 2
+    assert all("makes it already: waiting" in cause for cause in warnings)
+    assert len(list(slurm_commands.iterdir())) == 2
+    assert engine.status(out)["done"] == 2
+    same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
+
+
+def test_what_sbatch_refuses_is_told(
+    tmp_path: Path, tiny, slurm_commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin" / "sbatch").write_text(
+        "#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n"
+    )
+    events = make(tiny(sweep={"seeds": 6}, executor={"kind": "slurm"}), tmp_path / "out")
+    failed = [e for e in events if e.kind == "failed"]
+    assert len(failed) == 5  # and the sweep ends: the other runs would fare no better
+    assert "invalid partition" in failed[0].cause
+    assert "5 runs in a row failed with the same cause" in events[-1].cause
+    assert engine.status(tmp_path / "out")["waiting"] == 12
+
+
+# One run
+
+
+@pytest.fixture
+def one(tmp_path: Path, long) -> Path:
+    """The folder of a run that is planned and not begun."""
+    spec = long(sweep={"seeds": 1})
+    (run,) = engine.plan(spec, tmp_path).runs
+    store = SweepStore(tmp_path)
+    store.write_spec(spec, None)
+    store.run(run.run_id).create(run)
+    return store.run(run.run_id).folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_run_one_keeps_its_state_when_told_to_end(
+    command: str, one: Path, wait_for, number: signal.Signals
+) -> None:
+    run = SweepStore(one.parent.parent).run(one.name)
+    process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(run.lines()) > 3)
+    os.kill(process.pid, number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert "stopped at C = " in said
+    assert run.settled() == run.lines()
+    done = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, f"{one}: is done")
+    assert engine.status(one.parent.parent)["done"] == 1
+    again = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stdout.strip()) == (0, f"{one}: is done")
+
+
+def test_run_one_of_what_is_no_run(isolaw, one: Path, tmp_path: Path) -> None:
+    for path in (tmp_path, one.parent, tmp_path / "runs"):
+        code, _, said = isolaw("run-one", path)
+        assert code == 2
+        assert "not a run of a sweep; accepted: OUT/runs/<run_id>" in said
+    assert isolaw("run-one", tmp_path / "nowhere")[0] == 2
+
+
+def test_run_one_that_fails(isolaw, tiny, tmp_path: Path) -> None:
+    spec: Any = tiny(sweep={"seeds": 1}, recipe={"lr": 1e200})
+    planned = engine.plan(spec, tmp_path)
+    list(engine.execute(planned, tmp_path))
+    folder = SweepStore(tmp_path).run(planned.todo[0]).folder
+    (folder / "FAILED.json").unlink()
+    code, _, said = isolaw("run-one", folder)
+    assert code == 1
+    assert str(folder) in said
+    assert (folder / "FAILED.json").is_file()

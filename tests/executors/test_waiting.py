@@ -1,0 +1,189 @@
+"""The queue: what begins when, what is made again, and when a sweep ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from isolaw import engine, executors
+from isolaw.errors import SpecError
+from isolaw.executors import waiting
+from isolaw.executors.base import Event
+from isolaw.executors.waiting import Limits, Waiter, Waiting
+from isolaw.spec import ExecutorSection
+from isolaw.store import SweepStore
+
+
+def queue(
+    tmp_path: Path, names: str = "abcdef", stop: threading.Event | None = None, **limits: int
+) -> Waiting:
+    """Runs that are called by letters."""
+    return Waiting(tmp_path, [Waiter(name, rollouts=10, gpus=2) for name in names], Limits(**limits), stop)
+
+
+def begun(waiting: Waiting) -> str:
+    return "".join(iter(waiting.next, None))
+
+
+def settle(waiting: Waiting, run_id: str, kind: str, cause: str = "") -> list[str]:
+    return [event.kind for event in waiting.settle(Event(run_id, kind, cause=cause))]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({}, "abcdef"), ({"runs": 2}, "ab"), ({"rollouts": 35}, "abc"), ({"gpus": 4, "runs": 5}, "ab")],
+)
+def test_no_more_at_a_time_than_the_limits_allow(tmp_path: Path, limits, expected: str) -> None:
+    runs = queue(tmp_path, **limits)
+    assert begun(runs) == expected
+    assert settle(runs, "a", "done") == ["done"]
+    assert begun(runs) == "abcdef"[len(expected) : len(expected) + 1]
+
+
+def test_a_run_that_does_not_fit_lets_others_pass(tmp_path: Path) -> None:
+    runs = Waiting(tmp_path, [Waiter("a", 6), Waiter("b", 6), Waiter("c", 4)], Limits(rollouts=10))
+    assert begun(runs) == "ac"
+
+
+def test_the_same_failure_again_and_again_ends_the_sweep(tmp_path: Path) -> None:
+    runs = queue(tmp_path, runs=1, same_failures=3)
+    for step, run_id in enumerate("ab"):
+        assert begun(runs) == run_id
+        assert settle(runs, run_id, "failed", f"step {step}: not finite at 1.{step}e-3") == ["failed"]
+    assert begun(runs) == "c"
+    assert settle(runs, "c", "failed", "step 31: not finite at 2.5e-3") == ["failed", "warning"]
+    assert runs.halted
+    assert not runs.open
+
+
+@pytest.mark.parametrize("between", ["done", "another"])
+def test_failures_that_are_not_all_the_same_do_not(tmp_path: Path, between: str) -> None:
+    runs = queue(tmp_path, same_failures=2)
+    begun(runs)
+    settle(runs, "a", "failed", "no memory")
+    settle(runs, "b", "done" if between == "done" else "failed", "no disk")
+    assert settle(runs, "c", "failed", "no memory") == ["failed"]
+    assert not runs.halted
+
+
+def test_a_lost_run_is_made_again_while_it_gets_further(tmp_path: Path) -> None:
+    runs = queue(tmp_path, "a", retries=2)
+    states = SweepStore(tmp_path).run("a").states
+    for step in range(1, 8):  # as pre-emption does it, again and again
+        assert begun(runs) == "a"
+        (states / str(step)).mkdir(parents=True)
+        assert settle(runs, "a", "lost", "its machine has gone") == ["warning"]
+    for _ in range(1):
+        assert begun(runs) == "a"
+        assert settle(runs, "a", "lost", "its machine has gone") == ["warning"]
+    assert begun(runs) == "a"
+    assert settle(runs, "a", "lost", "its machine has gone") == ["failed"]
+    failure = SweepStore(tmp_path).run("a").failure
+    assert failure is not None
+    assert failure["cause"] == "its machine has gone; 3 times in a row without getting further"
+
+
+def test_without_retries_it_fails(tmp_path: Path) -> None:
+    SweepStore(tmp_path).run("a").states.mkdir(parents=True)
+    runs = queue(tmp_path, "a")
+    begun(runs)
+    assert settle(runs, "a", "lost", "the worker process died") == ["failed"]
+    failure = SweepStore(tmp_path).run("a").failure
+    assert failure is not None
+    assert failure["cause"] == "the worker process died"
+
+
+def test_a_run_in_use_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while, for as long as it takes, and without a place of its own meanwhile."""
+    monkeypatch.setattr(waiting, "_ASK_AGAIN_S", 0.05)
+    runs = queue(tmp_path, "ab", runs=1, retries=1)
+    assert begun(runs) == "a"
+    told = settle(runs, "a", "busy", "it is in use by process 7")
+    assert begun(runs) == "b"
+    settle(runs, "b", "done")
+    for _ in range(3):
+        assert runs.next() is None
+        assert runs.open
+        time.sleep(0.06)
+        assert begun(runs) == "a"
+        told += settle(runs, "a", "busy", "it is in use by process 7")
+    assert told == ["warning"]
+
+
+def test_what_was_asked_to_end_and_ended_is_no_loss(tmp_path: Path) -> None:
+    stop = threading.Event()
+    runs = queue(tmp_path, retries=3, runs=2, stop=stop)
+    assert begun(runs) == "ab"
+    stop.set()
+    assert settle(runs, "a", "lost", "cancelled") == ["stopped"]
+    assert settle(runs, "b", "stopped") == ["stopped"]
+    assert not runs.open
+
+
+# What a sweep asks for
+
+
+def test_the_longest_begin_first_and_last_what_failed(tmp_path: Path, tiny) -> None:
+    spec = tiny(grid={"rollouts_per_problem": [16, 4, 8]}, sweep={"seeds": 1})
+    planned = engine.plan(spec, tmp_path)
+    by_id = {run.run_id: run for run in planned.runs}
+    assert [by_id[run_id].rollouts_per_problem for run_id in planned.todo] == [4, 8, 16]
+
+    store = SweepStore(tmp_path)
+    store.write_spec(spec, None)
+    for run in planned.runs:
+        store.run(run.run_id).create(run)
+    store.run(planned.todo[0]).fail("something", "")
+    assert engine.plan(spec, tmp_path).todo == [*planned.todo[1:], planned.todo[0]]
+
+
+def test_a_run_that_is_nearly_done_is_short(tmp_path: Path, tiny) -> None:
+    spec = tiny(grid={"rollouts_per_problem": [4, 8]}, sweep={"seeds": 1})
+    planned = engine.plan(spec, tmp_path)
+    events = engine.execute(planned, tmp_path)
+    for _ in range(8):
+        next(events)
+    events.close()  # type: ignore[attr-defined]
+    assert engine.plan(spec, tmp_path).todo == planned.todo[::-1]
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"nodes": 2}, "nodes: found 2; accepted: 1; more with executor.kind = 'ray' or 'slurm'"),
+        ({"kind": "slurm", "nodes": 2}, "nodes: found 2; accepted: a divisor of the run's processes (1)"),
+        ({"max_rollouts": 100}, "max_rollouts: found 100; accepted: at least the largest batch (128)"),
+        ({"kind": "ray", "gpus": 2, "max_gpus": 1}, "max_gpus: found 1; accepted: at least those of one run"),
+        ({"kind": "slurm", "time": "soon"}, "time: found 'soon'; accepted: minutes, or a time as"),
+        ({"kind": "rya"}, "kind: found 'rya'; accepted: 'inline', 'processes', 'ray' or 'slurm'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_it_begins(tmp_path: Path, tiny, section, words: str) -> None:
+    with pytest.raises(SpecError) as error:
+        engine.plan(tiny(executor=section), tmp_path / "out")
+    assert f"executor.{words}" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("kind", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_a_missing_package_is_named(
+    isolaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, package: str
+) -> None:
+    find = executors.importlib.util.find_spec
+    monkeypatch.setattr(
+        executors.importlib.util, "find_spec", lambda name: None if name == package else find(name)
+    )
+    code, _, said = isolaw("sweep", "--out", tmp_path / "out", "--executor", kind)
+    assert code == 2
+    assert f"executor.kind: {package} is not installed; pip install 'isolaw[{kind}]'; found '{kind}'" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "minutes"), [("1-00:30:00", 1470), ("08:00", 480), ("0:00:30", 0.5), (90, 90), (1.5, 1.5)]
+)
+def test_times(written, minutes: float) -> None:
+    assert ExecutorSection(time=written).time == minutes
