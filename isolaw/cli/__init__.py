@@ -53,12 +53,10 @@ def cli() -> None:
     """
 
 
-COMMANDS = (
-    *(sweep, run_one, status, split),
-    *(read, fit, predict, backtest, compare, size),
-    *(report, figures, findings, doctor),
-)
-for command in COMMANDS:
+for command in (
+    sweep, run_one, status, split, read, fit, predict, backtest, compare, size,
+    report, figures, findings, doctor,
+):  # fmt: skip
     cli.add_command(command)
 
 
