@@ -188,6 +188,8 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
     chart = next(chart for chart in data(page)["charts"] if chart["name"] == "n-star")
     named = {trace.get("name") for trace in chart["data"]}
     assert ("95 % of draws, at each C" in named) == bool(options.get("bootstrap", 15))
+    chips = re.findall(r'data-key="(.)" data-value="(\d+)"', page)
+    assert {n for key, n in chips if key == "n"} == {str(n) for n in LEVELS}
     axis = "M, update steps" if "setting" in options else "C, rollouts generated"
     assert chart["layout"]["xaxis"]["title"]["text"] == axis
 
@@ -385,6 +387,14 @@ def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
 def test_the_usual_setting(synthetic: Make, places: Any, setting: str) -> None:
     assert usual_setting(synthetic(places)) == setting
     assert usual_setting(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "fixed-bp"
+
+
+def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:
+    runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS] + [(64, 2048)])
+    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, bootstrap=0))
+    page = render(own, facts(own))
+    assert re.findall(r'data-key="(.)" data-value="(\d+)"', page) == [("n", str(n)) for n in LEVELS]
+    assert "--n4: #" in page  # the scale is that of all n
 
 
 def test_what_is_held_is_held_in_every_picture(synthetic: Make) -> None:

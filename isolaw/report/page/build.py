@@ -79,6 +79,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         "warnings": list(study.document["warnings"]) if study.document else list(facts.notes),
         "budgets": [shown(p, study.law) for p in predictions] if study.law else [],
         "first": 0 if facts.budgets is None else facts.budgets.first,
+        "drawn": {"n": _values(study, "rollouts_per_problem"), "b": _values(study, "problems_per_batch")},
         "sections": sections,
         "left_out": left_out,
         "advice": _advice(study, facts),
@@ -176,6 +177,11 @@ def _laws(study: Study) -> Section | str:
         why = "laws are compared by likelihood where B_p or B is held, with draws, by the method surface"
         return Section("laws", "Which law", [verdict, f"More was not compared: {why}."])
     return Section("laws", "Which law", [verdict], tables=[table])
+
+
+def _values(study: Study, column: str) -> list[int]:
+    """The n, or the B_p, of the runs whose rewards are drawn."""
+    return sorted(int(value) for value in study.fitted()[column].unique())
 
 
 def _facts(study: Study) -> list[tuple[str, str]]:
