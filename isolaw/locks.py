@@ -56,8 +56,9 @@ def locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
         _write(file, mark)
         if has is None:
             time.sleep(_SETTLES_S)
-            if told(path) != mark:
+            if not told(path).endswith(mark):
                 raise InUse(f"{what} is in use by {_name(path)}")
+            _write(file, mark)
         _LIFE.show(file.fileno())
         try:
             yield

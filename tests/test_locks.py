@@ -104,10 +104,12 @@ def test_two_that_come_together_where_the_kernel_has_no_locks(
     without_kernel_locks(monkeypatch)
     entered: list[int] = []
     both = threading.Barrier(2)
+    met: set[int] = set()
     write = locks._write
 
     def together(file: object, text: str) -> None:
-        if text and threading.current_thread() is not threading.main_thread():
+        if threading.get_ident() not in met:  # the first time that each of them writes
+            met.add(threading.get_ident())
             both.wait(5)
         write(file, text)  # type: ignore[arg-type]
 

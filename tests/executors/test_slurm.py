@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
 @pytest.mark.slow
 def test_a_time_out(tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half way through its time a job is asked to keep its state; the next one goes on from there."""
-    spec = long(sweep={"compute": 10**8, "seeds": 1}, executor={**LOCAL, "time": "0:00:12"})
+    spec = long(sweep={"compute": 6 * 10**7, "seeds": 1}, executor={**LOCAL, "time": "0:00:08"})
     out = tmp_path / "out"
     events = make(spec, out)
     told = [e.cause for e in events if e.kind == "warning"]
@@ -104,24 +103,6 @@ def test_a_time_out(tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch)
     assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done"]
     inline = spec.model_copy(update={"executor": spec.executor.model_copy(update={"kind": "inline"})})
     same(SweepStore(out).collect(), engine.sweep(inline, tmp_path / "inline"))
-
-
-@pytest.mark.slow
-def test_a_job_that_is_killed(tmp_path: Path, long, holder, with_a_state, same) -> None:
-    killed: list[str] = []
-    spec = long(executor={**LOCAL, "jobs": 2})
-
-    def kill(event: Event) -> None:
-        if not killed and event.run_id in with_a_state(tmp_path / "out"):
-            killed.append(event.run_id)
-            os.kill(holder(tmp_path / "out", event.run_id), signal.SIGKILL)
-
-    events = make(spec, tmp_path / "out", kill)
-    (again,) = [e for e in events if e.kind == "warning"]
-    assert again.run_id == killed[0]
-    assert int(again.cause.rpartition("made again from step ")[2]) > 0
-    assert engine.status(tmp_path / "out")["done"] == 2
-    same(SweepStore(tmp_path / "out").collect(), engine.sweep(long(), tmp_path / "inline"))
 
 
 @pytest.mark.slow
@@ -137,19 +118,6 @@ def test_jobs_outlive_a_killed_engine_and_are_waited_for(
     assert [e.kind for e in events if e.kind != "checkpoint"] == ["warning", "done"]
     assert f"in use by process {job} on" in next(e.cause for e in events if e.kind == "warning")
     same(SweepStore(out).collect(), engine.sweep(long(sweep={"seeds": 1}), tmp_path / "inline"))
-
-
-@pytest.mark.slow
-def test_asked_to_stop(tmp_path: Path, long) -> None:
-    spec, stop = long(sweep={"seeds": 3}, executor={**LOCAL, "jobs": 2}), threading.Event()
-    kinds = []
-    for event in engine.execute(engine.plan(spec, tmp_path), tmp_path, stop=stop):
-        if event.compute > 16:
-            stop.set()
-        kinds.append(event.kind)
-    assert set(kinds) == {"checkpoint", "stopped"}
-    state = engine.status(tmp_path)
-    assert (state["done"], state["failed"], state["started"], state["waiting"]) == (0, 0, 2, 1)
 
 
 # SLURM's commands, as far as they are used: jobs are processes, their names and numbers a file each
@@ -261,14 +229,11 @@ def one(tmp_path: Path, long) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_run_one_keeps_its_state_when_told_to_end(
-    command: str, one: Path, wait_for, number: signal.Signals
-) -> None:
+def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_for) -> None:
     run = SweepStore(one.parent.parent).run(one.name)
     process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
     wait_for(lambda: len(run.lines()) > 3)
-    os.kill(process.pid, number)
+    process.terminate()
     _, said = process.communicate(timeout=30)
     assert process.returncode == 3
     assert "stopped at C = " in said
