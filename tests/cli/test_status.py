@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -73,13 +74,14 @@ class Terminal:
         self.process = subprocess.Popen(command, stdout=theirs, stdin=theirs, stderr=theirs, env=environment)
         os.close(theirs)
         self.text = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end inside a character
 
     def until(self, pattern: str, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not re.search(pattern, self.text):
             assert time.monotonic() < end, self.text
             if select.select([self.ours], [], [], 0.2)[0]:
-                self.text += os.read(self.ours, 65536).decode()
+                self.text += self.decoder.decode(os.read(self.ours, 65536))
 
     def end(self) -> int:
         """The exit code, once what was still said is read."""
@@ -88,7 +90,7 @@ class Terminal:
                 said = os.read(self.ours, 65536)
             except OSError:  # the other side was closed
                 break
-            self.text += said.decode()
+            self.text += self.decoder.decode(said)
         os.close(self.ours)
         return self.process.wait(timeout=20)
 

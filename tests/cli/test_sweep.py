@@ -205,10 +205,14 @@ def test_interrupted_twice_it_ends_at_once(command: str, file: Path, tmp_path: P
     words = [command, "sweep", str(file), *settings(*LONG, *far), "--jobs", "2", "--out", str(out)]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     wait_for_checkpoints(out, process)
+    workers: list[int] = []
+    while len(workers) < 2:
+        locks = [path.read_text().split() for path in out.glob("runs/*/lock")]
+        workers = [int(words[1]) for words in locks if len(words) > 1]
+        time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1.0)
-    workers = [int(path.read_text().split()[1]) for path in out.glob("runs/*/lock")]
     os.kill(process.pid, signal.SIGINT)
     _, notes = process.communicate(timeout=10)
     assert process.returncode == 130
