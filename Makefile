@@ -1,6 +1,7 @@
 # make demo       set up, then the main job: a simulated sweep, its law, a recommendation
 # make demo-real  the same with a real language model, tiny and trained without a GPU: some minutes
 # make test       set up, then every test
+# make docs       pages to look at: reports of the demo sweep and of recorded runs, in build/docs
 # make check      ruff and mypy
 # make fuzz       60 s of fuzzing for each log reader; SECONDS=5 for less
 # make real-cpu   what training without a GPU needs; .venv then takes 3.3 GB
@@ -13,7 +14,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu demo demo-real test check fuzz clean
+.PHONY: help install real-cpu demo demo-real test docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -71,6 +72,9 @@ test: $(STAMPS)/test
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
+docs: install
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/pages.sh build/docs
+
 check: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -86,4 +90,4 @@ fuzz: $(STAMPS)/fuzz
 	done
 
 clean:
-	rm -rf $(VENV) demo demo-real .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build demo demo-real .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -88,3 +88,4 @@ def test_demo_recommends_and_names_its_figure(tmp_path: Path) -> None:
     assert "95 % of draws" in done.stdout
     assert str(out / "figures" / "law.png") in done.stdout.splitlines()[-1]
     assert (out / "figures" / "law.png").stat().st_size > 10_000
+    assert (out / "report.html").stat().st_size > 1_000_000

@@ -16,10 +16,12 @@ from isolaw.cli.backtest import backtest
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
 from isolaw.cli.doctor import doctor
+from isolaw.cli.figures import figures
 from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
+from isolaw.cli.report import report
 from isolaw.cli.run_one import run_one
 from isolaw.cli.size import size
 from isolaw.cli.split import split
@@ -44,13 +46,17 @@ def cli() -> None:
     isolaw read LOGS                     what logs hold, and where that is known from
     isolaw fit DIR --out law.json        fit the law n*(C), to a sweep or to logs
     isolaw predict law.json --compute 1e7
+    isolaw report DIR -o report.html     all of it as a page to look at
     isolaw backtest DIR --fit-below 1e6  would small runs have told?
     isolaw findings                      what the simulators show, and how surely
     isolaw doctor                        is this machine set up?
     """
 
 
-for command in (sweep, run_one, read, fit, predict, backtest, compare, size, split, status, findings, doctor):
+for command in (
+    sweep, run_one, status, split, read, fit, predict, backtest, compare, size,
+    report, figures, findings, doctor,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -48,10 +48,19 @@ def findings(
     """Run the battery F1 to F7 of arXiv 2603.12151 on a simulator and judge it.
 
     \b
+    F1   n* rises with the budget C, then saturates; F1 lr: also with the lr re-tuned
+    F2   a harder set saturates at smaller n*
+    F3   worst@4 wants larger n than best@4 on the easy set, the reverse on the hard one
+    F4a  B_p matters little; F4b, F4c  at fixed B = B_p · n, n* moves with M
+    F5a  one problem alone: steps beat n; F5b  many: larger n leaves fewer unsolved
+    F6   a smaller training set caps n* lower
+    F7   advantages from 256 rollouts, gradient from 64: between n = 64 and n = 256
+
+    \b
     yes     the 95 % interval over seeds excludes zero in the stated direction, and the effect is
             at least one doubling of n (F4a, F5b, F7: 0.01 of reward or of the problems)
     partly  only the interval excludes zero
-    no      neither
+    no      neither; or "not measured", where the grid is too small for it
 
     Some minutes for the whole battery. With --out, the same command again continues.
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from isolaw.cli.common import announce_compilation, constants, note, pairs, print_json, shown
+from isolaw.cli.options import law_keywords, law_options, setting_option
 from isolaw.cli.read import read_sources, source_options
 
 # Options that read logs or fit curves; ready-made points have none.
@@ -44,49 +45,8 @@ _RUNS_ONLY = {
     show_default=True,
     help="What a budget counts; with --points, compute or steps (the law linear in M).",
 )
-@click.option(
-    "--metric", help="What counts as reward; avg@4 unless given, or the only accuracy that was measured."
-)
-@click.option("--eval-set", help="Which evaluation set; validation unless given, or the only one.")
-@click.option(
-    "--setting",
-    type=click.Choice(["fixed-bp", "fixed-b", "joint"]),
-    default="fixed-bp",
-    show_default=True,
-    help="What is held: B_p, B = B_p · n, or nothing.",
-)
-@click.option(
-    "--fixed",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Use only runs with this, as problems_per_batch=32 or lr=0.02.",
-)
-@click.option(
-    "--method",
-    type=click.Choice(["surface", "paper"]),
-    default="surface",
-    show_default=True,
-    help="n* from a smooth surface over n, or as in arXiv 2603.12151 from the highest curve.",
-)
-@click.option(
-    "--curve",
-    type=click.Choice(["auto", "exp", "hill", "power"]),
-    default="auto",
-    show_default=True,
-    help="Learning curve; auto: by AICc (surface), exp (paper).",
-)
-@click.option(
-    "--records",
-    default="auto",
-    show_default=True,
-    metavar="WIDTH|off",
-    help="Bin width of record points, off for all checkpoints; auto: off (surface), 0.005 (paper).",
-)
-@click.option("--robust", is_flag=True, help="Huber's loss in the curves, for evaluations that go astray.")
-@click.option(
-    "--bootstrap", type=click.IntRange(0, 10_000), default=400, show_default=True, help="Draws; 0 for none."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@setting_option("fixed-bp")
+@law_options
 @source_options
 @click.option("--out", type=click.Path(), help="Write the law here (and its draws beside it).")
 @click.option(
@@ -135,7 +95,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     import isolaw
     from isolaw.report import words
 
-    records = _records(options["records"])
+    keywords = {**law_keywords(options), "setting": options["setting"], "x": options["x"]}
     _check_out(options["out"])
     if options.get("retune") and options["out"]:
         _check_out(str(_retuned(options["out"])))
@@ -147,8 +107,6 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     for text in reading.notes:
         note(f"note: {text}")
     fixed = constants(options["fixed"], "--fixed")
-    names = ("metric", "eval_set", "setting", "x", "method", "curve", "robust", "bootstrap", "seed")
-    keywords = {**{name: options[name] for name in names}, "records": records}
     if options["retune"] is not None:
         if options["by"] is not None or options["figures"] or options["x"] != "compute":
             raise click.UsageError(
@@ -271,17 +229,6 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
         click.echo(shown(line))
     if options["out"]:
         click.echo(f"Law: {options['out']} (it names n*(C), but no curves: isolaw predict needs runs)")
-
-
-def _records(text: str) -> float | Literal["auto", "off"]:
-    if text == "auto":
-        return "auto"
-    if text == "off":
-        return "off"
-    try:
-        return float(text)
-    except ValueError:
-        raise click.UsageError(f"--records {text!r}: accepted: a width, as 0.005, auto, or off") from None
 
 
 def _retuned(out: str) -> Path:

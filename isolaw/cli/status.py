@@ -2,37 +2,94 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
 import click
 
-from isolaw.cli.common import print_json
+from isolaw.cli.common import print_json, shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from isolaw.report.watch import Watch
+
+_LINES_EVERY_S = 30.0  # where there is no terminal
 
 
 @click.command()
 @click.argument("directory", type=click.Path())
+@click.option("--watch", is_flag=True, help="Go on until the sweep ends, with its pace and the law so far.")
 @click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
-def status(directory: str, as_json: bool) -> None:
+def status(directory: str, watch: bool, as_json: bool) -> None:
     """Say how the sweep in DIRECTORY stands; also while it is running."""
     from isolaw import engine
-    from isolaw.report.words import number
+    from isolaw.report.run_words import sweep_state
 
+    if watch and as_json:
+        raise click.UsageError("--watch shows, --json prints once: one of them")
+    if watch:
+        from isolaw.report.watch import Watch
+
+        with contextlib.suppress(KeyboardInterrupt):  # the usual way to leave; the sweep goes on
+            _watch(Watch(directory))
+        return
     state = engine.status(directory)
     if as_json:
         print_json(state)
         return
-    share = state["rollouts"] / state["rollouts_planned"] if state["rollouts_planned"] else 1.0
-    click.echo(
-        f"{directory}: {state['runs']} runs of {state['backend']} to C = {number(state['compute'])}: "
-        f"{state['done']} done, {state['started']} begun, {state['waiting']} waiting, "
-        f"{state['failed']} failed"
-    )
-    click.echo(
-        f"{number(state['rollouts'])} of {number(state['rollouts_planned'])} rollouts ({share:.0%})"
-        + ("; an engine is at work" if state["running"] else "")
-    )
-    for failure in state["failures"]:
-        click.echo(
-            f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
-            f"seed {failure['seed']}: {failure['cause']}"
-        )
-    if state["done"] < state["runs"] and not state["running"]:
-        click.echo(f"Continue: isolaw sweep --out {directory}")
+    for line in sweep_state(state):
+        click.echo(shown(line))
+
+
+def _watch(watch: Watch) -> None:
+    """On a terminal one picture that changes; elsewhere lines at intervals."""
+    from rich.console import Console
+
+    console = Console()
+    if console.is_terminal:
+        _live(watch, console)
+        return
+    said = 0.0
+    while watch.look():
+        if time.monotonic() - said >= _LINES_EVERY_S or not said:
+            watch.fit()
+            _say(watch)
+            said = time.monotonic()
+        time.sleep(watch.pause_s)
+    watch.fit(at_once=True)
+    _say(watch)
+
+
+def _say(watch: Watch) -> None:
+    for line in watch.lines():
+        click.echo(shown(line))
+
+
+def _live(watch: Watch, console: Console) -> None:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    def picture() -> Table:
+        state = watch.state
+        bar = ProgressBar(total=max(state["rollouts_planned"], 1), completed=state["rollouts"])
+        head, *rest = (Text(shown(line)) for line in watch.lines())
+        table = Table.grid()
+        rows: list[RenderableType] = [head, bar, *rest]
+        for row in rows:
+            table.add_row(row)
+        return table
+
+    watch.look()
+    with Live(picture(), console=console, auto_refresh=False) as live:
+        while watch.state["running"]:
+            watch.fit()
+            live.update(picture(), refresh=True)
+            time.sleep(watch.pause_s)
+            watch.look()
+        watch.fit(at_once=True)
+        live.update(picture(), refresh=True)

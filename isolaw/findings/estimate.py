@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Floats = NDArray[np.float64]
-Verdict = Literal["yes", "partly", "no"]
-VERDICTS: tuple[Verdict, ...] = ("yes", "partly", "no")
+Verdict = Literal["yes", "partly", "no", "not measured"]
+VERDICTS: tuple[Verdict, ...] = ("yes", "partly", "no", "not measured")
 DOUBLINGS, REWARD, PROBLEMS = "doublings of n", "reward", "share of problems"
 BIAS = {DOUBLINGS: 0.1, REWARD: 0.0, PROBLEMS: 0.0}
 LEAST = {DOUBLINGS: 1.0, REWARD: 0.01, PROBLEMS: 0.01}
@@ -73,6 +73,8 @@ class Effect:
     @property
     def verdict(self) -> Verdict:
         """Yes: the interval excludes zero and the effect is large enough; partly: only the interval does."""
+        if not self.measured:
+            return "not measured"
         if not self.low > 0:
             return "no"
         return "yes" if self.value >= LEAST[self.unit] else "partly"
@@ -94,7 +96,7 @@ class Effect:
 
 
 def weakest(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on several effects that must all be there.
+    """Return the verdict on several effects that must all be there, and measured.
 
     >>> weakest(["yes", "partly"])
     'partly'

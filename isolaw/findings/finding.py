@@ -7,6 +7,10 @@ from typing import Any
 
 from isolaw.findings.estimate import Effect, Verdict, weakest
 
+_UNMEASURED = (
+    "a run that it needs was not made: its n is not in the grid, it has no step at C/128, or it failed"
+)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -55,5 +59,5 @@ class Finding:
             "effect": self.effect.to_dict(),
             "effects": [e.to_dict() for e in self.effects],
             "tolerance": None if self.tolerance is None else self.tolerance.to_dict(),
-            "notes": list(self.notes),
+            "notes": [_UNMEASURED] if self.verdict == "not measured" else list(self.notes),
         }

@@ -162,6 +162,9 @@ class Measured:
         """F7: advantages from more rollouts than enter the gradient."""
         b = self.battery
         if not b.decoupled:
+            nothing = np.full(len(b.seeds), np.nan)
+            for name in SETS:
+                self.findings += rules.decoupled(name, (N_EST, N_TRAIN), *[nothing] * 4)
             return
         picture: Series = {"curves": {}}
         for name in SETS:

@@ -2,9 +2,9 @@
 
 Every effect is positive in the direction that the finding states. *Yes*: its 95 % interval over seeds
 excludes zero, and it is at least one doubling of n (F4a, F5b and F7: at least 0.01 of reward or of the
-problems). *Partly*: only the interval excludes zero. Else *no*. A finding of several effects is as good as
-the weakest of them. Rewards come as (S, …, N): S seeds, N values of n, at the largest budget, or (S, N, X)
-at X budgets.
+problems). *Partly*: only the interval excludes zero. Else *no*, or *not measured*. A finding of several
+effects is as good as the weakest of them. Rewards come as (S, …, N): S seeds, N values of n, at the largest
+budget, or (S, N, X) at X budgets.
 """
 
 from __future__ import annotations

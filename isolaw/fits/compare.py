@@ -8,9 +8,11 @@
 
 *Likelihood.* A law claims that along it reward has no slope in log n. The surface's slopes at the law's
 n, at a few computes, are linear in rewards and so nearly normal, with the covariance Σ that the draws
-show; minus twice the log-likelihood of a law θ is χ²(θ) = s(θ)ᵀ Σ⁻¹ s(θ), its parameters are those that
-minimise it, and AIC = χ² + 2 parameters. (Points on a computed frontier are deterministic functions of a few
-curves, so how closely a law passes by them says nothing.)
+show on the ridge; minus twice the log-likelihood of a law θ is χ²(θ) = s(θ)ᵀ Σ⁻¹ s(θ), its parameters are
+those that minimise it, and AIC = χ² + 2 parameters. Where curves have levelled off, slopes at neighbouring
+computes differ by the curves' form alone, which the draws share; so Σ also holds the slope a twentieth of a
+doubling off the ridge, at each compute by itself: no law is asked to pass nearer. (Points on a computed
+frontier are deterministic functions of a few curves, so how closely a law passes by them says nothing.)
 
 *Loss.* A law names an n at each compute; its regret there is the surface's highest reward less that of its n.
 Held out: the law from all seeds but one, judged on the surface of that one. The held-out maximum is itself
@@ -36,6 +38,7 @@ from isolaw.fits.surface import Ridge, Surface
 _KNOTS = 6
 LEAST_KNOTS = 3
 _A_TURN = 0.5  # doublings of n
+_NEAR = 0.05  # doublings of n: nearer than that no law has to pass
 _AS_GOOD = 2.0  # of AIC: a simpler law within this of the best is preferred
 
 
@@ -113,29 +116,28 @@ def fit_laws(surface: Surface, path: Path) -> dict[str, Fitted]:
     coefficients = surface.coefficients[:, at]
     centred = coefficients[1:] - coefficients[1:].mean(axis=0)
 
-    def slopes(log2_n: Floats) -> tuple[Floats, Floats]:
-        """Slopes in log n at log2_n, and a root of their inverse covariance."""
-        u = np.clip(log2_n, low, high)
-        basis = np.array([_derivative(surface, int(i), value) for i, value in zip(at, u, strict=True)])
-        s = np.einsum("kt,kt->k", basis, coefficients[0])
-        # At an end of what was measured, a law that lies beyond agrees with a slope towards it.
-        s = np.where((log2_n >= high) & (s > 0) | (log2_n <= low) & (s < 0), 0.0, s)
-        spread = np.einsum("kt,dkt->dk", basis, centred)
-        covariance = spread.T @ spread / (draws - 1)
-        covariance += np.eye(at.size) * (1e-6 * np.trace(covariance) / at.size + 1e-30)
-        return s, np.linalg.cholesky(np.linalg.inv(covariance)).T
+    ridge = np.clip(path.log2_n[0, at], low, high)
+    basis = _derivatives(surface, at, ridge, 1)
+    spread = np.einsum("kt,dkt->dk", basis, centred)
+    bend = np.einsum("kt,kt->k", _derivatives(surface, at, ridge, 2), coefficients[0])
+    covariance = spread.T @ spread / (draws - 1) + np.diag((_NEAR * bend) ** 2)
+    covariance += np.eye(at.size) * (1e-6 * np.trace(covariance) / at.size + 1e-30)
+    root = np.linalg.cholesky(np.linalg.inv(covariance)).T
 
     def whitened(log2_n: Floats) -> Floats:
-        s, root = slopes(log2_n)
+        """Slopes in log n at log2_n, over a root of their covariance."""
+        u = np.clip(log2_n, low, high)
+        s = np.einsum("kt,kt->k", _derivatives(surface, at, u, 1), coefficients[0])
+        # At an end of what was measured, a law that lies beyond agrees with a slope towards it.
+        s = np.where((log2_n >= high) & (s > 0) | (log2_n <= low) & (s < 0), 0.0, s)
         return np.asarray(root @ s)
 
     out: dict[str, Fitted] = {}
-    wide = np.clip(path.log2_n[0, at], low, high)
     for name, (size, law) in LAWS.items():
         if size > at.size:
             continue
         best: Fitted | None = None
-        for start in [*_starts(name, x, wide), *_contained(name, out, float(x.mean()))]:
+        for start in [*_starts(name, x, ridge), *_contained(name, out, float(x.mean()))]:
             # The chi-square's covariance moves with θ; a few digits are all that a comparison needs.
             found = least_squares(lambda t, f=law: whitened(f(x, t)), start, x_scale="jac", max_nfev=60)
             if best is None or 2 * found.cost < best.chi2:
@@ -191,12 +193,14 @@ def refit(name: str, compute: Floats, ridge: Ridge, near: Fitted) -> Floats:
     return law(x, min(fits, key=lambda f: f.cost).x)
 
 
-def _derivative(surface: Surface, x: int, log2_n: float) -> Floats:
-    """∂ terms / ∂u at one compute, padded to all coefficients."""
-    terms = surface.terms[x]
-    u = log2_n - terms.centre[0]
-    out = np.zeros(surface.coefficients.shape[2])
-    out[: len(terms.exponents)] = [i * u ** (i - 1) if i else 0.0 for i, _ in terms.exponents]
+def _derivatives(surface: Surface, at: NDArray[np.int64], log2_n: Floats, order: int) -> Floats:
+    """The terms' derivatives by u = log2 n at some computes, padded to all coefficients, (K, T)."""
+    out = np.zeros((at.size, surface.coefficients.shape[2]))
+    for row, x, value in zip(out, at, log2_n, strict=True):
+        terms = surface.terms[x]
+        u = value - terms.centre[0]
+        for term, (i, _) in enumerate(terms.exponents):
+            row[term] = math.perm(i, order) * u ** (i - order) if i >= order else 0.0
     return out
 
 

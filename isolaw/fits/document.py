@@ -73,7 +73,7 @@ def _saturation(
         plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
         return from_draws(plateau[0], plateau[1:])
     warnings.append(f"no saturation level is stated: {reason}")
-    if not comparison["monotone"] or comparison["verdict"] == "non-monotone" or path.censored[0, -1]:
+    if not comparison["monotone"] or _shape(comparison) == "non-monotone" or path.censored[0, -1]:
         return REFUSED
     return from_draws(float(path.n[0, -1]), last[1:], "lower_bound")
 
@@ -83,7 +83,7 @@ def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Ma
     largest = math.log2(path.levels[-1])
     if not comparison["monotone"]:
         return "n* comes down again"
-    if law.L[0] <= 0 or not _rises(comparison):
+    if law.L[0] <= 0 or _shape(comparison) not in ("logistic", "power", "linear"):
         return "along the frontier a constant n does as well as the law, or no law holds"
     if path.compute[-1] < 2 * path.compute[0]:
         return "the runs span less than a factor of two in compute"
@@ -107,8 +107,9 @@ def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Ma
     return ""
 
 
-def _rises(comparison: Mapping[str, Any]) -> bool:
-    return comparison["verdict"] in ("logistic", "power", "linear")
+def _shape(comparison: Mapping[str, Any]) -> str | None:
+    """Which law the rewards prefer, be it that n matters little; ``paper`` compares regret alone."""
+    return comparison["preferred"] if "laws" in comparison else comparison["verdict"]
 
 
 def _rests(path: Path, x: NDArray[np.float64]) -> bool:

@@ -23,7 +23,7 @@ from isolaw.fits.signs import LEAST_EVALUATIONS, Sign, sign
 from isolaw.runs import Runs
 
 STABLE = 0.9
-_DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
+DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,16 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     reward collapse (avg@4 on validation from 0.6 to 0.1, by step 7)
     """
     out = []
-    for run_id, points in runs.points.sort_values("step").groupby("run_id", sort=True):
+    points = runs.points
+    wanted = points[points["metric"].isin([metric, *DIAGNOSTICS])].sort_values("step", kind="stable")
+    curves: dict[str, dict[tuple[str, str], pd.DataFrame]] = {}
+    for (run_id, name, where), curve in wanted.groupby(["run_id", "metric", "eval_set"], sort=False):
+        curves.setdefault(run_id, {})[name, where] = curve
+    for run_id, first in (
+        points.drop_duplicates("run_id").sort_values("run_id").set_index("run_id").iterrows()
+    ):
         judged, signs = [], {}
-        for name, where, curve in _curves(points, metric, eval_set):
+        for name, where, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
             if len(curve) < LEAST_EVALUATIONS:
                 continue
             judged.append(f"{name} on {where}")
@@ -95,18 +102,19 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
             found = sign(name, steps, values, _binomial_error(name, curve))
             if found:
                 signs[judged[-1]] = found
-        b, n, seed = (int(points[c].iloc[0]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
+        b, n, seed = (int(first[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
         signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
         out.append(Health(str(run_id), b, n, seed, tuple(judged), signs))
     return out
 
 
-def _curves(points: pd.DataFrame, metric: str, eval_set: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def _diagnostics(
+    found: dict[tuple[str, str], pd.DataFrame], metric: str, eval_set: str
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """The diagnostics of one run, each from one evaluation set."""
-    found = dict(tuple(points.groupby(["metric", "eval_set"])))
     if (metric, eval_set) in found:
         yield metric, eval_set, found[metric, eval_set]
-    for name in _DIAGNOSTICS:
+    for name in DIAGNOSTICS:
         sets = sorted((e for m, e in found if m == name), key=lambda e: (e != "train", e))
         if sets and (name, sets[0]) != (metric, eval_set):
             yield name, sets[0], found[name, sets[0]]

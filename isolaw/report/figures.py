@@ -1,4 +1,4 @@
-"""The paper's two figures: reward against compute with its frontier, and n*(C) with its law.
+"""A law's two figures: reward against compute with its frontier, and n*(C).
 
 Figures are drawn on plain `matplotlib.figure.Figure` objects: no display, no global state.
 """
@@ -6,8 +6,9 @@ Figures are drawn on plain `matplotlib.figure.Figure` objects: no display, no gl
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -19,7 +20,9 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFo
 
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
-from isolaw.fits.select import hold
+from isolaw.report import words
+from isolaw.report.series import closed, fitted_curve, logistic_band
+from isolaw.report.study import Study
 from isolaw.runs import Runs
 
 STYLE: Any = {
@@ -32,10 +35,12 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "isolaw",
+    "pdf.fonttype": 42,
 }
 _COLOURS = "viridis_r"
 GREY = "#8c8c8c"
 DPI = 160
+_UNDATED: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
@@ -48,85 +53,99 @@ def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
     runs
         where given, their checkpoints are drawn behind the curves.
     """
-    document = law.document
-    levels = law.levels
-    norm = LogNorm(levels[0] / 1.2, levels[-1] * 1.2)
-    colour = ScalarMappable(norm, mpl.colormaps[_COLOURS])
-    steps = document["x"]["name"] == "steps"
-    scale = 1 / document["fixed"]["batch_rollouts"] if steps else 1.0
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-        axes = figure.add_subplot()
-        low = document["x"]["range"][0]
-        if runs is not None:
-            _draw_checkpoints(axes, law, runs, colour, scale)
-        for entry in document["grid"]:
-            b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
-            start = max(entry["measured"][0], b * n)
-            x = np.geomspace(start, entry["measured"][1], 200)
-            axes.plot(x * scale, law.curves(b, n)(x)[0], color=colour.to_rgba(n), lw=1.0, alpha=0.8, zorder=2)
-        _draw_frontier(axes, document, colour)
-        axes.axvline(low, color=GREY, lw=0.8, ls=":", zorder=1)
-        axes.annotate(
-            "frontier from here", (low, 1), xycoords=("data", "axes fraction"), xytext=(3, -2),
-            textcoords="offset points", color=GREY, fontsize=7, va="top",
-        )  # fmt: skip
-        axes.set_xscale("log")
-        axes.set_xlabel("M, update steps" if steps else "C, rollouts generated")
-        axes.set_ylabel(f"{document['metric']} ({document['eval_set']})")
-        axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
-        bar = figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
-        bar.ax.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
-        bar.ax.yaxis.set_major_formatter(ScalarFormatter())
-        bar.ax.yaxis.set_minor_locator(NullLocator())
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        draw_frontier(figure.add_subplot(), law, runs)
     return figure
 
 
 def law_figure(law: Law) -> Figure:
     """Draw n* against C in log-log (against M for ``fixed-b``): points, law, band, grid edges."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+        draw_n_star(figure.add_subplot(), law)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7)
+    return figure
+
+
+def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
+    """Draw `frontier_figure` on axes, with a colour bar for n beside them."""
+    document = law.document
+    levels = law.levels
+    colour = n_colours(levels)
+    if runs is not None:
+        _draw_checkpoints(axes, law, runs, colour)
+    for entry in document["grid"]:
+        tint = colour.to_rgba(entry["rollouts_per_problem"])
+        axes.plot(*fitted_curve(law, entry), color=tint, lw=1.0, alpha=0.8, zorder=2)
+    _draw_frontier(axes, document, colour)
+    low = document["x"]["range"][0]
+    axes.axvline(low, color=GREY, lw=0.8, ls=":", zorder=1)
+    axes.annotate(
+        "frontier from here", (low, 1), xycoords=("data", "axes fraction"), xytext=(3, -2),
+        textcoords="offset points", color=GREY, fontsize=7, va="top",
+    )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xlabel(words.axis(document))
+    axes.set_ylabel(f"{document['metric']} ({document['eval_set']})")
+    axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
+    bar = axes.figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
+    bar.ax.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
+    bar.ax.yaxis.set_major_formatter(ScalarFormatter())
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.outline.set_visible(False)  # type: ignore[operator]
+
+
+def draw_n_star(axes: Axes, law: Law) -> None:
+    """Draw `law_figure` on axes, without its legend."""
     document = law.document
     frontier = document["frontier"]
     x = np.array([p["x"] for p in frontier])
     strict = np.array([p["n_star_strict"] for p in frontier])
     censored = np.array([p["censored"] for p in frontier])
     levels = law.levels
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-        axes = figure.add_subplot()
-        surface = document["method"] == "surface"
-        _draw_law(axes, law, x, band=not surface)
-        if surface:
-            _draw_ridge(axes, frontier, x, levels)
-        size = 2.5 if surface else 4
+    surface = document["method"] == "surface"
+    _draw_law(axes, law, x, band=not surface)
+    if surface:
+        _draw_ridge(axes, frontier, x, levels)
+    size = 2.5 if surface else 4
+    axes.plot(
+        x[~censored], strict[~censored], "o", ms=size, color="#1f4e79",
+        label="n of the highest curve", zorder=4,
+    )  # fmt: skip
+    if censored.any():
         axes.plot(
-            x[~censored], strict[~censored], "o", ms=size, color="#1f4e79",
-            label="n of the highest curve", zorder=4,
+            x[censored], strict[censored], "o", ms=size, mfc="white", mec="#1f4e79", mew=0.8,
+            label="the same, where n* is only a bound", zorder=4,
         )  # fmt: skip
-        if censored.any():
-            axes.plot(
-                x[censored], strict[censored], "o", ms=size, mfc="white", mec="#1f4e79", mew=0.8,
-                label="the same, where n* is only a bound", zorder=4,
-            )  # fmt: skip
-        tolerance = [p["n_star_tolerance"] for p in frontier]
-        axes.plot(x, tolerance, "_", ms=5, color="#c55a11", label="smallest n within 0.005", zorder=3)
-        for edge in (levels[0], levels[-1]):
-            axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
-        axes.annotate(
-            "largest n measured", (0, levels[-1]), xycoords=("axes fraction", "data"), xytext=(3, 3),
-            textcoords="offset points", color=GREY, fontsize=7,
-        )  # fmt: skip
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
-        axes.set_xscale("log")
-        axes.set_xlabel("C, rollouts generated" if document["x"]["log10"] else "M, update steps")
-        axes.set_ylabel("n*, rollouts per problem")
-        axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7)
-    return figure
+    tolerance = [p["n_star_tolerance"] for p in frontier]
+    axes.plot(x, tolerance, "_", ms=5, color="#c55a11", label="smallest n within 0.005", zorder=3)
+    for edge in (levels[0], levels[-1]):
+        axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
+    axes.annotate(
+        "largest n measured", (0, levels[-1]), xycoords=("axes fraction", "data"), xytext=(3, 3),
+        textcoords="offset points", color=GREY, fontsize=7,
+    )  # fmt: skip
+    axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
+    n_ticks(axes, "y", levels)
+    axes.set_xscale("log")
+    axes.set_xlabel(words.axis(document))
+    axes.set_ylabel("n*, rollouts per problem")
+    axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
+
+
+def n_colours(levels: Sequence[int] | np.ndarray[Any, Any]) -> ScalarMappable:
+    """Return the colour of every n."""
+    return ScalarMappable(LogNorm(levels[0] / 1.2, levels[-1] * 1.2), mpl.colormaps[_COLOURS])
+
+
+def n_ticks(axes: Axes, which: Literal["x", "y"], levels: Sequence[int] | np.ndarray[Any, Any]) -> None:
+    """Make an axis logarithmic, with a tick at every measured n or B_p."""
+    axes.set_yscale("log", base=2) if which == "y" else axes.set_xscale("log", base=2)
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_locator(FixedLocator([float(n) for n in levels]))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
 
 
 def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
@@ -137,36 +156,42 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
     DataError
         the folder cannot be written.
     """
+    return save({"frontier": frontier_figure(law, runs), "law": law_figure(law)}, folder, ("png", "svg"))
+
+
+def save(figures: Mapping[str, Figure], folder: str | Path, kinds: Sequence[str]) -> list[Path]:
+    """Write figures by their names in each of the formats; return the paths. The same figure, the same file.
+
+    Raises
+    ------
+    DataError
+        the folder cannot be written.
+    """
     folder = Path(folder)
     out = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in {"frontier": frontier_figure(law, runs), "law": law_figure(law)}.items():
-            for kind in ("png", "svg"):
-                path = folder / f"{name}.{kind}"
+        for name, figure in figures.items():
+            for kind in kinds:
+                out.append(folder / f"{name}.{kind}")
                 with mpl.rc_context(STYLE):
-                    figure.savefig(path, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-                out.append(path)
+                    figure.savefig(out[-1], dpi=DPI, metadata=_UNDATED.get(kind))
     except OSError as error:
         raise DataError(f"{folder}: figures cannot be written ({error.strerror or error})") from None
     return out
 
 
-def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable, scale: float) -> None:
-    d, points, table = law.document, runs.points, runs.table()
-    fitted = hold(table, {k: v for k, v in d["fixed"].items() if k in table}).index
-    points = points[points["run_id"].isin(fitted)]
-    points = points[(points["metric"] == d["metric"]) & (points["eval_set"] == d["eval_set"])]
+def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
+    d = law.document
+    study = Study(runs, d["metric"], d["eval_set"], law)
+    rows = study.fitted()
+    rows = rows.assign(x=study.x(rows)).query("x > 0")
     for entry in d["grid"]:
         b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
-        own = points[
-            (points["problems_per_batch"] == b)
-            & (points["rollouts_per_problem"] == n)
-            & (points["compute"] > 0)
-        ]
+        own = rows[(rows["problems_per_batch"] == b) & (rows["rollouts_per_problem"] == n)]
         axes.plot(
-            own["compute"] * scale, own["value"], ".", ms=2, color=colour.to_rgba(n), alpha=0.35, zorder=1,
-            rasterized=len(points) > 5000,
+            own["x"], own["value"], ".", ms=2, color=colour.to_rgba(n), alpha=0.35, zorder=1,
+            rasterized=len(rows) > 5000,
         )  # fmt: skip
 
 
@@ -184,39 +209,29 @@ def _draw_ridge(
     axes: Axes, frontier: list[dict[str, Any]], x: np.ndarray[Any, Any], levels: np.ndarray[Any, Any]
 ) -> None:
     """n*(C) of the surface, with its pointwise and its simultaneous band; open ends leave the page."""
-    beyond = levels[0] / 4, levels[-1] * 4
-
-    def ends(intervals: list[Any]) -> np.ndarray[Any, Any]:
-        filled = [[None, None] if pair is None else pair for pair in intervals]
-        return np.array([[b if v is None else v for v, b in zip(p, beyond, strict=True)] for p in filled])
-
     if any(p["n_star"]["interval"] for p in frontier):
-        low, high = ends([p["n_star"]["interval"] for p in frontier]).T
+        low, high = closed([p["n_star"]["interval"] for p in frontier], levels)
         axes.fill_between(
             x, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws, at each C", zorder=1
         )
         for edge, label in zip(
-            ends([p["band"] for p in frontier]).T, ("95 % of draws, at all C", None), strict=True
+            closed([p["band"] for p in frontier], levels), ("95 % of draws, at all C", None), strict=True
         ):
             axes.plot(x, edge, color="#9dc3e6", lw=0.8, ls=":", label=label, zorder=1)
     axes.plot(x, [p["n_star"]["value"] for p in frontier], color="#1f4e79", lw=1.6, label="n*", zorder=3)
 
 
 def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None:
-    logistic = law.logistic
-    if logistic is None:
+    if law.logistic is None:
         return
-    log10 = law.document["x"]["log10"]
     fine = np.geomspace(x.min(), x.max(), 300)
-    # A wild draw goes off the page, not off the scale.
-    draws = np.exp2(np.clip(logistic(np.log10(fine) if log10 else fine), -20, 60))
-    if band and len(draws) > 1:
-        low, high = np.quantile(draws[1:], [0.025, 0.975], axis=0)
+    n, ends = logistic_band(law, fine)
+    if band and ends is not None:
         axes.fill_between(
-            fine, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
+            fine, *ends, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
         )
     colour, width, dashes = ("#1f4e79", 1.6, "-") if band else ("#404040", 1.0, "--")
-    axes.plot(fine, draws[0], color=colour, lw=width, ls=dashes, label="law (logistic)", zorder=3)
+    axes.plot(fine, n, color=colour, lw=width, ls=dashes, label="law (logistic)", zorder=3)
 
 
 def _title(document: dict[str, Any], text: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from isolaw.fits.predict import Prediction
+if TYPE_CHECKING:
+    from isolaw.fits.predict import Prediction
 
 _NOT_STATED = "no saturation level is stated: "
 
@@ -53,37 +54,70 @@ def interval(ends: list[float | None]) -> str:
     return f"95 % of draws: {number(low)} to {number(high)}"
 
 
+_AXES = {
+    "compute": "C, rollouts generated",
+    "steps": "M, update steps",
+    "tokens": "C, tokens",
+    "wall_s": "C, seconds",
+}
+
+
+def axis(document: Mapping[str, Any]) -> str:
+    """Return the name of a law's x axis."""
+    return _AXES[document["x"]["name"]]
+
+
+def symbol(document: Mapping[str, Any]) -> str:
+    """Return the symbol of a law's x axis."""
+    return "M" if document["x"]["name"] == "steps" else "C"
+
+
+def runs(least: int, most: int) -> str:
+    """Return a number of runs.
+
+    >>> runs(1, 1), runs(2, 3)
+    ('1 run', '2 to 3 runs')
+    """
+    if least == most:
+        return f"{most:,} run{'' if most == 1 else 's'}"
+    return f"{least:,} to {most:,} runs"
+
+
 def law_summary(document: Mapping[str, Any]) -> list[str]:
     """Return what a fit found, line by line."""
-    symbol = "M" if document["x"]["name"] == "steps" else "C"
-    lines = [_data_line(document)]
-    frontier = document["frontier"]
-    said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
-    lines += [
-        f"Best n at {symbol} = {number(p['x'])}: {quantity(p['n_star'])}; "
-        f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
-        for p in (said[0], said[-1])
-    ]
-    lines += _crossover_lines(document, symbol)
-    lines.append(_saturation_line(document))
-    lines.append(_verdict_line(document))
+    lines = [data_line(document), *ends(document)]
+    lines += crossovers(document)
+    lines.append(saturation(document))
+    lines.append(verdict(document))
     return [line for line in lines if line]
 
 
-def _data_line(document: Mapping[str, Any]) -> str:
+def ends(document: Mapping[str, Any]) -> list[str]:
+    """Return n* at the first and at the last budget where it is known."""
+    frontier = document["frontier"]
+    said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
+    return [
+        f"Best n at {symbol(document)} = {number(p['x'])}: {quantity(p['n_star'])}; "
+        f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
+        for p in (said[0], said[-1])
+    ]
+
+
+def data_line(document: Mapping[str, Any]) -> str:
+    """Return what was fitted."""
     grid = document["grid"]
-    runs = sum(g["runs"] for g in grid)
     n = sorted({g["rollouts_per_problem"] for g in grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document["fixed"].items())
+    count = sum(g["runs"] for g in grid)
     return (
-        f"{document['metric']} on {document['eval_set']}: {runs} runs, n = {', '.join(map(str, n))}"
+        f"{document['metric']} on {document['eval_set']}: {count} runs, n = {', '.join(map(str, n))}"
         + (f"; {fixed}" if fixed else "")
         + f"; setting {document['setting']}, curve {document['curve']}."
     )
 
 
-def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
-    """The crossovers of neighbours along the frontier."""
+def crossovers(document: Mapping[str, Any]) -> list[str]:
+    """Return where one n overtakes another, for neighbours along the frontier."""
     path: list[int] = []
     for point in document["frontier"]:
         if not path or path[-1] != point["n_star_strict"]:
@@ -93,7 +127,7 @@ def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
     for c in document["crossovers"]:
         if (c["from"], c["to"]) not in wanted:
             continue
-        text = f"n = {c['to']} overtakes n = {c['from']} at {symbol} = {number(c['x'])}"
+        text = f"n = {c['to']} overtakes n = {c['from']} at {symbol(document)} = {number(c['x'])}"
         if not c["supported"]:
             text += ", outside what both were measured at: not supported by data"
         elif c["interval"] is not None:
@@ -104,7 +138,8 @@ def _crossover_lines(document: Mapping[str, Any], symbol: str) -> list[str]:
     return out
 
 
-def _saturation_line(document: Mapping[str, Any]) -> str:
+def saturation(document: Mapping[str, Any]) -> str:
+    """Return whether n* levels off; empty if there is nothing to say."""
     q = document["params"]["saturation"]
     if q["status"] == "refused":
         said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
@@ -123,7 +158,13 @@ _FORMS = {
 }
 
 
-def _verdict_line(document: Mapping[str, Any]) -> str:
+def form(law: str) -> str:
+    """Return what a law says of n*(C)."""
+    return _FORMS[law]
+
+
+def verdict(document: Mapping[str, Any]) -> str:
+    """Return which law holds and what it is worth; empty if there is nothing to say."""
     comparison = document["comparison"]
     if "laws" in comparison:
         return _laws_line(comparison)
@@ -164,28 +205,40 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
-    """Return a recommendation, line by line."""
-    a, best = prediction.allocation, prediction.options[0]
-    lines = [
+def answer(prediction: Prediction) -> str:
+    """Return a recommendation in one sentence."""
+    a = prediction.allocation
+    return (
         f"For a budget of C = {number(prediction.compute)} {prediction.unit}: "
         f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
-        f"M = {a.steps:,} steps "
-        f"({prediction.unspent:,} {prediction.unit} left over).",
-        f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
-        + (
-            f"; within 0.005 of it in {best.probability:.0%} of draws."
-            if best.probability is not None
-            else "."
-        ),
-        f"{document['metric']} then: {quantity(best.reward.to_dict())}.",
+        f"M = {a.steps:,} steps."
+    )
+
+
+def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:
+    """Return what a recommendation is expected to lose."""
+    best = prediction.options[0]
+    text = f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
+    if best.probability is None:
+        return f"{text}."
+    return f"{text}; within 0.005 of it in {best.probability:.0%} of draws."
+
+
+def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
+    """Return a recommendation, line by line."""
+    lines = [
+        f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
+        loss(prediction, document),
+        f"{document['metric']} then: {quantity(prediction.reward.to_dict())}.",
+    ]
+    lines.append(
         f"n* there: {quantity(prediction.n_star.to_dict())}"
         + (
             f"; the law says {quantity(prediction.law_n.to_dict())}."
             if prediction.law_n.value is not None
             else "."
-        ),
-    ]
+        )
+    )
     if len(prediction.options) > 1:
         lines.append("Others expected to lose at most 0.005:")
     for other in prediction.options[1:]:
@@ -271,10 +324,7 @@ def backtest_summary(result: Mapping[str, Any]) -> list[str]:
         lines.append(
             "  " + " ".join([f"{rule:16}", *(f"{c:>17}" for c in cells), f"{found['mean_regret']:8.4f}"])
         )
-    error = result["rules"]["isolaw"]["n_star_error"]
-    lines.append("n* was off by " + ", ".join(f"{e:+.1f}" for e in error) + " doublings.")
-    lines += _against(result)
-    return lines
+    return [*lines, *backtest_verdict(result)]
 
 
 def _against(result: Mapping[str, Any]) -> list[str]:
@@ -290,16 +340,36 @@ def _against(result: Mapping[str, Any]) -> list[str]:
     return out
 
 
+def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
+    """Return how far off n* was, and whether the baselines lost more than isolaw's choice."""
+    error = result["rules"]["isolaw"]["n_star_error"]
+    return ["n* was off by " + ", ".join(f"{e:+.1f}" for e in error) + " doublings.", *_against(result)]
+
+
+def intervals(document: Mapping[str, Any]) -> list[str]:
+    """Return what the intervals are made of, and what they leave out."""
+    bootstrap = document["bootstrap"]
+    if not bootstrap["draws"]:
+        return ["none: nothing was drawn"]
+    failed = f", {bootstrap['failed']} of them failed" if bootstrap["failed"] else ""
+    return [
+        f"95 %, from {bootstrap['draws']:,} draws{failed} (seed {bootstrap['seed']}); what is drawn: "
+        f"{bootstrap['unit']}. Every step is repeated in every draw.",
+        "On simulated sweeps they hold the true n* about as often as they say; rewards beyond the data come "
+        "out too high, and their intervals do not know it (docs/statistics.md has the figures).",
+    ]
+
+
 def side_by_side(by: str, documents: Mapping[Any, Mapping[str, Any]]) -> list[str]:
     """Return laws one under the other, at computes that all of them cover."""
     low = max(d["x"]["range"][0] for d in documents.values())
     high = min(d["x"]["range"][1] for d in documents.values())
     lines = []
     for value, d in documents.items():
-        lines.append(f"{by} = {value}: {_data_line(d)}")
+        lines.append(f"{by} = {value}: {data_line(d)}")
         near = d["frontier"] if low >= high else [_at(d, low * (high / low) ** (k / 4)) for k in range(1, 5)]
         lines += [f"  best n at {number(p['x'])}: {quantity(p['n_star'])}" for p in near]
-        lines += [f"  {line}" for line in (_saturation_line(d), _verdict_line(d)) if line]
+        lines += [f"  {line}" for line in (saturation(d), verdict(d)) if line]
     if not low < high:
         lines.append(f"No compute is covered for every {by}, so the laws cannot be compared at one budget.")
     return lines

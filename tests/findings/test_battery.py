@@ -62,12 +62,9 @@ def test_end_to_end_the_same_in_any_order_and_when_continued(
 @pytest.mark.slow
 def test_an_interruption_is_continued(small: Callable[..., Battery], tmp_path: Path) -> None:
     chosen = replace(small(), control=False, sizes=2, tabular=())
-    calls = 0
 
     def interrupt(_: float) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 100:
+        if any((tmp_path / "a").rglob("DONE")):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -82,7 +79,7 @@ def test_a_diverged_run_is_told_and_does_not_compete(small: Callable[..., Batter
     chosen = replace(small(settings=["recipe.lr=1e300"]), control=False, sizes=2, tabular=())
     document = judge(chosen)
     assert document["failed_runs"]
-    assert {f["verdict"] for f in document["findings"]} == {"no"}
+    assert {f["verdict"] for f in document["findings"]} == {"not measured"}
     json.dumps(document, allow_nan=False)
 
 

@@ -54,7 +54,7 @@ def test_the_rule(unit: str) -> None:
     assert verdict(0.9 * least, 0.5 * least) == "partly"
     assert verdict(3 * least, 3 * least) == "no"  # the interval reaches zero
     assert verdict(-3 * least, 0.1 * least) == "no"  # the other direction
-    assert verdict(float("nan"), 0.1) == "no"
+    assert verdict(float("nan"), 0.1) == "not measured"
 
 
 def test_what_was_not_measured_has_no_numbers() -> None:

@@ -72,11 +72,16 @@ def test_counts_and_what_was_judged_before(
     monkeypatch.setattr(jitter, "judge", judge)
     found = study(small(), 3, tmp_path)
     assert found["presets"] == len(judged) == 3
-    assert found["verdicts"] == {"F1 easy": {"yes": 2, "partly": 0, "no": 1}}
+    assert found["verdicts"] == {"F1 easy": {"yes": 2, "partly": 0, "no": 1, "not measured": 0}}
     assert "sigma2" in found["constants"]
     assert study(small(), 3, tmp_path) == found
     assert len(judged) == 3
-    assert study(small(), 4, tmp_path)["verdicts"]["F1 easy"] == {"yes": 2, "partly": 0, "no": 2}
+    assert study(small(), 4, tmp_path)["verdicts"]["F1 easy"] == {
+        "yes": 2,
+        "partly": 0,
+        "no": 2,
+        "not measured": 0,
+    }
     assert len(judged) == 4
     # Of another preset the files are not believed.
     study(small(settings=["bandit.parameters.sigma2=77.0"]), 1, tmp_path)

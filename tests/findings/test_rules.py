@@ -69,7 +69,7 @@ def test_f1_says_where_the_frontier_falls() -> None:
 
 def test_f1_without_runs_is_not_measured() -> None:
     found = rules.rises("easy", LEVELS, np.full((SEEDS, 10, 5), np.nan))
-    assert found.verdict == "no"
+    assert found.verdict == "not measured"
     assert found.to_dict()["effect"]["value"] is None
 
 

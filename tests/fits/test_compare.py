@@ -148,13 +148,22 @@ TRUE: dict[str, np.ndarray] = {
 
 
 def simulated(
-    ridge: np.ndarray, rng: int, draws: int = 200, noise: float = 0.003, measured: Any = None
+    ridge: np.ndarray,
+    rng: int,
+    draws: int = 200,
+    noise: float = 0.003,
+    measured: Any = None,
+    shared: bool = False,
 ) -> tuple[Surface, Path]:
-    """A surface with that ridge, seen with noise, and draws with the same noise about what was seen."""
+    """A surface with that ridge, seen with noise, and draws with the same noise about what was seen.
+
+    Shared noise is the same at every compute, as where curves have levelled off.
+    """
     generator = np.random.default_rng(rng)
     truth = 0.5 - 0.01 * (np.log2(N)[:, None] - ridge) ** 2
-    seen = truth + noise * generator.standard_normal(truth.shape)
-    values = np.concatenate([seen[None], seen + noise * generator.standard_normal((draws, *truth.shape))])
+    width = 1 if shared else truth.shape[1]
+    seen = truth + noise * generator.standard_normal((len(N), width))
+    values = np.concatenate([seen[None], seen + noise * generator.standard_normal((draws, len(N), width))])
     nothing, run = np.empty(0), np.empty(0, dtype=np.int64)
     places = [Configuration(32, n, nothing, nothing, run, (0,), 32.0 * n) for n in N]
     surface = fit_surface(places, values, np.ones(truth.shape, dtype=bool) if measured is None else measured)
@@ -180,6 +189,15 @@ def test_a_law_that_is_wrong_does_not_fit() -> None:
     assert laws["constant"].chi2 > 50
     np.testing.assert_allclose(laws["power"](LOG_C), TRUE["power"], atol=0.5)
     assert all(law.aic == law.chi2 + 2 * LAWS[law.name][0] for law in laws.values())
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_noise_that_computes_share_does_not_send_a_law_elsewhere(name: str) -> None:
+    """All slopes err together, so their differences are known far better than any law can meet them."""
+    surface, path = simulated(TRUE[name] + 0.1 * np.sin(9 * LOG_C), 3, shared=True)
+    law = fit_laws(surface, path)[name]
+    np.testing.assert_allclose(law(LOG_C), path.log2_n[0], atol=0.6)
+    assert law.chi2 < 30
 
 
 def test_richer_laws_fit_no_worse() -> None:

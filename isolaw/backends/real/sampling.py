@@ -9,7 +9,6 @@ token, its log-probability under the distribution it was drawn from: softmax(log
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors import safe_open
 
 from isolaw.backends.real import environment
@@ -79,6 +79,10 @@ class Sampler(Protocol):
 
     def sleep(self) -> None:
         """Give the device's memory to the trainer until the next `load` or `generate`."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; nothing is drawn any more."""
         ...
 
 
@@ -186,6 +190,16 @@ class VLLMSampler:
         if waking := self.asleep & set(parts or self.asleep):
             self.llm.wake_up(tags=sorted(waking))
             self.asleep -= waking
+
+    def close(self) -> None:
+        """End vLLM, but not the process's default group with it: that is DeepSpeed's too."""
+        destroy = dist.destroy_process_group
+        dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
+        try:
+            self.llm.llm_engine.engine_core.shutdown()
+        finally:
+            dist.destroy_process_group = destroy
+        del self.llm
 
 
 def _guard_dispatcher() -> None:
@@ -298,6 +312,9 @@ class TransformersSampler:
     def sleep(self) -> None:
         """Nothing: the reference keeps its memory."""
 
+    def close(self) -> None:
+        """Nothing that Python would not do."""
+
 
 def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw a token of each row, and its log-probability: rows by falling probability, cut at ``top_p``."""
@@ -309,7 +326,9 @@ def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Te
     return order.gather(-1, index)[:, 0], p.gather(-1, index).log()[:, 0]
 
 
-@functools.lru_cache(maxsize=1)
+_opened: dict[tuple[Any, ...], Sampler] = {}
+
+
 def open_sampler(
     kind: str,
     model: str,
@@ -320,13 +339,24 @@ def open_sampler(
     gpu_memory: float = 0.4,
 ) -> Sampler:
     """Return the sampler ``kind`` (``vllm``, ``transformers``); the next run of the same model reuses it."""
-    if kind == "transformers":
-        return TransformersSampler(model, dtype=dtype)
-    return VLLMSampler(
-        model,
-        dtype=dtype,
-        max_model_tokens=max_model_tokens,
-        tensor_parallel=tensor_parallel,
-        processes=processes,
-        gpu_memory=gpu_memory,
-    )
+    key = (kind, model, dtype, max_model_tokens, tensor_parallel, processes, gpu_memory)
+    if key not in _opened:
+        close_samplers()  # first: vLLM's parts find each other through globals of the process
+        if kind == "transformers":
+            _opened[key] = TransformersSampler(model, dtype=dtype)
+        else:
+            _opened[key] = VLLMSampler(
+                model,
+                dtype=dtype,
+                max_model_tokens=max_model_tokens,
+                tensor_parallel=tensor_parallel,
+                processes=processes,
+                gpu_memory=gpu_memory,
+            )
+    return _opened[key]
+
+
+def close_samplers() -> None:
+    """Close what `open_sampler` keeps."""
+    while _opened:
+        _opened.popitem()[1].close()

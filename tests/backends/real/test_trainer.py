@@ -157,7 +157,7 @@ def test_two_processes_give_the_same_update(two_processes: Path, expected: Path)
         compare(two_processes / f"two-{stage}-{micro}", expected)
     rough = load_file(two_processes / "two-bfloat16" / "gradient.safetensors")
     exact = load_file(expected / "gradient.safetensors")
-    assert difference(rough, exact) < 0.2
+    assert difference(rough, exact) < 0.4  # 0.15 to 0.25, by the CPU
 
 
 def test_the_expected_update_is_not_trivial(begun: Path, expected: Path) -> None:
@@ -180,9 +180,10 @@ def rollouts(made) -> Rollouts:
 
     from isolaw.backends.real.sampling import TransformersSampler
 
+    # Answers of two digits, and mostly of three.
     questions = [
         question
-        for folder in (made.easy, made.hard)
+        for folder in (made.sums, made.hard)
         for question in ProblemSet.read(folder).parts["train"][:4]
     ]
     prompts = encode(questions, AutoTokenizer.from_pretrained(made.model))

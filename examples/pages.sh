@@ -1,0 +1,16 @@
+#!/bin/sh
+# Pages to look at: sh examples/pages.sh DIR
+# Reports of a simulated sweep, of curves of Qwen2.5-7B (Tan et al.) and of a small real sweep.
+set -eu
+out=${1:-pages}
+
+run() { printf '\n$ %s\n' "$*"; "$@"; }
+
+run isolaw sweep examples/bandit-easy.toml --out "$out/demo" \
+  --set 'evaluation.metrics=["avg@4", "best@4", "worst@4", "histogram"]'
+run isolaw report "$out/demo" -o "$out/demo.html" --compute 3e7 --max-batch-rollouts 65536
+run isolaw report examples/data/tan_rollout_n_base.csv --mapping examples/data/tan_rollout_n_base.toml \
+  -o "$out/qwen.html"
+run isolaw report examples/data/real-arithmetic.parquet --fixed problem_set=hard -o "$out/real.html"
+run isolaw figures "$out/demo" -o "$out/figures"
+printf '\nOpen %s, %s and %s in a browser.\n' "$out/demo.html" "$out/qwen.html" "$out/real.html"

@@ -1,0 +1,138 @@
+"""What to run next, from what a fit says of its own gaps: in words, and as a command where there is one."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from isolaw.fits.predict import Prediction
+from isolaw.report import words
+
+_SEEDS = 3  # with fewer an interval rests on very few differences between runs
+_LOSS = 0.005
+_REACH = 3.05  # times what was measured; runs end a batch before their budget
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something to run, why, and the keys of a sweep that would do it."""
+
+    what: str
+    why: str
+    keys: tuple[str, ...] = ()
+
+    def command(self, sweep: str) -> str:
+        """Return the command that continues a sweep so; empty where there is none.
+
+        >>> Advice("", "", ("sweep.seeds=3",)).command("runs/easy")
+        'isolaw sweep --out runs/easy --set sweep.seeds=3'
+        """
+        if not sweep or not self.keys:
+            return ""
+        parts = ["isolaw", "sweep", "--out", sweep, *(p for key in self.keys for p in ("--set", key))]
+        return " ".join(shlex.quote(part) for part in parts)
+
+
+def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[Advice]:
+    """Return what would tell most, the first thing first; empty where nothing is missing.
+
+    Parameters
+    ----------
+    document
+        of a law.
+    prediction
+        for the budget in question.
+    """
+    grid = document["grid"]
+    levels = sorted({g["rollouts_per_problem"] for g in grid})
+    out = [*_edges(document, levels), *_short(grid)]
+    fewest = min(g["runs"] for g in grid)
+    if fewest < _SEEDS:
+        out.append(
+            Advice(
+                f"Run {_SEEDS} seeds of every configuration.",
+                f"There {'is' if fewest == 1 else 'are'} {words.runs(fewest, fewest)} of "
+                f"{'each' if len({g['runs'] for g in grid}) == 1 else 'some'}: how runs of one configuration "
+                "differ is what intervals are made of.",
+                (f"sweep.seeds={_SEEDS}",),
+            )
+        )
+    out += [
+        Advice(
+            f"Look at the runs with B_p = {batch['problems_per_batch']} before you use them.",
+            f"{batch['reason']}. A larger B_p or a smaller lr may train stably.",
+        )
+        for batch in document["health"]["batches"]
+        if batch["reason"]
+    ]
+    end = max(g["measured"][1] for g in grid)
+    if prediction is not None and prediction.compute > _REACH * end:
+        goal = words.number(prediction.compute / 3)
+        out.append(
+            Advice(
+                f"Run to C = {goal}, a third of the budget.",
+                f"The budget is {prediction.compute / end:.3g} times what was measured; up to three times "
+                "intervals were checked on simulated runs.",
+                (f"sweep.compute={prediction.compute // 3}",),
+            )
+        )
+    if prediction is not None and prediction.options[0].expected_regret > _LOSS:
+        out += _loss(prediction, levels, fewest)
+    return out
+
+
+def _loss(prediction: Prediction, levels: Sequence[int], fewest: int) -> list[Advice]:
+    """Where even the best choice loses: an n between those measured, or else more seeds."""
+    why = f"Even the best choice is expected to lose {prediction.options[0].expected_regret:.3f}"
+    star = prediction.n_star
+    between = 2 ** round(math.log2(star.value)) if star.value is not None and star.status == "ok" else 0
+    if levels[0] < between < levels[-1] and between not in levels:
+        keys = (_n_key([*levels, between]),)
+        return [Advice(f"Add n = {between:,}.", f"{why}: the best n lies between those measured.", keys)]
+    if fewest < _SEEDS:
+        return []
+    return [Advice("Run more seeds.", f"{why}.", (f"sweep.seeds={2 * fewest}",))]
+
+
+def _n_key(levels: Sequence[int]) -> str:
+    return f"grid.rollouts_per_problem=[{', '.join(map(str, sorted(levels)))}]"
+
+
+def _edges(document: Mapping[str, Any], levels: Sequence[int]) -> list[Advice]:
+    """Where n* lies at an end of the grid at the largest compute at which it is known at all."""
+    last = document["frontier"][-1]
+    symbol = words.symbol(document)
+    status = last["n_star"]["status"]
+    if "grid edge" not in last["censored_by"] or status not in ("lower_bound", "upper_bound"):
+        return []
+    top = status == "lower_bound"
+    n = levels[-1] * 2 if top else levels[0] // 2
+    if n < 2:
+        return []
+    return [
+        Advice(
+            f"Add n = {n:,}.",
+            f"At {symbol} = {words.number(last['x'])} the best n is the {'largest' if top else 'smallest'} "
+            "that was measured, so only a bound.",
+            (_n_key([*levels, n]),),
+        )
+    ]
+
+
+def _short(grid: Sequence[Mapping[str, Any]]) -> list[Advice]:
+    """Configurations that ended early, so that larger budgets compare fewer n."""
+    end = max(g["measured"][1] for g in grid)
+    short = [g for g in grid if g["measured"][1] + g["step_cost"] < 0.9 * end]
+    if not short:
+        return []
+    names = sorted({g["rollouts_per_problem"] for g in short})
+    return [
+        Advice(
+            f"Run n = {', '.join(map(str, names))} on to C = {words.number(end)}.",
+            "They ended before, so that at larger budgets a larger n wins unopposed.",
+            (f"sweep.compute={int(end)}",),
+        )
+    ]

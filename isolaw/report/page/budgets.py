@@ -1,0 +1,130 @@
+"""The stops of the budget slider: what `isolaw predict` says at each, in words.
+
+Nothing is computed in the page: it shows, for the budget chosen, what was computed here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from isolaw.errors import InputError
+from isolaw.fits.law import Law
+from isolaw.fits.predict import Prediction
+from isolaw.report import words
+
+# The preferred numbers E24 of IEC 60063: 24 to the decade, evenly spread in log C, and round.
+_E24 = (
+    1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.8, 2.0, 2.2, 2.4, 2.7, 3.0,
+    3.3, 3.6, 3.9, 4.3, 4.7, 5.1, 5.6, 6.2, 6.8, 7.5, 8.2, 9.1,
+)  # fmt: skip
+_BEYOND = 10  # times what was measured: further on nothing is claimed
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Predictions at every stop of the slider, and the stop at which it stands first."""
+
+    predictions: list[Prediction]
+    first: int
+
+    @property
+    def answer(self) -> Prediction:
+        """The prediction that the page opens with."""
+        return self.predictions[self.first]
+
+
+def budgets(
+    law: Law,
+    compute: float | None,
+    max_batch_rollouts: int | None = None,
+    n_train_problems: int | None = None,
+) -> Budgets:
+    """Predict at every stop, from where the frontier begins to ten times what was measured.
+
+    Parameters
+    ----------
+    law
+        what was fitted.
+    compute
+        the budget to open with; the largest stop inside what was measured unless given.
+    max_batch_rollouts, n_train_problems
+        as for `Law.predict`.
+
+    Raises
+    ------
+    InputError
+        ``compute`` does not pay for a step, or no stop does.
+    """
+    grid = law.document["grid"]
+    largest = max(entry["measured"][1] for entry in grid)
+    start = law.document["x"]["range"][0] * (
+        law.document["fixed"].get("batch_rollouts", 1) if _steps(law) else 1
+    )
+    options = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
+    found: dict[int, Prediction] = {}
+    problem: InputError | None = None
+    for stop in stops(start, _BEYOND * largest):
+        try:
+            found[stop] = law.predict(stop, **options)
+        except InputError as error:  # not one step of the smallest batch
+            problem = error
+    if compute is None:
+        if not found:
+            raise problem or InputError("no budget pays for a step")
+        compute = max((stop for stop in found if stop <= largest * 1.01), default=min(found))
+    found[int(compute)] = law.predict(compute, **options)
+    ordered = sorted(found)
+    return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)))
+
+
+def stops(low: float, high: float) -> list[int]:
+    """Return the preferred numbers from ``low`` to ``high``.
+
+    >>> stops(900, 1300)
+    [910, 1000, 1100, 1200, 1300]
+    """
+    decades = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    every = (round(number * 10.0**decade) for decade in decades for number in _E24)
+    return sorted({stop for stop in every if low <= stop <= high})
+
+
+def unbroken(sentence: str) -> str:
+    """Return a sentence in which no line ends between a symbol and its number."""
+    return sentence.replace(" = ", "\u00a0=\u00a0")
+
+
+def _steps(law: Law) -> bool:
+    return bool(law.document["x"]["name"] == "steps")
+
+
+def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
+    """Return what the page shows of a prediction; every text is ready."""
+    a = prediction.allocation
+    scale = law.document["fixed"]["batch_rollouts"] if _steps(law) else 1
+    law_n = prediction.law_n
+    return {
+        "x": prediction.compute / scale,
+        "budget": f"{words.number(prediction.compute)} {prediction.unit}",
+        "n": f"{a.rollouts_per_problem:,}",
+        "b": f"{a.problems_per_batch:,}",
+        "m": f"{a.steps:,}",
+        "answer": unbroken(words.answer(prediction)),
+        "loss": words.loss(prediction, law.document),
+        "reward": words.quantity(prediction.reward.to_dict()),
+        "n_star": words.quantity(prediction.n_star.to_dict()),
+        "law_n": words.quantity(law_n.to_dict()) if law_n.value is not None else "",
+        "epochs": words.number(prediction.epochs) if prediction.epochs is not None else "",
+        "flags": prediction.flags,
+        "options": [
+            [
+                f"{o.allocation.rollouts_per_problem:,}",
+                f"{o.allocation.problems_per_batch:,}",
+                f"{o.allocation.steps:,}",
+                f"{o.expected_regret:.4f}",
+                "" if o.probability is None else f"{o.probability:.0%}",
+            ]
+            for o in prediction.options[1:]
+        ],
+    }

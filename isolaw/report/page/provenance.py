@@ -1,0 +1,89 @@
+"""How a report was computed: what was read, by its hashes, and with which versions and options."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from isolaw import __version__
+from isolaw.runs import Runs
+
+_PACKAGES = ("numpy", "scipy", "pandas", "numba")
+_LISTED = 12
+_OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
+
+
+def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
+    """Return (name, what, SHA-256) of each file or sweep that was read.
+
+    A few files are named one by one. The hash of a sweep's directory, or of many files, is that of what
+    ``sha256sum`` prints for them in their folder, names in order.
+
+    Parameters
+    ----------
+    read
+        files and directories, as they were named.
+    """
+    paths = [Path(name) for name in dict.fromkeys(map(str, read))]
+    directories = [path for path in paths if path.is_dir()]
+    out = []
+    for path in directories:
+        files = sorted(file for pattern in _OF_A_SWEEP for file in path.glob(pattern))
+        files = files or sorted(file for file in path.rglob("*") if file.is_file())
+        out.append((str(path), f"{len(files):,} files", _of_all(files, path)))
+    single = [path for path in paths if path not in directories]
+    if len(single) > _LISTED:
+        folder = Path(os.path.commonpath(single))
+        return [*out, (str(folder), f"{len(single):,} files", _of_all(sorted(single), folder))]
+    return out + [(str(path), "file", _of_file(path)) for path in single]
+
+
+def _of_all(files: Iterable[Path], folder: Path) -> str:
+    lines = [f"{_of_file(file)}  {file.relative_to(folder)}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _of_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"not readable: {error.strerror}"
+
+
+def versions(plotly: str) -> str:
+    """Return what computed this, with versions."""
+    own = [f"{name} {version(name)}" for name in _PACKAGES]
+    return ", ".join(
+        [f"isolaw {__version__}", f"Python {platform.python_version()}", *own, f"plotly.js {plotly}"]
+    )
+
+
+def seeds(runs: Runs) -> str:
+    """Return the seeds of the runs, in words."""
+    found = sorted(int(seed) for seed in runs.points["seed"].unique())
+    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
+        return f"{found[0]} to {found[-1]}"
+    return ", ".join(map(str, found))
+
+
+def options(document: dict[str, Any]) -> str:
+    """Return the options of a fit as they would be given to ``isolaw fit``."""
+    told: Sequence[tuple[str, Any]] = [
+        ("metric", document["metric"]),
+        ("eval-set", document["eval_set"]),
+        ("setting", document["setting"]),
+        *(("fixed", f"{name}={value}") for name, value in document["fixed"].items()),
+        ("method", document["method"]),
+        ("curve", document["curve"]),
+        ("records", "off" if document["records"] is None else document["records"]),
+        *([("x", document["x"]["name"])] if document["x"]["name"] in ("tokens", "wall_s") else []),
+        ("bootstrap", document["bootstrap"]["draws"]),
+        ("seed", document["bootstrap"]["seed"]),
+    ]
+    return " ".join(f"--{name} {value}" for name, value in told) + (" --robust" if document["robust"] else "")

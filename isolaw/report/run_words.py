@@ -1,0 +1,63 @@
+"""Plain words for runs: how a sweep stands, and how healthy its runs are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from isolaw.report.words import number
+
+if TYPE_CHECKING:
+    from isolaw.fits.health import Health
+
+
+def sweep_state(state: Mapping[str, Any]) -> list[str]:
+    """Return how a sweep stands, line by line."""
+    planned = state["rollouts_planned"]
+    share = state["rollouts"] / planned if planned else 1.0
+    lines = [
+        f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
+        f"C = {number(state['compute'])}: {state['done']} done, {state['started']} begun, "
+        f"{state['waiting']} waiting, {state['failed']} failed",
+        f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})"
+        + ("; an engine is at work" if state["running"] else ""),
+    ]
+    lines += [
+        f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
+        f"seed {failure['seed']}: {failure['cause']}"
+        for failure in state["failures"]
+    ]
+    if state["done"] < state["runs"] and not state["running"]:
+        lines.append(f"Continue: isolaw sweep --out {state['directory']}")
+    return lines
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a person would say it.
+
+    >>> duration(42), duration(600), duration(9000), duration(200_000)
+    ('42 s', '10 min', '2 h 30 min', '2 d 8 h')
+    """
+    minutes, hours = round(seconds / 60), round(seconds / 3600)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def health(judged: Sequence[Health], failed: int, document: Mapping[str, Any] | None) -> list[str]:
+    """Return how the runs are, and the smallest B_p that trains stably."""
+    states = Counter(h.status for h in judged)
+    parts = [f"{states[name]:,} {name}" for name in ("healthy", "unhealthy", "unknown") if states[name]]
+    parts += [f"{failed:,} failed"] if failed else []
+    by = sorted({name for h in judged for name in h.judged_by})
+    lines = [f"{', '.join(parts)}" + (f"; judged by {', '.join(by)}." if by else ": nothing to judge by.")]
+    batches = [] if document is None else document["health"]["batches"]
+    if len(batches) > 1:
+        shares = ", ".join(
+            f"{own['problems_per_batch']}: {own['healthy']} of {own['judged']}" for own in batches
+        )
+        lines.append(f"Healthy runs by B_p: {shares}. At least nine in ten make a B_p stable.")
+    return lines

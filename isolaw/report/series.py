@@ -1,0 +1,38 @@
+"""The series behind the two law figures, for paper and page alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.law import Law
+
+Floats = NDArray[np.float64]
+# An open end leaves the picture: so far beyond the grid's n it is drawn.
+BEYOND = 4
+
+
+def fitted_curve(law: Law, entry: dict[str, Any], points: int = 200) -> tuple[Floats, Floats]:
+    """Return x and reward of one configuration's curve, over the range in which it was measured."""
+    steps = law.document["x"]["name"] == "steps"
+    b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
+    x = np.geomspace(max(entry["measured"][0], entry["step_cost"]), entry["measured"][1], points)
+    return x / (b * n) if steps else x, law.curves(b, n)(x)[0]
+
+
+def logistic_band(law: Law, x: Floats) -> tuple[Floats, Floats | None]:
+    """Return n of the logistic law at ``x``, (X,), and its pointwise 95 % of draws, (2, X), if any."""
+    assert law.logistic is not None
+    # A wild draw goes off the page, not off the scale.
+    argument = np.log10(x) if law.document["x"]["log10"] else x
+    draws = np.exp2(np.clip(law.logistic(argument), -20, 60))
+    return draws[0], np.quantile(draws[1:], [0.025, 0.975], axis=0) if len(draws) > 1 else None
+
+
+def closed(intervals: list[Any], levels: NDArray[np.int64]) -> Floats:
+    """Return the ends of intervals of n, (2, X), an open one beyond the picture."""
+    beyond = levels[0] / BEYOND, levels[-1] * BEYOND
+    filled = [[None, None] if pair is None else pair for pair in intervals]
+    return np.array([[b if v is None else v for v, b in zip(p, beyond, strict=True)] for p in filled]).T

@@ -1,0 +1,123 @@
+"""``isolaw status``, once and watching."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolaw import engine
+from isolaw.spec import SweepSpec
+
+Call = Callable[..., tuple[int, str, str]]
+Make = Callable[..., SweepSpec]
+
+
+@pytest.fixture
+def sweep(tiny: Make, tmp_path: Path) -> Path:
+    engine.sweep(tiny(grid={"rollouts_per_problem": [2, 4, 8]}), tmp_path / "sweep")
+    return tmp_path / "sweep"
+
+
+def test_once(isolaw: Call, sweep: Path) -> None:
+    code, out, err = isolaw("status", sweep)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].endswith("6 done, 0 begun, 0 waiting, 0 failed")
+    code, out, _ = isolaw("status", sweep, "--json")
+    assert json.loads(out)["done"] == 6
+
+
+def test_what_failed_is_text(isolaw: Call, sweep: Path) -> None:
+    run = next((sweep / "runs").iterdir())
+    (run / "DONE").unlink()
+    (run / "FAILED.json").write_text(json.dumps({"cause": "\x1b[31mred"}))
+    code, out, _ = isolaw("status", sweep)
+    assert code == 0
+    assert "\\u001b[31mred" in out
+    assert "Continue: isolaw sweep --out" in out
+
+
+def test_watching_what_is_over_says_it_and_ends(isolaw: Call, sweep: Path) -> None:
+    code, out, err = isolaw("status", sweep, "--watch")
+    assert (code, err) == (0, "")
+    assert "6 done" in out
+    assert "So far, without intervals:" in out
+
+
+def test_watch_or_json(isolaw: Call, sweep: Path) -> None:
+    code, _, err = isolaw("status", sweep, "--watch", "--json")
+    assert code == 2
+    assert "one of them" in err
+    code, _, err = isolaw("status", sweep.parent, "--watch")
+    assert code == 2
+    assert "not a sweep's directory" in err
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *command: str) -> None:
+        self.ours, theirs = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+        self.process = subprocess.Popen(command, stdout=theirs, stdin=theirs, stderr=theirs, env=environment)
+        os.close(theirs)
+        self.text = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end inside a character
+
+    def until(self, pattern: str, seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.text):
+            assert time.monotonic() < end, self.text
+            if select.select([self.ours], [], [], 0.2)[0]:
+                self.text += self.decoder.decode(os.read(self.ours, 65536))
+
+    def end(self) -> int:
+        """The exit code, once what was still said is read."""
+        while True:
+            try:
+                said = os.read(self.ours, 65536)
+            except OSError:  # the other side was closed
+                break
+            self.text += self.decoder.decode(said)
+        os.close(self.ours)
+        return self.process.wait(timeout=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["the sweep ends", "interrupted"])
+def test_live(command: str, tiny: Make, tmp_path: Path, how: str) -> None:
+    out = tmp_path / "sweep"
+    spec = tiny(grid={"rollouts_per_problem": [2, 4, 8]})
+    events: Any
+    with closing(engine.execute(engine.plan(spec, out), out)) as events:
+        for _ in range(10):
+            next(events)
+        terminal = Terminal(command, "status", str(out), "--watch")
+        terminal.until(r"pace not known yet[\s\S]*No law yet")
+        for _ in range(8):
+            next(events)
+        terminal.until(r"rollouts per second, about \d+ s left")
+        if how == "interrupted":
+            terminal.process.send_signal(signal.SIGINT)
+            assert terminal.end() == 0
+            assert engine.status(out)["running"]
+        for _ in events:
+            pass
+    if how == "the sweep ends":
+        assert terminal.end() == 0
+        assert "6 done, 0 begun, 0 waiting, 0 failed" in terminal.text
+        assert "So far, without intervals:" in terminal.text
+    assert terminal.text.rstrip().endswith("\x1b[?25h")  # the cursor is back
+    assert "Traceback" not in terminal.text

@@ -1,0 +1,75 @@
+"""What to run next: from the gaps of a fit, and nothing where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isolaw
+from isolaw.report.advice import advice
+from isolaw.runs import Runs
+
+Make = Callable[..., Runs]
+LEVELS = [8, 32, 128, 512]
+
+
+def what(runs: Runs, compute: float = 1e6, **options: Any) -> list[str]:
+    law = isolaw.fit(runs, **({"bootstrap": 20} | options))
+    return [own.what for own in advice(law.document, law.predict(compute))]
+
+
+def peaked(_b: int, n: int, compute: Any, best: float = 128) -> Any:
+    """Highest at one n, whatever C."""
+    return 0.6 - 0.01 * np.log2(n / best) ** 2 - 0.3 * np.exp(-compute / 1e5)
+
+
+def test_nothing_is_missing(synthetic: Make) -> None:
+    assert what(synthetic([(32, n) for n in LEVELS], peaked, noise=0.002)) == []
+
+
+def test_the_best_n_lies_between(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], lambda b, n, c: peaked(b, n, c, best=64), noise=0.002)
+    assert what(runs) == ["Add n = 64."]
+
+
+def test_an_edge_is_moved(synthetic: Make) -> None:
+    rising = synthetic([(32, n) for n in LEVELS], lambda b, n, c: peaked(b, 128, c) + 0.01 * np.log2(n))
+    falling = synthetic([(32, n) for n in LEVELS], lambda b, n, c: peaked(b, 128, c) - 0.01 * np.log2(n))
+    for runs, n, keys in ((rising, "1,024", "8, 32, 128, 512, 1024"), (falling, "4", "4, 8, 32, 128, 512")):
+        law = isolaw.fit(runs, bootstrap=20)
+        first = advice(law.document, None)[0]
+        assert first.what == f"Add n = {n}."
+        assert first.keys == (f"grid.rollouts_per_problem=[{keys}]",)
+        assert f"'grid.rollouts_per_problem=[{keys}]'" in first.command("runs/a")
+        assert first.command("") == ""
+
+
+def test_short_runs_go_on(synthetic: Make) -> None:
+    """All with as many steps: the small n end early, and nothing is known where the largest is alone."""
+    found = what(synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n), 3e6)
+    assert found[0] == "Run n = 8, 32, 128 on to C = 3.28e+06."
+    assert not any(text.startswith("Add n") for text in found)
+
+
+@pytest.mark.parametrize(("seeds", "more"), [(1, True), (2, True), (3, False)])
+def test_seeds(synthetic: Make, seeds: int, more: bool) -> None:
+    found = what(synthetic([(32, n) for n in LEVELS], peaked, noise=0.002, seeds=seeds))
+    assert ("Run 3 seeds of every configuration." in found) == more
+
+
+def test_a_far_budget_wants_longer_runs(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], peaked, noise=0.002)
+    assert what(runs, 3e6) == []
+    assert what(runs, 9e6) == ["Run to C = 3e+06, a third of the budget."]
+
+
+def test_runs_that_collapse_are_looked_at(synthetic: Make) -> None:
+    def reward(b: int, n: int, compute: Any) -> Any:
+        value = peaked(b, n, compute)
+        return np.where(compute > 3e5, 0.1, value) if b == 16 else value
+
+    runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS], reward, noise=0.002)
+    assert "Look at the runs with B_p = 16 before you use them." in what(runs, setting="joint")
