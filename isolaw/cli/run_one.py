@@ -39,9 +39,9 @@ def _make(directory: str, asked: threading.Event) -> int:
         raise StoreError(f"{directory}: not a run of a sweep; accepted: OUT/runs/<run_id>")
     nodes = None
     if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:
-        from isolaw.executors import slurm
+        from isolaw.executors.slurm_nodes import Nodes
 
-        nodes = slurm.Nodes(folder)
+        nodes = Nodes(folder)
         if nodes.number:
             nodes.follow()
             return 0
