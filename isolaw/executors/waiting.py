@@ -9,6 +9,7 @@ sweep's, and no more is spent.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import threading
 import time
@@ -107,20 +108,18 @@ class Waiting:
 
     def next(self) -> str | None:
         """Return the next run that may begin now, which thereby has begun; None where none may."""
+        working = self._working.values()
+        if self.limits.runs is not None and len(working) >= self.limits.runs:
+            return None
+        rollouts = (self.limits.rollouts or math.inf) - sum(run.rollouts for run in working)
+        gpus = (self.limits.gpus or math.inf) - sum(run.gpus for run in working)
         now = time.monotonic()
         for place, run in enumerate(self._queue):
-            if now >= self._not_before.get(run.run_id, 0.0) and self._fits(run):
+            due = now >= self._not_before.get(run.run_id, 0.0)
+            if due and run.rollouts <= rollouts and run.gpus <= gpus:
                 self._working[run.run_id] = self._queue.pop(place)
                 return run.run_id
         return None
-
-    def _fits(self, run: Waiter) -> bool:
-        there, limits = self._working.values(), self.limits
-        return (
-            (limits.runs is None or len(there) < limits.runs)
-            and (limits.rollouts is None or sum(r.rollouts for r in there) + run.rollouts <= limits.rollouts)
-            and (limits.gpus is None or sum(r.gpus for r in there) + run.gpus <= limits.gpus)
-        )
 
     def settle(self, event: Event) -> Iterator[Event]:
         """Take note of an event, and yield what the engine's user is told."""
