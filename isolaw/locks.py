@@ -144,7 +144,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.held: set[int] = set()
-        self.lock, self.news = threading.Lock(), threading.Event()
+        self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
 
     def show(self, descriptor: int) -> None:
@@ -153,7 +153,6 @@ class _Life:
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._beat, daemon=True)
                 self.thread.start()
-        self.news.set()
 
     def end(self, descriptor: int) -> None:
         with self.lock:
@@ -161,8 +160,7 @@ class _Life:
 
     def _beat(self) -> None:
         while True:
-            if self.news.wait(BEAT_S):
-                self.news.clear()
+            time.sleep(BEAT_S)
             with self.lock:
                 for descriptor in self.held:
                     with contextlib.suppress(OSError):

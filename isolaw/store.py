@@ -239,6 +239,8 @@ class RunStore:
         self.points = folder / "points.jsonl"
         self.states = folder / "state"
         self.log = folder / "log"
+        self.stop = folder / "stop"
+        self.asked_to_stop = threading.Event()
         self.sync_alone = True
 
     def create(self, spec: RunSpec) -> None:
@@ -309,16 +311,16 @@ class RunStore:
     def ask_to_stop(self) -> None:
         """Let whoever makes the run keep its state and end; a file, so that any machine can ask."""
         with contextlib.suppress(OSError):  # a disk that cannot be written stops it anyway
-            (self.folder / "stop").touch()
+            self.stop.touch()
 
     def is_asked_to_stop(self) -> bool:
         """Return whether somebody did."""
-        return (self.folder / "stop").exists()
+        return self.asked_to_stop.is_set() or os.path.exists(self.stop)  # asked often, and quick
 
     def proceed(self) -> None:
         """Take that back: the run shall be made."""
         with contextlib.suppress(OSError):  # what is wrong with the folder is the run's to report
-            (self.folder / "stop").unlink(missing_ok=True)
+            self.stop.unlink(missing_ok=True)
 
     def resume(self) -> tuple[Path | None, float]:
         """Cut what lies beyond the last published state; return that state and the seconds spent."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,11 @@ def run_one(directory: str) -> int:
 
     SIGINT, SIGTERM or SIGUSR2 let it keep its state and end, with exit code 3; the same command continues.
     """
+    with _asked() as asked:  # before threads are started, which numpy does when it is imported
+        return _make(directory, asked)
+
+
+def _make(directory: str, asked: threading.Event) -> int:
     from isolaw.errors import StoreError
     from isolaw.executors.base import execute
     from isolaw.executors.worker import logged
@@ -41,21 +49,43 @@ def run_one(directory: str) -> int:
     if run.done_compute() // spec.batch_rollouts >= spec.steps:
         click.echo(f"{directory}: is done")
         return 0
-
-    def ask_to_stop(number: int, frame: Any) -> None:
-        run.ask_to_stop()
-
     run.proceed()
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(name, ask_to_stop)
     with logged(run.log):
-        *_, last = execute(sweep.directory, folder.name, nodes)
-    if last.kind == "failed":
-        note(f"isolaw: {directory}: {last.cause}")
-    elif last.kind == "busy":
-        note(f"isolaw: {last.cause}")
-    elif last.kind == "stopped":
-        note(f"isolaw: {directory}: stopped at C = {last.compute:,}; the same command continues")
-    else:
+        *_, last = execute(sweep.directory, folder.name, nodes, asked)
+    if last.kind == "done":
         click.echo(f"{directory}: is done")
+    elif last.kind == "stopped":
+        why = f" ({last.cause})" if last.cause else ""
+        note(f"isolaw: {directory}: stopped{why}; the same command continues")
+    else:
+        note(f"isolaw: {directory}: {last.cause}")
     return {"done": 0, "stopped": 3}.get(last.kind, 1)
+
+
+@contextmanager
+def _asked() -> Iterator[threading.Event]:
+    """What a signal sets that tells the run to end; processes that the run starts are spared SIGUSR2.
+
+    SLURM sends that one to all processes of a job, and it would end those that do not know it. Blocked here,
+    it is blocked in them.
+    """
+    asked, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        while not ended.is_set():
+            if signal.sigtimedwait({signal.SIGUSR2}, 0.5):
+                asked.set()
+
+    handler: Any = lambda number, frame: asked.set()  # noqa: E731
+    before = {name: signal.signal(name, handler) for name in (signal.SIGINT, signal.SIGTERM)}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        ended.set()
+        thread.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name, former in before.items():
+            signal.signal(name, former)

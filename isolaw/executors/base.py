@@ -8,6 +8,7 @@ time are a `Place` each, and `drive` is their loop.
 from __future__ import annotations
 
 import contextlib
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from isolaw import backends
 from isolaw.backends.base import DamagedState, Nodes, RunContext
 from isolaw.errors import InUse, IsolawError
-from isolaw.store import SweepStore
+from isolaw.store import RunStore, SweepStore
 
 if TYPE_CHECKING:
     from isolaw.executors.waiting import Waiting
@@ -78,7 +79,9 @@ def drive(place: Place, waiting: Waiting) -> Iterator[Event]:
         place.close()
 
 
-def execute(directory: Path, run_id: str, nodes: Nodes | None = None) -> Iterator[Event]:
+def execute(
+    directory: Path, run_id: str, nodes: Nodes | None = None, asked: threading.Event | None = None
+) -> Iterator[Event]:
     """Execute one run of a sweep, from where it stands, and mark it DONE or FAILED.
 
     An exception of the run ends in ``FAILED.json`` and a ``failed`` event, never in the caller.
@@ -91,14 +94,20 @@ def execute(directory: Path, run_id: str, nodes: Nodes | None = None) -> Iterato
         of one of its runs.
     nodes
         the machines of the run, where it has more than this one.
+    asked
+        set to ask the run to stop, beside the file in its folder.
     """
     run = SweepStore(directory).run(run_id)
+    run.asked_to_stop = asked or run.asked_to_stop
     try:
         with run.lock():
             try:
-                yield from _execute(directory, run_id, nodes)
+                yield from _execute(run, nodes)
             except Exception as error:
                 cause = _cause(error)
+                if run.is_asked_to_stop():  # its processes may have been told the same, and went
+                    yield Event(run_id, "stopped", cause=cause)
+                    return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause
                     run.fail(cause, traceback.format_exc())
                 yield Event(run_id, "failed", cause=cause)
@@ -111,8 +120,8 @@ def execute(directory: Path, run_id: str, nodes: Nodes | None = None) -> Iterato
         yield Event(run_id, "failed", cause=_cause(error))
 
 
-def _execute(directory: Path, run_id: str, nodes: Nodes | None) -> Iterator[Event]:
-    run = SweepStore(directory).run(run_id)
+def _execute(run: RunStore, nodes: Nodes | None) -> Iterator[Event]:
+    run_id = run.folder.name
     spec = run.read_spec()
     backend = backends.get(spec.backend)
     compute, final = 0, False

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -209,6 +210,15 @@ def _why(job: str) -> str:
     return ""
 
 
+def _address(node: str) -> str:
+    """Return a name of this machine, which SLURM calls ``node``, that can be looked up."""
+    for name in (node, socket.gethostname()):
+        with contextlib.suppress(OSError):
+            socket.gethostbyname(name)
+            return name
+    raise RunError(f"neither SLURM's name of this machine, {node!r}, nor its own can be looked up")
+
+
 # -- in a job on several machines ------------------------------------------------------------------------
 
 
@@ -217,7 +227,8 @@ class Nodes:
 
     def __init__(self, folder: Path) -> None:
         job = SlurmJobEnvironment()
-        self.count, self.number, self.address = job.num_nodes, job.node, job.hostnames[0]
+        self.count, self.number = job.num_nodes, job.node
+        self.address = _address(job.hostnames[0]) if self.number == 0 else ""
         self.path = folder / "meeting.json"
         # A job that SLURM has begun again does not take the file of its first life for its own.
         self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"

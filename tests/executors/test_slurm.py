@@ -236,7 +236,7 @@ def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_
     process.terminate()
     _, said = process.communicate(timeout=30)
     assert process.returncode == 3
-    assert "stopped at C = " in said
+    assert "stopped; the same command continues" in said
     assert run.settled() == run.lines()
     done = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, f"{one}: is done")
