@@ -43,9 +43,9 @@ def _make(directory: str, asked: threading.Event) -> int:
     nodes = None
     # A task of such a job, not somebody's shell in one.
     if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_PROCID" in os.environ:
-        from isolaw.executors import slurm
+        from isolaw.executors.slurm_nodes import Nodes
 
-        nodes = slurm.Nodes(folder)
+        nodes = Nodes(folder)
         if nodes.number:
             nodes.follow()
             return 0

@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -30,12 +29,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from isolaw import locks
 from isolaw.errors import RunError, StoreError
-from isolaw.executors import Share
-from isolaw.executors.base import Event, drive, execute
+from isolaw.executors import Share, ray_tasks
+from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
-from isolaw.executors.worker import logged
-from isolaw.spec import ExecutorSection, RunSpec
-from isolaw.store import RunStore, SweepStore
+from isolaw.spec import ExecutorSection
+from isolaw.store import SweepStore
 
 # So long the loop waits for news before it looks whether the sweep shall end.
 _WAIT_S = 0.2
@@ -128,7 +126,7 @@ class _Ray:
             )
         mark = locks.told(self.directory / "lock")
         spec = run.read_spec().model_dump_json()
-        stream = _make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
+        stream = ray_tasks.make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
             str(self.directory), run_id, mark, self.shared, spec, pieces, group, asdict(each)
         )
         self.tasks[stream] = _Task(run_id, stream, group)
@@ -185,7 +183,7 @@ class _Ray:
             ray.cancel(task.stream, force=True)
             return
         there = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)
-        _ask_to_stop.options(num_cpus=0, scheduling_strategy=there).remote(task.here["folder"])
+        ray_tasks.ask_to_stop.options(num_cpus=0, scheduling_strategy=there).remote(task.here["folder"])
 
     def close(self) -> None:
         for stream, task in list(self.tasks.items()):
@@ -197,94 +195,3 @@ class _Ray:
 def _in_short(error: RayError) -> str:
     first = str(error).strip().partition("\n")[0].partition(". ")[0]
     return f"Ray: {first or type(error).__name__}"
-
-
-# -- on the cluster's machines ---------------------------------------------------------------------------
-
-
-@ray.remote(max_retries=0, num_returns="streaming")
-def _make(
-    directory_there: str,
-    run_id: str,
-    mark: str,
-    shared: bool | None,
-    spec: str,
-    pieces: list[Any],
-    group: Any,
-    each: dict[str, int],
-) -> Iterator[dict[str, Any]]:
-    """Make a run on this machine; yields where it is, then events, and pieces where they are needed."""
-    nodes = _Nodes(group, Share(**each)) if group is not None else None
-    directory = Path(directory_there)
-    if shared is None:
-        shared = _sees(directory, mark)
-        if not shared:
-            yield {"unseen": True}
-            return
-    with contextlib.ExitStack() as stack:
-        if not shared:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isolaw-")))
-        run = SweepStore(directory).run(run_id)
-        if not shared:
-            run.create(RunSpec.model_validate_json(spec))
-            for piece in pieces:
-                run.accept(ray.get(piece))
-        yield {"here": {"node": ray.get_runtime_context().get_node_id(), "folder": str(run.folder)}}
-        stack.enter_context(logged(run.log))
-        arrived = run.state()
-        for event in execute(directory, run_id, nodes):
-            if not shared:
-                if run.state() != arrived:
-                    yield from run.pieces()
-                    arrived = run.state()
-                yield from _last(run, event)
-            yield {"event": asdict(event)}
-
-
-def _sees(directory: Path, mark: str) -> bool:
-    """Whether this machine sees the engine's directory, and not another of that name."""
-    try:
-        return locks.told(directory / "lock") == mark
-    except OSError:
-        return False
-
-
-def _last(run: RunStore, event: Event) -> Iterator[dict[str, Any]]:
-    """What is left of a run at its end."""
-    for name in {"done": ("DONE",), "failed": ("FAILED.json",)}.get(event.kind, ()):
-        if (run.folder / name).is_file():
-            yield {"write": name, "text": (run.folder / name).read_text(encoding="utf-8")}
-    if event.kind != "checkpoint" and run.log.is_file():
-        yield {"append": run.log.name, "data": run.log.read_bytes()}
-
-
-@ray.remote(max_retries=0)
-def _ask_to_stop(folder: str) -> None:
-    RunStore(Path(folder)).ask_to_stop()
-
-
-@ray.remote(max_retries=0)
-def _join(meeting: dict[str, Any], node: int) -> None:
-    from isolaw.backends.real import ranks
-
-    ranks.join(meeting, node)
-
-
-class _Nodes:
-    """`Nodes`: the bundles of the run's placement group."""
-
-    def __init__(self, group: Any, each: Share) -> None:
-        self.group, self.each, self.count = group, each, each.nodes
-        self.address = ray.util.get_node_ip_address()
-        self.tasks: list[Any] = []
-
-    def call(self, meeting: dict[str, Any]) -> None:
-        for node in range(1, self.count):
-            there = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
-            options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": there}
-            self.tasks.append(_join.options(**options).remote(meeting, node))
-
-    def dismiss(self) -> None:
-        for task in self.tasks:
-            ray.cancel(task, force=True)
-        self.tasks = []

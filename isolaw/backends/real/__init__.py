@@ -2,7 +2,8 @@
 
 What is where: `loop` is one run, `sampling` and `trainer` are its two halves, `objective`, `advantages` and
 `terms` the equations, `recipes` what each algorithm sets, `problems` and `rewards` what is trained on,
-`ranks` runs of several processes, `settings` the ``[real]`` section. This module imports nothing heavy.
+`launcher` and `ranks` runs of several processes, `settings` the ``[real]`` section. This module imports
+nothing heavy.
 """
 
 from __future__ import annotations
@@ -123,9 +124,9 @@ class Real:
         environment.choose_gpus(options.processes)
         environment.prepare()
         if options.processes > 1 or options.torchrun:
-            from isolaw.backends.real import ranks
+            from isolaw.backends.real import launcher
 
-            return ranks.launch(spec, ctx)
+            return launcher.launch(spec, ctx)
         from isolaw.backends.real import loop
 
         return loop.train(spec, ctx.state, ctx.stopping)

@@ -1,246 +1,31 @@
-"""Runs of several processes: torchrun starts them on each machine, and the first one talks to the engine.
+"""What each process of a run of several does; `launcher` is the engine's side.
 
-`launch` is the engine's side, on the run's first machine: it opens a port, starts torchrun here, has the
-other machines start theirs (`join`), and yields what the first process reports, a line of JSON each. `main`
-is every process's side: all connect to that port, get the job, and execute `loop.train`; whether a
-checkpoint's state is written is the engine's decision, passed on to all.
-
-Over several machines torchrun's rendezvous is static: the first one's address, a free port of it, and the
-machines' numbers from 0. Ranks follow the order of machines, so that processes which share a sampler
-(`tensor_parallel` of them in a row) are on one machine where that divides its number of processes.
-
-Whoever connects has to know the run's secret, which its processes have in their environment. The port is
-open to other machines only where the run has them.
+``python -m isolaw.backends.real.ranks ADDRESS PORT``, as torchrun starts it: connect to the engine, get the
+job, and execute `loop.train`. Whether a checkpoint's state is written is the engine's decision, told to the
+first process and passed on to all. When the engine is gone, so is the run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import os
 import queue
-import secrets
-import signal
 import socket
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row, RunContext
-from isolaw.backends.real import environment, settings
+from isolaw.backends.base import DamagedState
+from isolaw.backends.real import environment
 from isolaw.errors import RunError
 from isolaw.parsing import parse_section
 from isolaw.spec import RunSpec
 
-_STARTING_S = 600.0
-_STOPPING_S = 30.0
-# How often the engine looks whether the run is asked to end.
-_LOOK_S = 1.0
-_SECRET = "ISOLAW_SECRET"
-
-
-def launch(spec: RunSpec, context: RunContext) -> Iterator[Checkpoint]:
-    """Make a run in processes of its own, or what is left of it after the context's state."""
-    options, nodes = settings.of(spec), context.nodes
-    count, address = (nodes.count, nodes.address) if nodes else (1, "127.0.0.1")
-    job = {"spec": spec.model_dump(mode="json"), "state": str(context.state) if context.state else None}
-    with socket.create_server(("" if nodes else address, 0)) as listening:
-        rendezvous = (
-            [f"--nnodes={count}", f"--master-addr={address}", f"--master-port={_free_port()}"]
-            if nodes
-            else []
-            if options.torchrun
-            else ["--standalone"]
-        )
-        meeting: dict[str, Any] = {
-            "address": [address, listening.getsockname()[1]],
-            "secret": secrets.token_hex(16),
-            "torchrun": [*rendezvous, f"--nproc-per-node={options.processes // count}", *options.torchrun],
-        }
-        process = _torchrun(meeting, 0 if nodes else None)
-        try:
-            if nodes:
-                nodes.call(meeting)
-            yield from _checkpoints(_Ranks(listening, meeting["secret"], job, process, context))
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOPPING_S)
-        finally:
-            _stop(process)
-
-
-def join(meeting: dict[str, Any], node: int) -> None:
-    """Start a run's processes on its machine number ``node``, and wait for their end."""
-    process = _torchrun(meeting, node)
-    try:
-        process.wait()
-    finally:
-        _stop(process)
-
-
-def _torchrun(meeting: dict[str, Any], node: int | None) -> subprocess.Popen[bytes]:
-    rank = [] if node is None else [f"--node-rank={node}"]
-    address, port = meeting["address"]
-    command = [sys.executable, "-m", "torch.distributed.run", *meeting["torchrun"], *rank]
-    return subprocess.Popen(
-        [*command, "-m", "isolaw.backends.real.ranks", address, str(port)],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, _SECRET: meeting["secret"]},
-    )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the processes that were started here, and no other."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOPPING_S)
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """See the end of a machine that has no time to say so within about a minute."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-class _Ranks:
-    """The engine's end of the lines to all processes of a run."""
-
-    def __init__(
-        self,
-        listening: socket.socket,
-        secret: str,
-        job: dict[str, Any],
-        process: subprocess.Popen[bytes],
-        context: RunContext,
-    ) -> None:
-        self.secret, self.job, self.process, self.context = secret, job, process, context
-        self.told: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self.first: Any = None
-        self.until = time.monotonic() + _STARTING_S
-        self.asked_to_stop = False
-        threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
-
-    def _accept(self, listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # closed, at the run's end
-            while True:
-                connection, _ = listening.accept()
-                threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
-
-    def _listen(self, connection: socket.socket) -> None:
-        lines, writes = _ends(connection)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a stranger
-            connection.settimeout(_STOPPING_S)
-            hello = json.loads(lines.readline(1000))
-            if not hmac.compare_digest(str(hello["secret"]), self.secret):
-                connection.close()
-                return
-            connection.settimeout(None)
-            _keep_alive(connection)
-            _write(writes, self.job)
-            rank, done = int(hello["rank"]), False
-            if rank == 0:
-                self.first = writes
-            with contextlib.suppress(OSError, ValueError):
-                for line in lines:
-                    told = json.loads(line)
-                    done = done or "done" in told
-                    if rank == 0 or "done" not in told:
-                        self.told.put((rank, told))
-            if not done:
-                self.told.put((rank, None))
-
-    def ask(self, value: dict[str, Any]) -> None:
-        """Tell the first process something."""
-        with contextlib.suppress(OSError):  # its end is heard
-            _write(self.first, value)
-
-    def hear(self) -> dict[str, Any]:
-        """Return what the first process says next; raise what any process has failed with."""
-        while True:
-            try:
-                _, told = self.told.get(timeout=_LOOK_S)
-            except queue.Empty:
-                self._look()
-                continue
-            if told is None:
-                raise self._ended()
-            if "failed" in told:
-                raise _failure(told)
-            return told
-
-    def _look(self) -> None:
-        if self.process.poll() is not None and self.told.empty():
-            raise self._ended()
-        if self.first is None and time.monotonic() > self.until:
-            raise RunError(f"the processes did not start within {_STARTING_S:.0f} s")
-        if self.first is not None and not self.asked_to_stop and self.context.stopping():
-            self.asked_to_stop = True
-            self.ask({"stop": True})
-
-    def _ended(self) -> Exception:
-        """Why a process has gone: what one of them told, or how torchrun ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_STOPPING_S)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                _, told = self.told.get(timeout=0.1)
-                if told and "failed" in told:
-                    return _failure(told)
-        status = f"torchrun's exit status {self.process.returncode}"
-        return RunError(
-            f"torchrun ended before the run began ({status})"
-            if self.first is None
-            else f"a process of the run ended ({status})"
-        )
-
-
-def _failure(told: dict[str, Any]) -> Exception:
-    return (DamagedState if told["damaged"] else RunError)(told["failed"])
-
-
-def _checkpoints(ranks: _Ranks) -> Iterator[Checkpoint]:
-    def save(folder: Path) -> None:
-        ranks.ask({"save": str(folder.resolve())})
-        ranks.hear()
-
-    while True:
-        told = ranks.hear()
-        if "done" in told:
-            return
-        rows = [Row(**row) for row in told.pop("rows")]
-        counts = [Counts(**count) for count in told.pop("counts")]
-        yield Checkpoint(rows=rows, counts=counts, save=save, **told)
-        ranks.ask({})
-
-
-def _ends(connection: socket.socket) -> tuple[TextIO, TextIO]:
-    """A file to read from and another to write to: one for both would lose what is read ahead."""
-    return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
-
-
-def _write(lines: TextIO, value: dict[str, Any]) -> None:
-    lines.write(json.dumps(value) + "\n")
-    lines.flush()
-
-
-# -- each process's side ---------------------------------------------------------------------------------
+SECRET = "ISOLAW_SECRET"
+_CONNECTING_S = 30.0
 
 
 def main(address: str, port: int) -> None:
@@ -286,14 +71,14 @@ class _Line:
     """A process's line to the engine; when the engine is gone, so is the run."""
 
     def __init__(self, address: str, port: int) -> None:
-        connection = socket.create_connection((address, port), timeout=_STOPPING_S)
+        connection = socket.create_connection((address, port), timeout=_CONNECTING_S)
         connection.settimeout(None)
-        _keep_alive(connection)
-        self.lines, self.writes = _ends(connection)
+        keep_alive(connection)
+        self.lines, self.writes = ends(connection)
         self.asked_to_stop = threading.Event()
         self.ended = threading.Event()
         self.told: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.tell({"secret": os.environ.pop(_SECRET), "rank": int(os.environ["RANK"])})
+        self.tell({"secret": os.environ.pop(SECRET), "rank": int(os.environ["RANK"])})
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -308,7 +93,7 @@ class _Line:
             os._exit(1)
 
     def tell(self, value: dict[str, Any]) -> None:
-        _write(self.writes, value)
+        write(self.writes, value)
 
     def end(self, value: dict[str, Any]) -> None:
         """Say the last word."""
@@ -335,6 +120,23 @@ def _choose_gpu() -> None:
     if environment.gpus():
         os.environ["CUDA_VISIBLE_DEVICES"] = environment.visible()[int(os.environ["LOCAL_RANK"])]
         os.environ["LOCAL_RANK"] = "0"
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """See the end of a machine that has no time to say so within about a minute."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def ends(connection: socket.socket) -> tuple[TextIO, TextIO]:
+    """A file to read from and another to write to: one for both would lose what is read ahead."""
+    return connection.makefile("r", encoding="utf-8"), connection.makefile("w", encoding="utf-8")
+
+
+def write(lines: TextIO, value: dict[str, Any]) -> None:
+    lines.write(json.dumps(value) + "\n")
+    lines.flush()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,9 +17,9 @@ import pandas as pd
 import pytest
 
 from isolaw import engine
+from isolaw.backends.base import RunContext
+from isolaw.backends.real import launcher
 from isolaw.store import SweepStore
-
-pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 # Raises in the second process, for as long as there is a file that says so.
 REWARD = """\
@@ -28,6 +30,8 @@ return float(response.strip() == answer)
 """
 
 
+@pytest.mark.real
+@pytest.mark.slow
 def test_two_processes_draw_what_one_draws(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
     """With vLLM in each of them, and an odd number of problems to share."""
     more: dict[str, Any] = {
@@ -77,6 +81,8 @@ def failure(out: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+@pytest.mark.real
+@pytest.mark.slow
 def test_a_process_that_is_killed_or_fails(
     sections: Callable[..., Any], reward, sweep_file, compare, command: str, tmp_path: Path
 ) -> None:
@@ -144,3 +150,27 @@ def test_a_process_that_is_killed_or_fails(
     more = {**data, "real": {**data["real"], "processes": 1}, "executor": {"kind": "inline"}}
     alone = engine.sweep(more, tmp_path / "alone").to_pandas()
     compare(pd.read_parquet(out / "points.parquet"), alone)
+
+
+def test_only_who_knows_the_secret_is_told_the_job() -> None:
+    """A stranger who finds the port gets nothing; a process of the run does, whatever strangers do."""
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            job = {"spec": {}, "state": None}
+            processes = launcher.Processes(listening, "right", job, process, RunContext())  # type: ignore[arg-type]
+
+            def hello(text: str) -> str:
+                with socket.create_connection(listening.getsockname(), timeout=10) as line:
+                    line.sendall(text.encode())
+                    return line.makefile().readline()
+
+            for stranger in ("\n", "[]\n", "x" * 5000, '{"secret": "wrong", "rank": 0}\n', '{"rank": 0}\n'):
+                with contextlib.suppress(ConnectionResetError):
+                    assert hello(stranger) == ""
+            assert json.loads(hello('{"secret": "right", "rank": 1}\n')) == job
+            assert processes.first is None  # nobody came as the first process
+            processes.close()
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,108 @@
+"""What the executor `ray` does on the machines of its cluster: make a run, and start another's part of it."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from isolaw import locks
+from isolaw.executors import Share
+from isolaw.executors.base import Event, execute
+from isolaw.executors.worker import logged
+from isolaw.spec import RunSpec
+from isolaw.store import RunStore, SweepStore
+
+
+@ray.remote(max_retries=0, num_returns="streaming")
+def make(
+    directory_there: str,
+    run_id: str,
+    mark: str,
+    shared: bool | None,
+    spec: str,
+    pieces: list[Any],
+    group: Any,
+    each: dict[str, int],
+) -> Iterator[dict[str, Any]]:
+    """Make a run on this machine; yields where it is, then events, and pieces where they are needed."""
+    nodes = _Nodes(group, Share(**each)) if group is not None else None
+    directory = Path(directory_there)
+    if shared is None:
+        shared = _sees(directory, mark)
+        if not shared:
+            yield {"unseen": True}
+            return
+    with contextlib.ExitStack() as stack:
+        if not shared:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isolaw-")))
+        run = SweepStore(directory).run(run_id)
+        if not shared:
+            run.create(RunSpec.model_validate_json(spec))
+            for piece in pieces:
+                run.accept(ray.get(piece))
+        yield {"here": {"node": ray.get_runtime_context().get_node_id(), "folder": str(run.folder)}}
+        stack.enter_context(logged(run.log))
+        arrived = run.state()
+        for event in execute(directory, run_id, nodes):
+            if not shared:
+                if run.state() != arrived:
+                    yield from run.pieces()
+                    arrived = run.state()
+                yield from _last(run, event)
+            yield {"event": asdict(event)}
+
+
+def _sees(directory: Path, mark: str) -> bool:
+    """Whether this machine sees the engine's directory, and not another of that name."""
+    try:
+        return locks.told(directory / "lock") == mark
+    except OSError:
+        return False
+
+
+def _last(run: RunStore, event: Event) -> Iterator[dict[str, Any]]:
+    """What is left of a run at its end."""
+    for name in {"done": ("DONE",), "failed": ("FAILED.json",)}.get(event.kind, ()):
+        if (run.folder / name).is_file():
+            yield {"write": name, "text": (run.folder / name).read_text(encoding="utf-8")}
+    if event.kind != "checkpoint" and run.log.is_file():
+        yield {"append": run.log.name, "data": run.log.read_bytes()}
+
+
+@ray.remote(max_retries=0)
+def ask_to_stop(folder: str) -> None:
+    RunStore(Path(folder)).ask_to_stop()
+
+
+@ray.remote(max_retries=0)
+def _join(meeting: dict[str, Any], node: int) -> None:
+    from isolaw.backends.real import launcher
+
+    launcher.join(meeting, node)
+
+
+class _Nodes:
+    """`Nodes`: the bundles of the run's placement group."""
+
+    def __init__(self, group: Any, each: Share) -> None:
+        self.group, self.each, self.count = group, each, each.nodes
+        self.address = ray.util.get_node_ip_address()
+        self.tasks: list[Any] = []
+
+    def call(self, meeting: dict[str, Any]) -> None:
+        for node in range(1, self.count):
+            there = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
+            options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": there}
+            self.tasks.append(_join.options(**options).remote(meeting, node))
+
+    def dismiss(self) -> None:
+        for task in self.tasks:
+            ray.cancel(task)  # not by force: what it has started ends with it
+        self.tasks = []

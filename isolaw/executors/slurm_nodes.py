@@ -1,0 +1,69 @@
+"""The machines of a run that is a SLURM job on several: its first task calls the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from submitit.slurm.slurm import SlurmJobEnvironment
+
+from isolaw.errors import RunError
+
+_LOOK_S = 1.0
+
+
+class Nodes:
+    """`Nodes`: the first task calls the others through a file in the run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        job = SlurmJobEnvironment()
+        self.count, self.number = job.num_nodes, job.node
+        self.address = _address(job.hostnames[0]) if self.number == 0 else ""
+        self.path = folder / "meeting.json"
+        # A job that SLURM has begun again does not take the file of its first life for its own.
+        self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+        self.calls = 0
+
+    def call(self, meeting: dict[str, Any]) -> None:
+        self.calls += 1
+        self._write({"meeting": meeting})
+
+    def dismiss(self) -> None:
+        self._write({"meeting": None})
+
+    def _write(self, what: dict[str, Any]) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it holds a secret
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"job": self.job, "call": self.calls, **what}, file)
+        temporary.replace(self.path)
+
+    def follow(self) -> None:
+        """Do this machine's part of each meeting, until there are no more."""
+        from isolaw.backends.real import launcher
+
+        while True:
+            told: dict[str, Any] = {}
+            with contextlib.suppress(OSError, ValueError):
+                told = json.loads(self.path.read_text(encoding="utf-8"))
+            if told.get("job") != self.job or (told["call"] == self.calls and told["meeting"]):
+                time.sleep(_LOOK_S)
+            elif told["meeting"] is None:
+                return
+            else:
+                self.calls = told["call"]
+                launcher.join(told["meeting"], self.number)
+
+
+def _address(node: str) -> str:
+    """Return a name of this machine, which SLURM calls ``node``, that can be looked up."""
+    for name in (node, socket.gethostname()):
+        with contextlib.suppress(OSError):
+            socket.gethostbyname(name)
+            return name
+    raise RunError(f"neither SLURM's name of this machine, {node!r}, nor its own can be looked up")
