@@ -42,7 +42,7 @@ def _make(directory: str, asked: threading.Event) -> int:
         raise StoreError(f"{folder / 'spec.json'}: of another run, {spec.run_id}; nothing was made")
     nodes = None
     # A task of such a job, not somebody's shell in one.
-    if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_PROCID" in os.environ:
+    if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_NODEID" in os.environ:
         from isolaw.executors.slurm_nodes import Nodes
 
         nodes = Nodes(folder)

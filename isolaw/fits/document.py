@@ -253,7 +253,7 @@ def curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:
         },
         "ceiling": "open" if curve.open_ended[0] else "seen",
         "rms": float(curve.rms[0]),
-        "late": float(np.mean(c.mean[late] - curve(c.checkpoints)[0][late])),
+        "late": float(np.mean(c.mean[late] - curve(c.checkpoints[late])[0])),
         "measured": list(c.measured),
     }
 

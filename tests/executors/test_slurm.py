@@ -92,7 +92,7 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
 @pytest.mark.slow
 def test_a_time_out(tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half way through its time a job is asked to keep its state; the next one goes on from there."""
-    spec = long(sweep={"compute": 2 * 10**8, "seeds": 1}, executor={**LOCAL, "time": "0:00:08"})
+    spec = long(sweep={"compute": 3 * 10**8, "seeds": 1}, executor={**LOCAL, "time": "0:00:10"})
     out = tmp_path / "out"
     events = make(spec, out)
     told = [e.cause for e in events if e.kind == "warning"]
