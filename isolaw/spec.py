@@ -192,8 +192,47 @@ def _minutes(value: Any) -> Any:
         if not found:
             raise ValueError("minutes, or a time as 1-12:00:00 or 08:00")
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        if minutes > 59 or seconds > 59:
+            raise ValueError("minutes, or a time as 1-12:00:00 or 08:00")
         return 60 * (24 * days + hours) + minutes + seconds / 60
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _within_a_year(minutes: float) -> float:
+    # SLURM takes a limit of zero for none at all.
+    if not 1 / 60 <= minutes <= 366 * 24 * 60:
+        raise ValueError("from a second to a year")
+    return minutes
+
+
+# What isolaw writes into a job's script itself, and finds its jobs again by.
+_OWN_OPTIONS = {
+    **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal"), "is isolaw's own"),
+    **dict.fromkeys(("requeue", "no-requeue", "wrap", "ntasks-per-node", "ntasks"), "is isolaw's own"),
+    **{name: f"is executor.{name}" for name in ("nodes", "time", "partition")},
+    "cpus-per-task": "is executor.cpus",
+    "gpus-per-node": "is executor.gpus",
+}
+
+
+def _one_line(text: str) -> str:
+    """What goes into a script's comment must not leave it."""
+    if not text.isprintable():
+        raise ValueError("text without line breaks and control characters")
+    return text
+
+
+def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+    for name, value in options.items():
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
+            raise ValueError(f"names of sbatch's options without dashes before them, not {name!r}")
+        if name in _OWN_OPTIONS:
+            raise ValueError(f"other options than {name}, which {_OWN_OPTIONS[name]}")
+        if value is False:
+            raise ValueError(f"{name} = true, or nothing of it")
+        if isinstance(value, str):
+            _one_line(value)
+    return options
 
 
 class ExecutorSection(_Section):
@@ -222,9 +261,9 @@ class ExecutorSection(_Section):
     address: Annotated[str, Field(min_length=1)] | None = None
     shared: bool | None = None
     cluster: Literal["slurm", "local"] = "slurm"
-    time: Annotated[Positive, BeforeValidator(_minutes)] = 60.0
-    partition: Annotated[str, Field(min_length=1)] | None = None
-    sbatch: dict[str, str | int | bool] = {}
+    time: Annotated[Positive, BeforeValidator(_minutes), AfterValidator(_within_a_year)] = 60.0
+    partition: Annotated[str, Field(min_length=1), AfterValidator(_one_line)] | None = None
+    sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_sbatch)] = {}
     setup: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
 
 

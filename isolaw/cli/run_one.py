@@ -37,15 +37,18 @@ def _make(directory: str, asked: threading.Event) -> int:
     run = sweep.run(folder.name)
     if not sweep.exists or run.folder != folder or not (folder / "spec.json").is_file():
         raise StoreError(f"{directory}: not a run of a sweep; accepted: OUT/runs/<run_id>")
+    spec = run.read_spec()
+    if spec.run_id != folder.name:
+        raise StoreError(f"{folder / 'spec.json'}: of another run, {spec.run_id}; nothing was made")
     nodes = None
-    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1:
+    # A task of such a job, not somebody's shell in one.
+    if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_NODEID" in os.environ:
         from isolaw.executors.slurm_nodes import Nodes
 
         nodes = Nodes(folder)
         if nodes.number:
             nodes.follow()
             return 0
-    spec = run.read_spec()
     if run.done_compute() // spec.batch_rollouts >= spec.steps:
         click.echo(f"{directory}: is done")
         return 0

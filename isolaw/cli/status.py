@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -32,8 +35,8 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
     if watch:
         from isolaw.report.watch import Watch
 
-        with contextlib.suppress(KeyboardInterrupt):  # the usual way to leave; the sweep goes on
-            _watch(Watch(directory))
+        with _until_interrupted() as leave:  # the usual way to leave; the sweep goes on
+            _watch(Watch(directory), leave)
         return
     state = engine.status(directory)
     if as_json:
@@ -43,13 +46,24 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
         click.echo(shown(line))
 
 
-def _watch(watch: Watch) -> None:
+@contextmanager
+def _until_interrupted() -> Iterator[threading.Event]:
+    """Yield what Ctrl-C sets; as an exception it gets lost where it meets a library's callback."""
+    leave = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: leave.set())
+    try:
+        yield leave
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _watch(watch: Watch, leave: threading.Event) -> None:
     """On a terminal one picture that changes; elsewhere lines at intervals."""
     from rich.console import Console
 
     console = Console()
     if console.is_terminal:
-        _live(watch, console)
+        _live(watch, console, leave)
         return
     said = 0.0
     while watch.look():
@@ -57,7 +71,8 @@ def _watch(watch: Watch) -> None:
             watch.fit()
             _say(watch)
             said = time.monotonic()
-        time.sleep(watch.pause_s)
+        if leave.wait(watch.pause_s):
+            return
     watch.fit(at_once=True)
     _say(watch)
 
@@ -67,7 +82,7 @@ def _say(watch: Watch) -> None:
         click.echo(shown(line))
 
 
-def _live(watch: Watch, console: Console) -> None:
+def _live(watch: Watch, console: Console, leave: threading.Event) -> None:
     from rich.console import RenderableType
     from rich.live import Live
     from rich.progress_bar import ProgressBar
@@ -89,7 +104,8 @@ def _live(watch: Watch, console: Console) -> None:
         while watch.state["running"]:
             watch.fit()
             live.update(picture(), refresh=True)
-            time.sleep(watch.pause_s)
+            if leave.wait(watch.pause_s):
+                return
             watch.look()
         watch.fit(at_once=True)
         live.update(picture(), refresh=True)

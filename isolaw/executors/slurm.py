@@ -72,6 +72,9 @@ class _Scripts(SlurmExecutor):  # type: ignore[misc]
 
 def _executor(directory: Path, chosen: ExecutorSection, each: Share, kind: Any) -> Any:
     """Return submitit's executor with the resources of a run."""
+    folder = str(directory.resolve())
+    if not folder.isprintable() or "%" in folder:
+        raise RunError(f"{folder!r}: a path for SLURM's scripts has no control characters and no %")
     executor = kind(directory.resolve() / "slurm")
     warning_s = min(_SIGNAL_S, int(30 * chosen.time))
     if kind is LocalExecutor:

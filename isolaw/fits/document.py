@@ -22,6 +22,8 @@ _FLAT_WITHIN = 0.5
 _LEAST_ON_PLATEAU = 5
 _DRAWS_BEYOND = 0.025
 _HIGHEST = 60.0  # log2 of an n that no one runs: keeps a wild draw finite
+# Rewards from a quarter of a run's compute on are looked at for a fall that its curve cannot show.
+_LATE = 4
 # Another curve family is worth a word when its residuals are smaller by a tenth.
 _CLEARLY = 0.9
 _A_RISE = 1e-6
@@ -240,6 +242,7 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
 def curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:
     """Return one learning curve, its ceiling marked where it is not determined."""
     values = curve.parameters()
+    late = c.checkpoints >= c.checkpoints[-1] / _LATE
     status: Any = "not_identified" if curve.open_ended[0] else "ok"
     return {
         "problems_per_batch": c.problems_per_batch,
@@ -250,6 +253,7 @@ def curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:
         },
         "ceiling": "open" if curve.open_ended[0] else "seen",
         "rms": float(curve.rms[0]),
+        "late": float(np.mean(c.mean[late] - curve(c.checkpoints[late])[0])),
         "measured": list(c.measured),
     }
 
@@ -314,6 +318,15 @@ def warnings_of(
         out.append(f"still rising at the end, so the ceiling A is not determined: {'; '.join(rising)}")
     if flat:
         out.append(f"flat or falling, which a learning curve cannot show: {'; '.join(flat)}")
+    fallen = [k for k in document["curves"] if k["late"] < -frontiers.TOLERANCE]
+    if 2 * len(fallen) > len(document["curves"]):
+        worst = min(fallen, key=lambda k: k["late"])
+        out.append(
+            "rewards fall late in training, which a learning curve cannot show: from a quarter of its "
+            f"compute on they lie {-worst['late']:.3f} below the curve at n = "
+            f"{worst['rollouts_per_problem']}, and more than {frontiers.TOLERANCE} at {len(fallen)} of "
+            f"{len(document['curves'])}; rewards are predicted that much too high"
+        )
     span = max(c.reward.max() for c in configurations) - min(c.reward.min() for c in configurations)
     if span < 10 * frontiers.TOLERANCE:
         out.append(

@@ -133,6 +133,7 @@ class Prediction:
 
 _WILD = 60.0  # log2 of an n that no one runs
 _FAR = 10.0  # times the largest compute measured: beyond, nothing is claimed
+_BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
 
 
 @dataclass(frozen=True)
@@ -291,6 +292,10 @@ def _n_star(
     elif draws[0] == -np.inf:
         status = "upper_bound"
         flags.append(f"grid edge: the best n may be smaller than {low:g}, the smallest measured")
+    elif high == largest and draws.size > 1:
+        beyond = float(np.mean(draws[1:] == np.inf))
+        if beyond > _BEYOND:
+            flags.append(f"grid edge: in {beyond:.0%} of draws n* is the largest measured, {high:g}, or more")
     if factor > _FAR:
         return Quantity(float(n[0]), None, "not_identified")
     return from_draws(float(n[0]), draws[1:], status, levels)

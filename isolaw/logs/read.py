@@ -138,7 +138,9 @@ def survey(
         )
     notes = list(everything.notes)
     if everything.passed:
-        notes.append(f"passed over, being no logs: {everything.passed:,} of the files found")
+        notes.append(
+            f"{everything.passed:,} of the files found are no logs; a configuration is read with its log"
+        )
     return Reading(Runs.concat(parts), accounts, notes)
 
 

@@ -40,7 +40,13 @@ STYLE: Any = {
 _COLOURS = "viridis_r"
 GREY = "#8c8c8c"
 DPI = 160
-_UNDATED: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+# No date, so that the same figure is the same file; and by whom, so that only such files are replaced.
+_MARK = "isolaw"
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Author": _MARK},
+    "svg": {"Date": None, "Creator": _MARK},
+    "pdf": {"CreationDate": None, "Author": _MARK},
+}
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
@@ -87,7 +93,7 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
     )  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlabel(words.axis(document))
-    axes.set_ylabel(f"{document['metric']} ({document['eval_set']})")
+    axes.set_ylabel(plain(f"{document['metric']} ({document['eval_set']})"))
     axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
     bar = axes.figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
     bar.ax.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
@@ -165,20 +171,35 @@ def save(figures: Mapping[str, Figure], folder: str | Path, kinds: Sequence[str]
     Raises
     ------
     DataError
-        the folder cannot be written.
+        the folder cannot be written, or something else has the name of a figure there.
     """
     folder = Path(folder)
-    out = []
+    paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
     try:
+        foreign = [path for path in paths.values() if path.exists() and not _is_ours(path)]
+        if foreign:
+            listed = ", ".join(map(str, foreign))
+            raise DataError(f"{listed}: no figure of isolaw's; nothing is written over")
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            for kind in kinds:
-                out.append(folder / f"{name}.{kind}")
-                with mpl.rc_context(STYLE):
-                    figure.savefig(out[-1], dpi=DPI, metadata=_UNDATED.get(kind))
+        for (name, kind), path in paths.items():
+            with mpl.rc_context(STYLE):
+                figures[name].savefig(path, dpi=DPI, metadata=_METADATA.get(kind))
     except OSError as error:
         raise DataError(f"{folder}: figures cannot be written ({error.strerror or error})") from None
-    return out
+    return list(paths.values())
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and (path.stat().st_size == 0 or _MARK.encode() in path.read_bytes())
+
+
+def plain(text: str) -> str:
+    """Return text from data so that a dollar sign in it begins no formula.
+
+    >>> plain("acc$")
+    'acc\\\\$'
+    """
+    return text.replace("$", r"\$")
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
@@ -239,4 +260,4 @@ def _title(document: dict[str, Any], text: str) -> str:
         f"{ {'problems_per_batch': 'B_p', 'batch_rollouts': 'B'}.get(k, k) } = {v}"
         for k, v in document["fixed"].items()
     )
-    return f"{text} ({fixed})" if fixed else text
+    return plain(f"{text} ({fixed})") if fixed else text

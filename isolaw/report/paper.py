@@ -27,7 +27,7 @@ from isolaw.fits.choose import choose
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import fit
 from isolaw.report import words
-from isolaw.report.figures import GREY, STYLE, draw_frontier, draw_n_star, n_colours, n_ticks, save
+from isolaw.report.figures import GREY, STYLE, draw_frontier, draw_n_star, n_colours, n_ticks, plain, save
 from isolaw.report.finals import common_compute, finals
 from isolaw.report.series import closed
 from isolaw.report.study import Study, one_batch, spread
@@ -184,8 +184,8 @@ def _best_worst(material: Material) -> Figure:
         axes.set_xticks(places, [f"{v:,}" for v in n])
         axes.grid(visible=False, axis="x")
         axes.set_xlabel("n, rollouts per problem")
-        axes.set_ylabel(name)
-        axes.set_title(f"{name} at C = {words.number(compute)}, B_p = {b}", loc="left", fontsize=9)
+        axes.set_ylabel(plain(name))
+        axes.set_title(f"{plain(name)} at C = {words.number(compute)}, B_p = {b}", loc="left", fontsize=9)
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +195,8 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
     told = ", ".join(
         f"{name} {law['aic'] - laws[best]['aic']:+.1f}" for name, law in laws.items() if name != best
     )
+    if any(law["aic"] < laws[best]["aic"] for law in laws.values()):
+        told += "; of laws within 2 of the least the simplest is named"
     text = (
         f"Law: the rewards prefer {_FORMS[best]} (AIC of the others: {told}). "
         f"It loses {laws[best][key]:.4f} in reward {where}"
@@ -221,13 +224,23 @@ def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:
     text = f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
     if best.probability is None:
         return f"{text}."
-    return f"{text}; within 0.005 of it in {best.probability:.0%} of draws."
+    return f"{text}; within 0.005 of it in {share(best.probability)} of draws."
+
+
+def share(probability: float) -> str:
+    """Return a share in percent, rounded down: all is only all.
+
+    >>> share(0.995), share(1.0)
+    ('99%', '100%')
+    """
+    return f"{math.floor(100 * probability)}%"
 
 
 def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
     """Return a recommendation, line by line."""
     lines = [
         f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
+        *(f"Take care: {flag}." for flag in prediction.flags if flag.startswith("far")),
         loss(prediction, document),
         f"{document['metric']} then: {quantity(prediction.reward.to_dict())}.",
     ]
@@ -242,19 +255,19 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
     if len(prediction.options) > 1:
         lines.append("Others expected to lose at most 0.005:")
     for other in prediction.options[1:]:
-        share = (
-            f", within 0.005 of the best in {other.probability:.0%} of draws"
+        near = (
+            f", within 0.005 of the best in {share(other.probability)} of draws"
             if other.probability is not None
             else ""
         )
         b = other.allocation
         lines.append(
             f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
-            f"M = {b.steps:,}: loses {other.expected_regret:.4f}{share}"
+            f"M = {b.steps:,}: loses {other.expected_regret:.4f}{near}"
         )
     if prediction.epochs is not None:
         lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
-    lines += [f"Take care: {flag}." for flag in prediction.flags]
+    lines += [f"Take care: {flag}." for flag in prediction.flags if not flag.startswith("far")]
     return lines
 
 

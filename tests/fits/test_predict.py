@@ -210,8 +210,8 @@ def test_bounds_are_flagged(laws: dict[str, Law], case: str, budget: float) -> N
         assert q.value == pytest.approx(min(fits))
         assert "smaller" in edge[0]
         assert q.interval is None or q.interval[0] is None
-    elif q.status == "ok":
-        assert not edge
+    elif q.status == "ok":  # or some of its draws lie there
+        assert not edge or "of draws n* is the largest measured" in edge[0]
 
 
 def grid(law: Law) -> Places:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -163,7 +164,7 @@ def test_the_slider_shows_what_predict_says(
     assert rows == [
         [
             f"{o['rollouts_per_problem']:,}", f"{o['problems_per_batch']:,}", f"{o['steps']:,}",
-            f"{o['expected_regret']:.4f}", f"{o['probability_within_0.005']:.0%}",
+            f"{o['expected_regret']:.4f}", f"{math.floor(100 * o['probability_within_0.005'])}%",
         ]
         for o in said["options"][1:]
     ]  # fmt: skip

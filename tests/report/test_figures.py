@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 import isolaw
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
-from isolaw.report.figures import frontier_figure, law_figure, write_figures
+from isolaw.report.figures import frontier_figure, law_figure, save, write_figures
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -196,3 +196,27 @@ def test_only_the_runs_that_were_fitted_are_drawn(synthetic: Make) -> None:
     law = isolaw.fit(both, fixed={"lr": 1.0}, bootstrap=15)
     drawn = [line for line in frontier_figure(law, both).axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in drawn) == (runs.points["compute"] > 0).sum()
+
+
+def test_what_is_no_figure_of_ours_is_not_written_over(tmp_path: Path) -> None:
+    figure, other = Figure(), Figure()
+    other.add_subplot()
+    kinds = ("png", "svg", "pdf")
+    paths = save({"law": figure}, tmp_path, kinds)
+    before = [path.read_bytes() for path in paths]
+    assert save({"law": other}, tmp_path, kinds) == paths
+    assert all(path.read_bytes() != former for path, former in zip(paths, before, strict=True))
+    (tmp_path / "law.svg").write_text("mine")
+    (tmp_path / "new.png").mkdir()
+    with pytest.raises(DataError, match=r"new\.png.*: no figure of isolaw's"):
+        save({"law": figure, "new": figure}, tmp_path, kinds)
+    assert (tmp_path / "law.svg").read_text() == "mine"
+    assert not (tmp_path / "new.svg").exists()
+
+
+def test_a_dollar_sign_in_a_name_begins_no_formula(synthetic: Make, tmp_path: Path) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.004)
+    points = runs.points.assign(metric=r"acc$\frac$")
+    named = Runs(points, runs.attributes)
+    law = isolaw.fit(named, metric=r"acc$\frac$", bootstrap=0)
+    assert len(write_figures(law, named, tmp_path)) == 4

@@ -123,7 +123,7 @@ def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
                 f"{o.allocation.problems_per_batch:,}",
                 f"{o.allocation.steps:,}",
                 f"{o.expected_regret:.4f}",
-                "" if o.probability is None else f"{o.probability:.0%}",
+                "" if o.probability is None else words.share(o.probability),
             ]
             for o in prediction.options[1:]
         ],

@@ -180,7 +180,7 @@ def test_a_model_that_changes_is_checked_anew(folder: Path, monkeypatch: pytest.
 
 def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real.environment, "gpus", lambda: 0)
-    monkeypatch.setattr(real.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(real.environment, "cores", lambda: 2)
     (problem,) = real._placement_problems(Options(model="m", processes=3))
     assert str(problem) == "real.processes: found 3; accepted: at most one for each core (2)"
 
