@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,12 +162,13 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
-    try:
-        del small["include_dashboard"]
-        cluster.add_node(**small)
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # names are short
+        head = {**small, "include_dashboard": False, "temp_dir": folder}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            cluster.add_node(**small)
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
