@@ -118,7 +118,8 @@ def quiet_ray(jobs: int) -> Iterator[None]:
     import ray
 
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0"}
-    ray.init(num_cpus=jobs, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    own = {"num_cpus": jobs, "include_dashboard": False, "log_to_driver": False}
+    ray.init("local", logging_level=logging.ERROR, **own)
     try:
         yield
     finally:
