@@ -45,7 +45,7 @@ def locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
         the file cannot be written.
     """
     until = time.monotonic() + wait_s
-    with path.open("a+", encoding="utf-8") as file:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8") as file:
         while (holder := _other_holder(path, has := _take(file, fcntl.LOCK_EX))) is not None:
             if has:
                 fcntl.flock(file, fcntl.LOCK_UN)
@@ -133,10 +133,9 @@ def _is_alive(process: int) -> bool:
 
 
 def _write(file: IO[str], text: str) -> None:
-    file.seek(0)
-    file.truncate()
-    file.write(text)
-    file.flush()
+    if os.fstat(file.fileno()).st_size:
+        os.ftruncate(file.fileno(), 0)
+    os.pwrite(file.fileno(), text.encode(), 0)
 
 
 class _Life:

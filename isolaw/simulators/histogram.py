@@ -20,7 +20,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import comb
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +61,8 @@ def distribution(shares: tuple[float, ...]) -> tuple[Floats, Floats]:
     """
     p = np.sin(0.5 * np.pi * (np.arange(_GRID) + 0.5) / _GRID) ** 2
     x = np.arange(SAMPLES + 1)[:, None]
-    likelihood = comb(SAMPLES, x) * p**x * (1 - p) ** (SAMPLES - x)
+    ways = np.array([[math.comb(SAMPLES, k)] for k in range(SAMPLES + 1)])
+    likelihood = ways * p**x * (1 - p) ** (SAMPLES - x)
     observed = np.asarray(shares) / math.fsum(shares)
     weights = np.full(_GRID, 1 / _GRID)
     for _ in range(_STEPS):
