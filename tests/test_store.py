@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from isolaw import backends, engine, store
+from isolaw import backends, engine
 from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
 from isolaw.errors import StoreError
 from isolaw.simulators.interference import PRESETS
@@ -51,12 +51,12 @@ def run(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSt
     """A run that stopped two checkpoints after its last published state."""
     run = RunStore(tmp_path / "run")
     run.create(spec)
-    monkeypatch.setattr(store, "PUBLISH_EVERY_S", 0.0)
-    monkeypatch.setattr(store, "PUBLISHING_SHARE", 1e9)
+    monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
     checkpoints = go_on(run, spec)
     for _ in range(PUBLISHED):
         next(checkpoints)
-    monkeypatch.setattr(store, "PUBLISH_EVERY_S", 1e9)
+    monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 1e9)
     next(checkpoints)
     next(checkpoints)
     checkpoints.close()
@@ -329,7 +329,7 @@ def test_a_state_that_takes_long_to_write_is_written_seldom(
 ) -> None:
     """Saving a large model takes at most a tenth of a run's time."""
     clock = [0.0]
-    monkeypatch.setattr(store.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("isolaw.store.run.time.monotonic", lambda: clock[0])
     run = RunStore(tmp_path / "run")
     run.create(spec)
     saved = []

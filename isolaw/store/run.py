@@ -1,32 +1,8 @@
-"""A sweep's directory on disk, safe against a kill at any instant.
-
-::
-
-    DIR/sweep.toml                     as written (when there was a file)
-    DIR/sweep.json                     resolved
-    DIR/lock                           held by the one engine that writes
-    DIR/runs/<run_id>/spec.json
-                      points.jsonl     one line per checkpoint
-                      problems.json    ids of the problems whose results the lines hold, if they do
-                      state/<step>/    what continues the run from there
-                      log              what the libraries of a run printed, if they did
-                      stop             while it is there the run shall end, with its state
-                      DONE             how far it got, or
-                      FAILED.json      why it stopped, and the last lines of the log
-    DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
-    DIR/problems.parquet               results of single problems, where a backend records them
-
-A checkpoint is one appended line. At most once a second, with at most a tenth of the time spent on it,
-and at a run's end, the lines are synced and the state is published under a temporary name, synced and
-renamed. Runs of less than a second are synced together, by the engine, once a second. On resume, lines
-beyond the last published state are cut and a torn last line is dropped, so at most the last second (or ten
-times what a state takes to write) is lost and nothing is counted twice. No pickles.
-"""
+"""`RunStore`: the folder of one run."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -36,199 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import pandas as pd
-
 from isolaw import locks
 from isolaw.backends.base import Checkpoint
 from isolaw.errors import StoreError
 from isolaw.parsing import parse_section
-from isolaw.runs import Runs
-from isolaw.spec import RunSpec, SweepSpec, canonical_json
+from isolaw.spec import RunSpec, canonical_json
+from isolaw.store.files import read_json, sync_folder, write_atomically
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
 # A worker whose engine was killed gets so long to go.
 WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
-FORMAT = "isolaw.sweep/1"
 _PIECE_BYTES = 2**24
-_LAST_SYNC_S = 5.0
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}
-
-
-def write_atomically(path: Path, text: str, sync: bool = True) -> None:
-    """Write ``text`` under a temporary name, sync it, and rename it to ``path``."""
-    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary name for what shall become ``path``; of what cannot be finished nothing is left."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def _has_content(path: Path) -> bool:
-    """Whether a file is there, and not left empty by a power cut."""
-    return path.is_file() and path.stat().st_size > 0
-
-
-def _leftovers(folder: Path) -> list[Path]:
-    """Temporary files of a writer that was killed."""
-    names = ("sweep", "points", "problems", "clock")
-    return [path for name in names for path in folder.glob(f".{name}.*.tmp")]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class SweepStore:
-    """The directory of one sweep.
-
-    Parameters
-    ----------
-    directory
-        an existing sweep, an empty folder, or a path that does not exist yet.
-    """
-
-    def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
-
-    @property
-    def exists(self) -> bool:
-        """Whether the directory holds a sweep."""
-        return (self.directory / "sweep.json").is_file()
-
-    @property
-    def in_use(self) -> bool:
-        """Whether an engine holds the directory now."""
-        return locks.in_use(self.directory / "lock")
-
-    def claim(self) -> None:
-        """Refuse a path that holds something else; nothing is created or changed."""
-        d = self.directory
-        if d.exists() and not d.is_dir():
-            raise StoreError(f"{d}: is a file; accepted: a new directory or a sweep's")
-        if d.is_dir() and not self.exists:
-            own = {d / "lock", *_leftovers(d)}
-            held = sorted(p.name for p in d.iterdir() if p not in own)
-            if held:
-                shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
-                raise StoreError(
-                    f"{d}: holds something else ({shown}); accepted: a new or empty directory, or a sweep's"
-                )
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the directory as its only engine."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        # Long enough for somebody's look at `in_use` to pass.
-        with locks.locked(self.directory / "lock", f"{self.directory}", wait_s=0.3):
-            for leftover in _leftovers(self.directory):
-                leftover.unlink()
-            yield
-
-    def read_spec(self) -> SweepSpec:
-        """Return the resolved spec of the sweep."""
-        data = _read_json(self.directory / "sweep.json")
-        if data.pop("format", None) != FORMAT:
-            raise StoreError(f"{self.directory / 'sweep.json'}: not an isolaw sweep of format {FORMAT!r}")
-        return parse_section(SweepSpec, data, source=str(self.directory / "sweep.json"))
-
-    def write_spec(self, spec: SweepSpec, written: str | None) -> None:
-        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it."""
-        data = {"format": FORMAT, **spec.model_dump(mode="json")}
-        write_atomically(self.directory / "sweep.json", json.dumps(data, indent=1) + "\n")
-        if written is not None:
-            write_atomically(self.directory / "sweep.toml", written)
-
-    def run(self, run_id: str) -> RunStore:
-        """Return the folder of one run."""
-        return RunStore(self.directory / "runs" / run_id)
-
-    def run_ids(self) -> list[str]:
-        """Return all runs that the directory holds, sorted."""
-        runs = self.directory / "runs"
-        return (
-            sorted(p.name for p in runs.iterdir() if _has_content(p / "spec.json")) if runs.is_dir() else []
-        )
-
-    @contextlib.contextmanager
-    def synced(self) -> Iterator[threading.Event]:
-        """While entered, what was written is made to survive a power cut, at most once a second.
-
-        Yields what to set when something was. One call for the whole file system (``syncfs``) takes as long
-        as one for a single file. Where that has other things to write, its end is not waited for for ever.
-        """
-        news, ended = threading.Event(), threading.Event()
-
-        def sync() -> None:
-            while not ended.wait(PUBLISH_EVERY_S) or news.is_set():
-                if news.is_set():
-                    news.clear()
-                    descriptor = os.open(self.directory, os.O_RDONLY)
-                    ctypes.CDLL(None).syncfs(descriptor)
-                    os.close(descriptor)
-
-        thread = threading.Thread(target=sync, daemon=True)
-        thread.start()
-        try:
-            yield news
-        finally:
-            ended.set()
-            thread.join(_LAST_SYNC_S)
-
-    def collect(self) -> Runs:
-        """Return all recorded checkpoints, also those of unfinished runs."""
-        records: list[dict[str, Any]] = []
-        problems: list[pd.DataFrame] = []
-        attributes = {}
-        unfinished = 0
-        for run_id in self.run_ids():
-            run = self.run(run_id)
-            spec = run.read_spec()
-            lines = run.lines()
-            if lines:
-                records += _records(run_id, spec, lines)
-                problems += _problem_results(run_id, lines, run.problem_ids())
-                attributes[run_id] = attributes_of(spec)
-                unfinished += run.done_compute() // spec.batch_rollouts < spec.steps
-        if not records:
-            raise StoreError(f"{self.directory}: no checkpoint has been recorded yet")
-        notes = (f"{unfinished} of {len(attributes)} runs are not finished",) if unfinished else ()
-        return Runs(
-            pd.DataFrame.from_records(records),
-            attributes,
-            str(self.directory),
-            notes,
-            pd.concat(problems, ignore_index=True) if problems else None,
-        )
-
-    def publish(self, runs: Runs) -> Path:
-        """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
-        path = self.directory / "points.parquet"
-        tables = {path: runs.to_parquet}
-        if runs.problems is not None:
-            tables[self.directory / "problems.parquet"] = runs.problems.to_parquet
-        for target, write in tables.items():
-            with _replacing(target) as temporary:
-                write(temporary)
-        return path
 
 
 class RunStore:
@@ -254,26 +51,32 @@ class RunStore:
     def read_spec(self) -> RunSpec:
         """Return the run's spec."""
         path = self.folder / "spec.json"
-        return parse_section(RunSpec, _read_json(path), source=str(path))
+        return parse_section(RunSpec, read_json(path), source=str(path))
 
     @property
     def failure(self) -> dict[str, Any] | None:
         """Why the run stopped, or None."""
         path = self.folder / "FAILED.json"
-        return _read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return read_json(path)
+        except StoreError as error:
+            return {"cause": f"not known: {error}"}
 
-    def done_compute(self) -> int:
+    def done_compute(self, lines: list[dict[str, Any]] | None = None) -> int:
         """Return the horizon up to which the run is finished, 0 if it is not.
 
-        A marker that is damaged, or says more than the lines that are there, is not believed.
+        A marker that is damaged, or says more than the lines that are there, is not believed. ``lines`` are
+        the run's, where they have been read already.
         """
         path = self.folder / "DONE"
         if not path.is_file():
             return 0
         try:
-            marker = _read_json(path)
+            marker = read_json(path)
             compute, step, checkpoints = (int(marker[key]) for key in ("compute", "step", "checkpoints"))
-            lines = self.lines()
+            lines = self.lines() if lines is None else lines
         except (StoreError, KeyError, TypeError, ValueError):
             return 0
         return compute if len(lines) == checkpoints and lines and lines[-1]["step"] == step else 0
@@ -372,7 +175,7 @@ class RunStore:
     def problem_ids(self) -> dict[str, list[str]]:
         """Return the ids of the problems of each evaluation set whose single results are recorded."""
         path = self.folder / "problems.json"
-        return _read_json(path) if path.is_file() else {}
+        return read_json(path) if path.is_file() else {}
 
     def _keep_problem_ids(self, checkpoint: Checkpoint) -> None:
         if checkpoint.counts:
@@ -398,7 +201,7 @@ class RunStore:
         before = self.state()
         temporary.rename(self.states / temporary.name.removeprefix("."))
         if self.sync_alone:
-            _sync_folder(self.states)
+            sync_folder(self.states)
         if before is not None:
             shutil.rmtree(before)
 
@@ -451,58 +254,3 @@ class RunStore:
         with self.log.open("rb") as file:
             file.seek(-min(_LOG_TAIL_BYTES, self.log.stat().st_size), os.SEEK_END)
             return file.read().decode("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
-
-
-def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    run = {
-        "run_id": run_id,
-        "problem_set": spec.problems.set,
-        "algorithm": spec.recipe.algorithm,
-        "problems_per_batch": spec.problems_per_batch,
-        "rollouts_per_problem": spec.rollouts_per_problem,
-        "seed": spec.seed,
-    }
-    per_line = ("step", "compute", "tokens", "wall_s")
-    return [{**run, **{k: line[k] for k in per_line}, **row} for line in lines for row in line["rows"]]
-
-
-def _problem_results(
-    run_id: str, lines: list[dict[str, Any]], ids: dict[str, list[str]]
-) -> list[pd.DataFrame]:
-    return [
-        pd.DataFrame(
-            {
-                "run_id": run_id,
-                "step": line["step"],
-                "eval_set": eval_set,
-                "problem_id": ids[eval_set],
-                "correct": counts["correct"],
-                "samples": counts["samples"],
-            }
-        )
-        for line in lines
-        for eval_set, counts in line.get("counts", {}).items()
-    ]
-
-
-def attributes_of(spec: RunSpec) -> dict[str, Any]:
-    """Return what rides on a run beside its columns: backend, recipe, D, model."""
-    recipe = spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True)
-    own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
-    if spec.backend != "replay" and spec.problems.n_train is not None:
-        own["n_train_problems"] = spec.problems.n_train
-    if "model" in spec.sources:
-        own["model"] = Path(spec.sources["model"]).name
-    return own
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise StoreError(f"{path}: not JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise StoreError(f"{path}: not a JSON object")
-    return data

@@ -19,7 +19,8 @@ from typing import Any
 from isolaw.errors import Problem
 from isolaw.executors.base import Event
 from isolaw.spec import RunSpec, TrackingSection
-from isolaw.store import SweepStore, attributes_of
+from isolaw.store import SweepStore
+from isolaw.store.tables import attributes_of
 from isolaw.trackers.base import SECONDS, STEP, TOKENS, TrackedRun, Tracker, Writer
 
 EVERY_S = 10.0  # how often a run that is executing is looked at

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isolaw import engine, store
+from isolaw import engine
 from isolaw.executors import base
 from isolaw.store import SweepStore
 
@@ -41,8 +41,8 @@ def test_each_event_follows_its_line(tmp_path: Path, planned: engine.Plan) -> No
 def test_stopped_after_any_checkpoint_it_ends_the_same(
     tmp_path: Path, planned: engine.Plan, tiny, same, monkeypatch: pytest.MonkeyPatch, publish_every_s: float
 ) -> None:
-    monkeypatch.setattr(store, "PUBLISH_EVERY_S", publish_every_s)
-    monkeypatch.setattr(store, "PUBLISHING_SHARE", 1e9)
+    monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", publish_every_s)
+    monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
     for run, stop_after in zip(planned.runs, (1, 4, 7, 2), strict=True):
         events = base.execute(tmp_path, run.run_id)
         for _ in range(stop_after):
@@ -66,7 +66,7 @@ def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.Plan) -> None
 
 def test_a_run_has_one_writer(tmp_path: Path, planned: engine.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes second is told so, and writes nothing into the folder, no failure either."""
-    monkeypatch.setattr(store, "WAIT_FOR_A_RUN_S", 0.1)
+    monkeypatch.setattr("isolaw.store.run.WAIT_FOR_A_RUN_S", 0.1)
     run = SweepStore(tmp_path).run(planned.todo[0])
     events = base.execute(tmp_path, planned.todo[0])
     next(events)
@@ -82,7 +82,7 @@ def test_a_run_has_one_writer(tmp_path: Path, planned: engine.Plan, monkeypatch:
 def test_a_run_that_is_asked_to_stop_keeps_its_state(
     tmp_path: Path, planned: engine.Plan, tiny, same, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "PUBLISH_EVERY_S", 1e9)
+    monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 1e9)
     run = SweepStore(tmp_path).run(planned.todo[0])
     events = base.execute(tmp_path, planned.todo[0])
     next(events)

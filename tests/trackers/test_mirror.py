@@ -140,8 +140,8 @@ def test_interrupted_anywhere_and_continued(
     tracker: str, spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "EVERY_S", 0.0)
-    monkeypatch.setattr("isolaw.store.PUBLISH_EVERY_S", 0.0)
-    monkeypatch.setattr("isolaw.store.PUBLISHING_SHARE", 1e9)
+    monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
     out = tmp_path / "out"
     for events_seen in (3, 5, 14):
         with closing(engine.execute(engine.plan(spec(tracker), out), out)) as events:
@@ -223,8 +223,8 @@ def test_a_run_that_is_long_is_mirrored_while_it_runs(
     spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "EVERY_S", 0.0)
-    monkeypatch.setattr("isolaw.store.PUBLISH_EVERY_S", 0.0)
-    monkeypatch.setattr("isolaw.store.PUBLISHING_SHARE", 1e9)
+    monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
     out = tmp_path / "out"
     with closing(engine.execute(engine.plan(spec("tensorboard"), out), out)) as events:
         for _ in range(6):
