@@ -206,9 +206,20 @@ def execute(
 
     The directory is locked for as long as the iterator lives. Once ``stop`` is set, runs at work keep their
     state and end, and no other begins.
+
+    Raises
+    ------
+    SpecError
+        the cluster that is chosen is not there; nothing was written.
+    StoreError
+        the directory holds something else, or is in use.
+    RunError
+        the sweep as a whole broke; what was settled is kept.
     """
     store = SweepStore(out)
     store.claim()
+    if planned.todo:
+        executors.reach(planned.spec.executor)
     with store.lock():
         store.write_spec(planned.spec, written)
         for run in planned.runs:
@@ -285,6 +296,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "rollouts_planned": total,
         "running": store.in_use,
         "failures": failures,
+        "damaged": store.damaged(),
     }
 
 

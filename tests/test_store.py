@@ -213,6 +213,26 @@ def test_a_damaged_spec_is_named(done: SweepStore) -> None:
         done.collect()
 
 
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_text("")])
+def test_a_run_without_its_spec_is_told(done: SweepStore, tiny, lose) -> None:
+    before, (run_id, *_) = done.collect(), done.run_ids()
+    lose(done.run(run_id).folder / "spec.json")
+    (note,) = done.collect().notes
+    assert run_id in note
+    assert engine.status(done.directory)["damaged"] == [run_id]
+    engine.sweep(tiny(), done.directory)
+    assert engine.status(done.directory)["damaged"] == []
+    pd.testing.assert_frame_equal(done.collect().points, before.points)
+
+
+def test_a_damaged_failure_is_one(done: SweepStore) -> None:
+    run = done.run(done.run_ids()[0])
+    (run.folder / "DONE").unlink()
+    (run.folder / "FAILED.json").write_text('{"cause": ')
+    (failure,) = engine.status(done.directory)["failures"]
+    assert failure["cause"].startswith("not known: ")
+
+
 # Claim and lock
 
 

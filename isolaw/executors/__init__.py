@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
+import re
+import shutil
+import socket
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import backends
-from isolaw.errors import Problem
+from isolaw.errors import Problem, SpecError
 from isolaw.executors.base import Event
 from isolaw.executors.waiting import Limits, Waiter, Waiting
 from isolaw.spec import ExecutorSection, RunSpec
@@ -22,6 +26,8 @@ from isolaw.store import SweepStore
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
 # A step costs about as much as so many rollouts more (the runs of docs/real-sweep.md: 65).
 _STEP_IN_ROLLOUTS = 64
+# A Ray cluster that is there answers within so many seconds.
+_ANSWERS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,36 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:
             accepted = f"at least the largest batch ({max(r.batch_rollouts for r in runs)})"
             out.append(Problem("executor.max_rollouts", found=chosen.max_rollouts, accepted=accepted))
     return out
+
+
+def reach(chosen: ExecutorSection) -> None:
+    """Make sure that the cluster is there, before anything is written.
+
+    Raises
+    ------
+    SpecError
+        it cannot be reached from this machine.
+    """
+    if chosen.kind == "slurm" and chosen.cluster != "local":
+        missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
+        if missing:
+            hint = (
+                f"this machine has no {' and no '.join(missing)}; run isolaw on a login node, or set "
+                "executor.cluster = 'local' to try the jobs out here"
+            )
+            raise SpecError([Problem("executor.kind", hint, found=chosen.kind)])
+    address = ray_address(chosen)
+    if chosen.kind == "ray" and (found := re.fullmatch(r"\[?([^/]+?)\]?:(\d+)", address)):
+        try:  # Ray itself would try for ten minutes
+            socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
+        except (OSError, OverflowError) as error:
+            hint = f"no Ray cluster answers there ({error})"
+            raise SpecError([Problem("executor.address", hint, found=address)]) from None
+
+
+def ray_address(chosen: ExecutorSection) -> str:
+    """Return the address of the cluster that the executor `ray` uses, as chosen or else as Ray's users do."""
+    return chosen.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -29,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from isolaw import locks
 from isolaw.errors import RunError, StoreError
-from isolaw.executors import Share, ray_tasks
+from isolaw.executors import Share, ray_address, ray_tasks
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.spec import ExecutorSection
@@ -37,26 +35,23 @@ from isolaw.store import SweepStore
 
 # So long the loop waits for news before it looks whether the sweep shall end.
 _WAIT_S = 0.2
-# A cluster that is there answers within so many seconds.
-_ANSWERS_S = 10.0
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
 def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share) -> Iterator[Event]:
     """Execute the runs as tasks of a Ray cluster."""
-    with _cluster(chosen.address):
+    with _cluster(ray_address(chosen)):
         yield from _room(each)
         yield from drive(_Ray(directory, chosen.shared, each), waiting)
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None) -> Iterator[None]:
+def _cluster(address: str) -> Iterator[None]:
     """Be connected to the cluster; one that was started here ends here."""
     if ray.is_initialized():
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
@@ -64,10 +59,8 @@ def _cluster(address: str | None) -> Iterator[None]:
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     kept = signal.getsignal(signal.SIGTERM)
     try:
-        if found := re.fullmatch(r"\[?([^/]+?)\]?:(\d+)", address):  # Ray itself would try for ten minutes
-            socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
         ray.init(address, **options)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError) as error:
         raise RunError(f"executor.address: no Ray cluster at {address!r} ({error})") from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, kept)  # Ray puts its own there

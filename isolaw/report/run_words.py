@@ -28,7 +28,11 @@ def sweep_state(state: Mapping[str, Any]) -> list[str]:
         f"seed {failure['seed']}: {failure['cause']}"
         for failure in state["failures"]
     ]
-    if state["done"] < state["runs"] and not state["running"]:
+    lines += [
+        f"left out: runs/{run_id} has lost its spec.json, which isolaw sweep writes anew"
+        for run_id in state["damaged"]
+    ]
+    if (state["done"] < state["runs"] or state["damaged"]) and not state["running"]:
         lines.append(f"Continue: isolaw sweep --out {state['directory']}")
     return lines
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from isolaw import engine
-from isolaw.errors import RunError
+from isolaw.errors import SpecError
 from isolaw.executors.base import Event
 from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
@@ -155,5 +155,6 @@ def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
 
 def test_no_cluster_there(tmp_path: Path, tiny) -> None:
     spec = tiny(executor={"kind": "ray", "address": "127.0.0.1:1"})
-    with pytest.raises(RunError, match=r"executor\.address: no Ray cluster at '127\.0\.0\.1:1'"):
-        engine.sweep(spec, tmp_path)
+    with pytest.raises(SpecError, match=r"executor\.address: no Ray cluster answers there .*127\.0\.0\.1:1"):
+        engine.sweep(spec, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

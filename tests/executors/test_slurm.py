@@ -65,8 +65,11 @@ def test_the_scripts_that_would_be_submitted(isolaw, tree, tiny, tmp_path: Path)
 def test_without_slurm(isolaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--executor", "slurm")
-    assert (code, said) == (1, "")
-    assert "wants sbatch and srun, which this machine has not" in notes
+    assert (code, said) == (2, "")
+    assert (
+        "executor.kind: this machine has no sbatch and no srun and no squeue; run isolaw on" in notes
+    )
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture
