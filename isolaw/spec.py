@@ -222,6 +222,12 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _lines(text: str) -> str:
+    if not text.translate({9: " ", 10: " "}).isprintable():
+        raise ValueError("text without control characters")
+    return text
+
+
 def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     for name, value in options.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
@@ -264,7 +270,7 @@ class ExecutorSection(_Section):
     time: Annotated[Positive, BeforeValidator(_minutes), AfterValidator(_within_a_year)] = 60.0
     partition: Annotated[str, Field(min_length=1), AfterValidator(_one_line)] | None = None
     sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_sbatch)] = {}
-    setup: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    setup: Annotated[tuple[Annotated[str, AfterValidator(_lines)], ...], BeforeValidator(_listed)] = ()
 
 
 class TrackingSection(_Section):
