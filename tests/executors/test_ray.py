@@ -156,6 +156,6 @@ def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
 def test_no_cluster_there(tmp_path: Path, tiny, address: str) -> None:
     spec = tiny(executor={"kind": "ray", "address": address})
-    with pytest.raises(SpecError, match=r"executor\.address: no Ray cluster answers there .*1:\d+'"):
+    with pytest.raises(SpecError, match=r"executor\.address: no Ray cluster answers there .*1\]?:\d+'"):
         engine.sweep(spec, tmp_path / "out")
     assert not (tmp_path / "out").exists()
