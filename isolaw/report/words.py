@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -73,15 +74,22 @@ def symbol(document: Mapping[str, Any]) -> str:
     return "M" if document["x"]["name"] == "steps" else "C"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> count(1, "run"), count(2000, "core")
+    ('1 run', '2,000 cores')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def runs(least: int, most: int) -> str:
     """Return a number of runs.
 
     >>> runs(1, 1), runs(2, 3)
     ('1 run', '2 to 3 runs')
     """
-    if least == most:
-        return f"{most:,} run{'' if most == 1 else 's'}"
-    return f"{least:,} to {most:,} runs"
+    return count(most, "run") if least == most else f"{least:,} to {most:,} runs"
 
 
 def law_summary(document: Mapping[str, Any]) -> list[str]:
@@ -98,9 +106,7 @@ def ends(document: Mapping[str, Any]) -> list[str]:
     frontier = document["frontier"]
     said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
     return [
-        f"Best n at {symbol(document)} = {number(p['x'])}: {quantity(p['n_star'])}; "
-        f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
-        for p in (said[0], said[-1])
+        f"n* at {symbol(document)} = {number(p['x'])}: {quantity(p['n_star'])}." for p in (said[0], said[-1])
     ]
 
 
@@ -109,9 +115,9 @@ def data_line(document: Mapping[str, Any]) -> str:
     grid = document["grid"]
     n = sorted({g["rollouts_per_problem"] for g in grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document["fixed"].items())
-    count = sum(g["runs"] for g in grid)
+    every = sum(g["runs"] for g in grid)
     return (
-        f"{document['metric']} on {document['eval_set']}: {count} runs, n = {', '.join(map(str, n))}"
+        f"{document['metric']} on {document['eval_set']}: {count(every, 'run')}, n = {', '.join(map(str, n))}"
         + (f"; {fixed}" if fixed else "")
         + f"; setting {document['setting']}, curve {document['curve']}."
     )
@@ -164,6 +170,25 @@ def form(law: str) -> str:
     return _FORMS[law]
 
 
+def preferred(document: Mapping[str, Any]) -> str:
+    """Return the name of the law that the rewards prefer; the logistic where none were compared."""
+    return str(document["comparison"].get("preferred") or "logistic")
+
+
+def equation(document: Mapping[str, Any]) -> str:
+    """Return the preferred law with its numbers; empty for the logistic, whose parameters have intervals."""
+    name = preferred(document)
+    theta = document["comparison"]["laws"][name].get("theta") if name != "logistic" else None
+    if theta is None:
+        return ""
+    if name == "constant":
+        return f"n* = {2 ** theta[0]:.3g}"
+    if name == "power":  # log2 n* = α + β log10 C
+        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}"
+    terms = "".join(f" {t:+.3g} {x}" for t, x in zip(theta[1:], ("log10 C", "(log10 C)²"), strict=False))
+    return f"{'n*' if name == 'linear' else 'log2 n*'} = {theta[0]:.3g}{terms}".replace("-", "−")
+
+
 def verdict(document: Mapping[str, Any]) -> str:
     """Return which law holds and what it is worth; empty if there is nothing to say."""
     comparison = document["comparison"]
@@ -211,6 +236,12 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
 def answer(prediction: Prediction) -> str:
     """Return a recommendation in one sentence."""
     a = prediction.allocation
+    if one_n(prediction):
+        return (
+            f"At C = {number(prediction.compute)} {prediction.unit} only n = {a.rollouts_per_problem} was "
+            f"measured, so the best n cannot be told; with B_p = {a.problems_per_batch} that makes "
+            f"M = {a.steps:,} steps."
+        )
     return (
         f"For a budget of C = {number(prediction.compute)} {prediction.unit}: "
         f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
@@ -218,9 +249,33 @@ def answer(prediction: Prediction) -> str:
     )
 
 
+def one_n(prediction: Prediction) -> bool:
+    """Return whether there was but one n to choose from."""
+    return any(flag.startswith("one n:") for flag in prediction.flags)
+
+
+def by_law(prediction: Prediction, document: Mapping[str, Any]) -> str:
+    """Return n* at the budget by the law that the rewards prefer; empty where it states none."""
+    from isolaw.report.series import formula, steps_scale
+
+    if preferred(document) == "logistic":
+        return "" if prediction.law_n.value is None else quantity(prediction.law_n.to_dict())
+    scale = steps_scale(document)
+    n = formula(document, prediction.compute // scale * scale)
+    if n is None or any(flag.startswith("far") for flag in prediction.flags):
+        return ""
+    levels = [g["rollouts_per_problem"] for g in document["grid"]]
+    if n > max(levels):
+        return f"more than {max(levels)}, the largest measured"
+    return number(float(n)) if n >= min(levels) else f"less than {min(levels)}, the smallest measured"
+
+
 def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:
     """Return what a recommendation is expected to lose."""
     best = prediction.options[0]
+    if one_n(prediction):
+        n = best.allocation.rollouts_per_problem
+        return f"What n = {n} loses against another n is not known: run others to this budget."
     text = f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
     if best.probability is None:
         return f"{text}."
@@ -244,13 +299,10 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
         loss(prediction, document),
         f"{document['metric']} then: {quantity(prediction.reward.to_dict())}.",
     ]
+    said = by_law(prediction, document)
     lines.append(
-        f"n* there: {quantity(prediction.n_star.to_dict())}"
-        + (
-            f"; the law says {quantity(prediction.law_n.to_dict())}."
-            if prediction.law_n.value is not None
-            else "."
-        )
+        f"n*, where the fitted reward is highest: {quantity(prediction.n_star.to_dict())}"
+        + (f"; by the law ({preferred(document)}) {said}." if said else ".")
     )
     if len(prediction.options) > 1:
         lines.append("Others expected to lose at most 0.005:")
@@ -297,10 +349,11 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
     begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
     return [
-        f"{backend}: {plan['runs']} runs ({len(plan['configurations'])} configurations, "
-        f"{len(plan['seeds'])} seeds{axes}) to C = {number(plan['compute'])} rollouts each",
+        f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
+        f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
-        f"{done} runs are done, {plan['todo']} to do{begun}: {number(plan['remaining_rollouts'])} rollouts",
+        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{begun}: "
+        f"{number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
     ]
 
@@ -311,12 +364,15 @@ def place_summary(place: Mapping[str, Any]) -> str:
     >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
     'ray: 2 cores for each run; as many runs at a time as there is room for'
     """
-    gpus = f", {place['gpus']} GPUs" if place["gpus"] else ""
+    gpus = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
     nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
     options = "".join(f"; {key} {value}" for key, value in place["options"].items())
-    room = f"at most {place['runs']}" if place["runs"] else "as many"
-    room += " runs at a time" + ("" if place["runs"] else " as there is room for")
-    return f"{place['kind']}: {place['cpus']} cores{gpus}{nodes} for each run; {room}{options}"
+    room = (
+        f"at most {count(place['runs'], 'run')} at a time"
+        if place["runs"]
+        else "as many runs at a time as there is room for"
+    )
+    return f"{place['kind']}: {count(place['cpus'], 'core')}{gpus}{nodes} for each run; {room}{options}"
 
 
 def backtest_summary(result: Mapping[str, Any]) -> list[str]:
@@ -331,13 +387,32 @@ def backtest_summary(result: Mapping[str, Any]) -> list[str]:
     lines.append("  " + " ".join([" " * 16, *(f"{c:>17}" for c in columns), f"{'mean':>8}"]))
     for rule, found in result["rules"].items():
         cells = [
-            f"{loss:.4f} (n {place[1]})"
-            for loss, place in zip(found["regret"], found["allocations"], strict=True)
+            f"{lost:.4f} (n {_span([n for _, n in places])})"
+            for lost, places in zip(found["regret"], found["allocations"], strict=True)
         ]
         lines.append(
             "  " + " ".join([f"{rule:16}", *(f"{c:>17}" for c in cells), f"{found['mean_regret']:8.4f}"])
         )
+    if result["seeds"] > 1:
+        lines.append("Regret is the mean over the seeds; n from the least to the most that was chosen.")
     return [*lines, *backtest_verdict(result)]
+
+
+def _span(values: list[int]) -> str:
+    """The least and the most of values, once where they are the same."""
+    return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
+
+
+def choices(places: list[list[int]]) -> str:
+    """Return what a rule chose in each split, (B_p, n), the most frequent first.
+
+    >>> choices([[16, 4], [16, 64], [16, 4]]), choices([[16, 4], [16, 4]])
+    ('B_p 16: n 4 (2 of 3); B_p 16: n 64 (1 of 3)', 'B_p 16: n 4')
+    """
+    found = Counter((b, n) for b, n in places).most_common()
+    if len(found) == 1:
+        return f"B_p {found[0][0][0]}: n {found[0][0][1]}"
+    return "; ".join(f"B_p {b}: n {n} ({often} of {len(places)})" for (b, n), often in found)
 
 
 def _against(result: Mapping[str, Any]) -> list[str]:
@@ -365,9 +440,14 @@ def intervals(document: Mapping[str, Any]) -> list[str]:
     if not bootstrap["draws"]:
         return ["none: nothing was drawn"]
     failed = f", {bootstrap['failed']} of them failed" if bootstrap["failed"] else ""
+    paired = (
+        "Runs of one seed share their problems, which cancels where n are compared: differences between n "
+        "are known better than rewards."
+    )
     return [
         f"95 %, from {bootstrap['draws']:,} draws{failed} (seed {bootstrap['seed']}); what is drawn: "
         f"{bootstrap['unit']}. Every step is repeated in every draw.",
+        *([paired] if "what a seed shares" in bootstrap["unit"] else []),
         "On simulated sweeps they hold the true n* about as often as they say; rewards beyond the data come "
         "out too high, and their intervals do not know it (docs/statistics.md has the figures).",
     ]

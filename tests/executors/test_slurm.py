@@ -66,9 +66,7 @@ def test_without_slurm(isolaw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", str(tmp_path))
     code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--executor", "slurm")
     assert (code, said) == (2, "")
-    assert (
-        "executor.kind: this machine has no sbatch and no srun and no squeue; run isolaw on" in notes
-    )
+    assert "executor.kind: this machine has no sbatch and no srun and no squeue; run isolaw on" in notes
     assert not (tmp_path / "out").exists()
 
 
