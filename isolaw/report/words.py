@@ -152,7 +152,7 @@ def saturation(document: Mapping[str, Any]) -> str:
         said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
         return f"Saturation: not stated; {said[0].removeprefix(_NOT_STATED)}." if said else ""
     if q["status"] == "lower_bound":
-        return f"Saturation: not reached; at the end of the range n* is {quantity(q)}."
+        return f"Saturation: not reached; a level would lie at {quantity(q)}."
     return f"Saturation: n* levels off at {quantity(q)}."
 
 
@@ -185,8 +185,11 @@ def equation(document: Mapping[str, Any]) -> str:
         return f"n* = {2 ** theta[0]:.3g}"
     if name == "power":  # log2 n* = α + β log10 C
         return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}"
-    terms = "".join(f" {t:+.3g} {x}" for t, x in zip(theta[1:], ("log10 C", "(log10 C)²"), strict=False))
-    return f"{'n*' if name == 'linear' else 'log2 n*'} = {theta[0]:.3g}{terms}".replace("-", "−")
+    terms = "".join(
+        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
+        for t, x in zip(theta[1:], ("log10 C", "(log10 C)²"), strict=False)
+    )
+    return f"{'n*' if name == 'linear' else 'log2 n*'} = {theta[0]:.3g}{terms}".replace("= -", "= −")
 
 
 def verdict(document: Mapping[str, Any]) -> str:
@@ -299,11 +302,13 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
         loss(prediction, document),
         f"{document['metric']} then: {quantity(prediction.reward.to_dict())}.",
     ]
-    said = by_law(prediction, document)
-    lines.append(
-        f"n*, where the fitted reward is highest: {quantity(prediction.n_star.to_dict())}"
-        + (f"; by the law ({preferred(document)}) {said}." if said else ".")
-    )
+    law = by_law(prediction, document)
+    by = f"by the law ({preferred(document)}) {law}" if law else ""
+    if not one_n(prediction):
+        star = f"n*, where the fitted reward is highest: {quantity(prediction.n_star.to_dict())}"
+        lines.append(f"{star}; {by}." if by else f"{star}.")
+    elif by:
+        lines.append(f"n* {by}.")
     if len(prediction.options) > 1:
         lines.append("Others expected to lose at most 0.005:")
     for other in prediction.options[1:]:
@@ -398,21 +403,33 @@ def backtest_summary(result: Mapping[str, Any]) -> list[str]:
     return [*lines, *backtest_verdict(result)]
 
 
+_TIMES = {1: "once", 2: "twice"}
+
+
 def _span(values: list[int]) -> str:
     """The least and the most of values, once where they are the same."""
     return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
 
 
-def choices(places: list[list[int]]) -> str:
-    """Return what a rule chose in each split, (B_p, n), the most frequent first.
+def choices(result: Mapping[str, Any], rule: str) -> list[str]:
+    """Return what a rule chose, by budget: n, B_p if that varies, and how often where seeds differ."""
+    chosen = {name: found["allocations"] for name, found in result["rules"].items()}
+    several = len({b for budgets in chosen.values() for places in budgets for b, _ in places}) > 1
+    return [_chosen(places, several) for places in chosen[rule]]
 
-    >>> choices([[16, 4], [16, 64], [16, 4]]), choices([[16, 4], [16, 4]])
-    ('B_p 16: n 4 (2 of 3); B_p 16: n 64 (1 of 3)', 'B_p 16: n 4')
+
+def _chosen(places: list[list[int]], several: bool) -> str:
+    """One budget's choices, (B_p, n) of each split, the most frequent first.
+
+    >>> _chosen([[16, 4], [16, 64], [16, 4]], False), _chosen([[16, 4], [16, 4]], True)
+    ('n 4 twice, n 64 once', 'n 4 at B_p 16')
     """
-    found = Counter((b, n) for b, n in places).most_common()
+    found = sorted(Counter(map(tuple, places)).items(), key=lambda own: (-own[1], own[0]))
+    names = [f"n {n}" + (f" at B_p {b}" if several else "") for (b, n), _ in found]
     if len(found) == 1:
-        return f"B_p {found[0][0][0]}: n {found[0][0][1]}"
-    return "; ".join(f"B_p {b}: n {n} ({often} of {len(places)})" for (b, n), often in found)
+        return names[0]
+    times = [_TIMES.get(often, f"{often} times") for _, often in found]
+    return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
 
 
 def _against(result: Mapping[str, Any]) -> list[str]:
@@ -431,7 +448,9 @@ def _against(result: Mapping[str, Any]) -> list[str]:
 def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
     """Return how far off n* was, and whether the baselines lost more than isolaw's choice."""
     error = result["rules"]["isolaw"]["n_star_error"]
-    return ["n* was off by " + ", ".join(f"{e:+.1f}" for e in error) + " doublings.", *_against(result)]
+    mean = " on average over the seeds" if result["seeds"] > 1 else ""
+    said = f"n* was off by {', '.join(f'{e:+.1f}' for e in error)} doublings{mean}."
+    return [said, *_against(result)]
 
 
 def intervals(document: Mapping[str, Any]) -> list[str]:

@@ -106,7 +106,7 @@ def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
         "answer": unbroken(words.answer(prediction)),
         "loss": words.loss(prediction, law.document),
         "reward": words.quantity(prediction.reward.to_dict()),
-        "n_star": words.quantity(prediction.n_star.to_dict()),
+        "n_star": "" if words.one_n(prediction) else words.quantity(prediction.n_star.to_dict()),
         "law_n": words.by_law(prediction, law.document),
         "epochs": words.number(prediction.epochs) if prediction.epochs is not None else "",
         "flags": prediction.flags,

@@ -132,7 +132,7 @@ def backtest(result: Mapping[str, Any]) -> Chart:
                     "dash": ("solid", "dash", "dot", "dashdot")[i % 4],
                 },
                 "marker": {"size": 7, "symbol": ("circle", "square", "diamond", "triangle-up")[i % 4]},
-                "text": [words.choices(places) for places in found["allocations"]],
+                "text": words.choices(result, rule),
                 "hovertemplate": text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>",
             }
         )

@@ -206,6 +206,8 @@ def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str,
     order = {"failed": 0, "unhealthy": 1, "unknown": 2, "healthy": 3}
     rows.sort(key=lambda row: order[row[7].text])
     columns = ["run", "B_p", "n", "seed", "steps", "C", study.metric, "state", "why"]
+    if not any(row[-1].text for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     return Table("runs", f"Every run ({len(rows):,}), the worst first", columns, rows, long=len(rows) > 12)
 
 
@@ -218,8 +220,8 @@ def backtest(result: Mapping[str, Any]) -> Table:
             "" if rule == "isolaw" else f"{difference:+.4f}" + ("" if error is None else f" (SE {error:.4f})")
         )
         cells = [
-            Cell(f"{lost:.4f} ({words.choices(places)})", lost)
-            for lost, places in zip(found["regret"], found["allocations"], strict=True)
+            Cell(f"{lost:.4f} ({chosen})".replace("n ", "n\u00a0"), lost)
+            for lost, chosen in zip(found["regret"], words.choices(result, rule), strict=True)
         ]
         rows.append([Cell(rule), *cells, _number(found["mean_regret"], ".4f"), Cell(against, difference)])
     columns = [
@@ -228,6 +230,6 @@ def backtest(result: Mapping[str, Any]) -> Table:
         "mean",
         "loses more than isolaw by",
     ]
-    how = "; where that differs, for how many of the seeds left out" if result["seeds"] > 1 else ""
+    how = f" with each of {result['seeds']} seeds left out" if result["seeds"] > 1 else ""
     caption = f"Regret in reward of each rule, and what it chose{how}"
     return Table("regret", caption, columns, rows)
