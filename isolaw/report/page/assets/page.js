@@ -43,14 +43,16 @@
     return out;
   }
 
-  // The budget as a line, and the axis (of log10 x) as far as there.
+  // The budget as a line, and the axis (of log10 x) as far as there: by a third of a decade at a time, since
+  // every change of an axis draws the whole chart anew.
   function withBudget(chart) {
     const own = chart.layout.shapes || [];
     if (!chart.budget || !page.budgets.length) return { shapes: own };
     const { x, budget } = page.budgets[stop];
     let [low, high] = chart.layout.xaxis.range;
     const at = Math.log10(x), room = (high - low) * 0.02;
-    [low, high] = [Math.min(low, at - room), Math.max(high, at + room)];
+    if (at < low) low = Math.floor((at - room) * 3) / 3;
+    if (at > high) high = Math.ceil((at + room) * 3) / 3;
     const label = {
       text: `budget ${budget}`, textangle: 0, textposition: "end", padding: 4, yanchor: "top",
       xanchor: at > (low + high) / 2 ? "right" : "left", font: { size: 11, color: "var(--text)" },
