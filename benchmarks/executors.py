@@ -132,15 +132,15 @@ def seconds(what: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def compare(name: str, jobs: int, runs: int, drive: Callable[[int, int, Path], None]) -> None:
+def compare(name: str, jobs: int, runs: int, drive: Callable[[int, int, Path], None], folder: Path) -> None:
     """Print a line of the table."""
-    with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
-        own = seconds(lambda: alone(runs)) / jobs
-        try:
-            took = seconds(lambda: drive(runs, jobs, Path(folder)))
-        except ImportError as error:
-            print(f"{name:22} {jobs:7}   left out: {error}")
-            return
+    own = seconds(lambda: alone(runs)) / jobs
+    (place := folder / f"{name}, {jobs}").mkdir()
+    try:
+        took = seconds(lambda: drive(runs, jobs, place))
+    except ImportError as error:
+        print(f"{name:22} {jobs:7}   left out: {error}")
+        return
     overhead = 1000 * (took - own) / runs
     print(f"{name:22} {jobs:7} {runs:6} {own:9.2f} {took:9.2f} {overhead:18.2f}", flush=True)
 
@@ -153,12 +153,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     alone(20)  # compile and load
     print("driven by              workers   runs  work (s)  wall (s)  overhead (ms/run)")
-    for jobs in sorted({1, os.cpu_count() or 1}):
-        compare("isolaw, processes", jobs, options.runs, with_isolaw)
-        compare("Optuna, in memory", jobs, options.runs, lambda n, j, _: with_optuna(n, j, None))
-        compare("Optuna, journal file", jobs, options.runs, with_optuna)
-        with contextlib.suppress(ImportError), quiet_ray(jobs):
-            compare("Ray Tune", jobs, options.tune_runs, with_tune)
+    # Nothing is deleted before the end: ext4 makes files slowly where others have just been deleted.
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as name:
+        folder = Path(name)
+        for jobs in sorted({1, os.cpu_count() or 1}):
+            compare("isolaw, processes", jobs, options.runs, with_isolaw, folder)
+            compare("Optuna, in memory", jobs, options.runs, lambda n, j, _: with_optuna(n, j, None), folder)
+            compare("Optuna, journal file", jobs, options.runs, with_optuna, folder)
+            with contextlib.suppress(ImportError), quiet_ray(jobs):
+                compare("Ray Tune", jobs, options.tune_runs, with_tune, folder)
 
 
 if __name__ == "__main__":

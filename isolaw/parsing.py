@@ -22,6 +22,9 @@ def read_text(path: str | Path) -> str:
         raise InputError(f"{path}: {error.strerror or error}") from None
 
 
+# What pydantic calls the members of a union.
+_KINDS = {"str", "int", "bool", "float"}
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -42,10 +45,18 @@ def parse_section(
 
 def problems_of(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Problem]:
     """Return pydantic's findings as problems, keys named below ``prefix``."""
-    out = []
+    out: list[Problem] = []
+    tried = None
     for item in error.errors():
-        path = [str(part) for part in item["loc"] if not isinstance(part, int)]
-        where = ".".join([*([prefix] if prefix else []), *path]) or "value"
+        *place, last = path = [str(part) for part in item["loc"] if not isinstance(part, int)] or [""]
+        if last in _KINDS:  # one of several that a value may be of, and is of none
+            path = place
+        where = ".".join(part for part in (prefix, *path) if part) or "value"
+        if last in _KINDS and tried == path:
+            accepted = f"{out[-1].accepted} or {_expectation(item)}"
+            out[-1] = Problem(where, found=item["input"], accepted=accepted)
+            continue
+        tried = path if last in _KINDS else None
         if item["type"] == "extra_forbidden":
             valid = _fields_at(model, path[:-1])
             close = nearest(path[-1], valid)

@@ -19,7 +19,9 @@ MODULES = {
 }
 
 BASE = {f"isolaw.{name}" for name in ("allocation", "spec", "parsing", "runs", "metrics", "errors")}
-ABOVE = [f"isolaw.{name}" for name in ("backends", "engine", "cli", "executors", "store", "findings")]
+ABOVE = [
+    f"isolaw.{name}" for name in ("backends", "planning", "engine", "cli", "executors", "store", "findings")
+]
 CLUSTER = {"torch", "vllm", "deepspeed", "ray", "submitit"}
 DRAWING = {"matplotlib", "click", "rich"}
 HEAVY = CLUSTER | {"matplotlib", "numba", "pandas", "scipy", "lmfit", "pyarrow", "pydantic", "rich"}

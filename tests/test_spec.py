@@ -412,3 +412,12 @@ def test_preset_defaults_are_the_papers_regularisation() -> None:
     easy, hard = resolved().recipe, resolved(problems={"set": "hard"}).recipe
     assert (easy.lr, easy.kl) == (PRESET.lr_easy, PRESET.kl_easy)
     assert (hard.lr, hard.kl) == (PRESET.lr_hard, 0.0)
+
+
+def test_a_value_that_may_be_of_several_kinds_is_one_problem() -> None:
+    with pytest.raises(SpecError) as caught:
+        SweepSpec.parse({"executor": {"sbatch": {"exclusive": [1], "qos": [1]}, "setup": ["\x1b[31m"]}})
+    assert [str(problem).partition(": ")[0] for problem in caught.value.problems] == [
+        "executor.sbatch.exclusive", "executor.sbatch.qos", "executor.setup"
+    ]  # fmt: skip
+    assert "a string or a whole number or a boolean" in str(caught.value)

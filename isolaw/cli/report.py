@@ -226,6 +226,8 @@ def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:
             **{**keywords, "metric": study.metric, "eval_set": study.eval_set, "bootstrap": draws},
         )
     except IsolawError as error:
+        if options["fit_below"] is not None:  # it was asked for
+            raise
         return str(error)
 
 

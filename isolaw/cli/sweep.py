@@ -163,10 +163,9 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
                 if event.kind == "warning":
                     note(f"warning: {event.cause}")
                     continue
-                if event.kind == "checkpoint":
-                    progress.advance(task, max(event.compute - reached[event.run_id], 0))
-                    reached[event.run_id] = max(event.compute, reached[event.run_id])
-                elif event.kind != "stopped":
+                progress.advance(task, max(event.compute - reached[event.run_id], 0))
+                reached[event.run_id] = max(event.compute, reached[event.run_id])
+                if event.kind not in ("checkpoint", "stopped"):
                     ended += 1
                 if event.kind == "failed":
                     failed[event.run_id] = event.cause

@@ -96,8 +96,8 @@ def reach(chosen: ExecutorSection) -> None:
             )
             raise SpecError([Problem("executor.kind", hint, found=chosen.kind)])
     address = ray_address(chosen)
-    if chosen.kind == "ray" and (found := re.fullmatch(r"\[?([^/]+?)\]?:(\d+)", address)):
-        try:  # Ray itself would try for ten minutes
+    if chosen.kind == "ray" and (found := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
+        try:  # Ray itself would try for minutes
             socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
         except (OSError, OverflowError) as error:
             hint = f"no Ray cluster answers there ({error})"

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 class Event:
     """Something that happened to a run, or what the user should know.
 
-    ``checkpoint``, ``done`` and ``failed`` speak for themselves; ``stopped`` is a run that was asked to, and
-    has kept its state; ``lost`` one whose process or machine has gone; ``busy`` one that another process is
-    making. An engine's user sees neither of the last two: they are made again, or become failures.
+    ``checkpoint`` is a run that got further, ``compute`` rollouts far (not every checkpoint need be told);
+    ``done`` and ``failed`` speak for themselves; ``stopped`` is a run that was asked to, and has kept its
+    state; ``lost`` one whose process or machine has gone; ``busy`` one that another process is making. An
+    engine's user sees neither of the last two: they are made again, or become failures.
     """
 
     run_id: str

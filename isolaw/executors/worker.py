@@ -13,12 +13,15 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from isolaw.executors.base import execute
 from isolaw.store import SweepStore
+
+# That a run has got further is told at most so often: many short runs have more to tell than to do.
+_TELL_EVERY_S = 0.1
 
 
 def main(directory: str) -> None:
@@ -34,12 +37,17 @@ def main(directory: str) -> None:
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
+    told = 0.0
     while True:
         run_id = waiting.get()
         with logged(SweepStore(directory).run(run_id).log):
             for event in execute(Path(directory), run_id):
+                now = time.monotonic()
+                if event.kind == "checkpoint" and now - told < _TELL_EVERY_S:
+                    continue
+                told = now
                 try:
-                    events.write(json.dumps(asdict(event)) + "\n")
+                    events.write(json.dumps(vars(event)) + "\n")
                     events.flush()
                 except BrokenPipeError:  # the engine is gone
                     os._exit(0)

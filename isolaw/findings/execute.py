@@ -148,10 +148,10 @@ def _make(one: Planned, report: Callable[[float], None], stop: threading.Event) 
                 if stop.is_set():
                     raise KeyboardInterrupt
                 run = by_id[event.run_id]
-                if event.kind == "checkpoint":
+                if event.compute > reached[event.run_id]:
                     report((event.compute - reached[event.run_id]) / run.rollouts_per_problem)
                     reached[event.run_id] = event.compute
-                elif event.kind in ("done", "failed"):
+                if event.kind in ("done", "failed"):
                     report(_RUN_COSTS)
                 if event.kind == "failed":
                     failed.append(

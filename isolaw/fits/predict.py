@@ -134,6 +134,7 @@ class Prediction:
 _WILD = 60.0  # log2 of an n that no one runs
 _FAR = 10.0  # times the largest compute measured: beyond, nothing is claimed
 _BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
+_MOST = 1e15  # rollouts that no budget pays for
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ def predict(
     law: Law, compute: float, max_batch_rollouts: int | None = None, n_train_problems: int | None = None
 ) -> Prediction:
     """Return the allocation for a budget (see `Law.predict`)."""
-    if not math.isfinite(compute) or compute < 1:
-        raise InputError(f"compute {compute!r}: accepted: a positive number of rollouts")
+    if not 1 <= compute <= _MOST:
+        raise InputError(f"compute {compute:g}: accepted: a number of rollouts from 1 to {_MOST:g}")
     budget = int(compute)
     document = law.document
     flags: list[str] = []

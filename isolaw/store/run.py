@@ -39,6 +39,7 @@ class RunStore:
         self.stop = folder / "stop"
         self.asked_to_stop = threading.Event()
         self.sync_alone = True
+        self._checkpoints, self._step = 0, 0  # that `points` has, and the last of them
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
@@ -143,6 +144,7 @@ class RunStore:
         whole = "".join(json.dumps(line) + "\n" for line in kept)
         if self.points.exists() and self.points.read_text(encoding="utf-8", errors="replace") != whole:
             write_atomically(self.points, whole)
+        self._checkpoints, self._step = len(kept), max(last, 0) if kept else 0
         return state, float(kept[-1]["wall_s"]) if kept else 0.0
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
@@ -160,6 +162,7 @@ class RunStore:
                 self._keep_problem_ids(checkpoint)
                 file.write(json.dumps(checkpoint.line(time.monotonic() - started), allow_nan=False) + "\n")
                 file.flush()
+                self._checkpoints, self._step = self._checkpoints + 1, checkpoint.step
                 now = time.monotonic()
                 due = now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE)
                 last = checkpoint.final or self.is_asked_to_stop()
@@ -233,9 +236,8 @@ class RunStore:
             self._keep_state(self.states / f".{piece['publish']}")
 
     def finish(self, compute: int) -> None:
-        """Mark the run as finished up to ``compute``, and with which lines."""
-        lines = self.lines()
-        marker = {"compute": compute, "step": lines[-1]["step"], "checkpoints": len(lines)}
+        """Mark the run, resumed and recorded before, as finished up to ``compute``, and with which lines."""
+        marker = {"compute": compute, "step": self._step, "checkpoints": self._checkpoints}
         write_atomically(self.folder / "DONE", json.dumps(marker) + "\n", sync=self.sync_alone)
 
     def restart(self) -> None:

@@ -136,8 +136,11 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
     page = tmp_path / "report.html"
     assert isolaw("report", table, "-o", page, "--bootstrap", 20, "--fit-below", 2e5)[0] == 0
     assert "checkpoints up to C = 200,000" in page.read_text()
-    assert isolaw("report", table, "-o", page, "--bootstrap", 20, "--fit-below", 1)[0] == 0
-    assert "Backtest: fit_below 1: accepted: a compute inside the measured range" in page.read_text()
+    before = page.read_text()
+    code, _, err = isolaw("report", table, "-o", page, "--bootstrap", 20, "--fit-below", 1)
+    assert code == 2
+    assert "fit_below 1: accepted: a compute inside the measured range" in err
+    assert page.read_text() == before
 
 
 @pytest.mark.slow

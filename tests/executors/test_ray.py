@@ -153,8 +153,9 @@ def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
     assert engine.status(tmp_path)["waiting"] == 4
 
 
-def test_no_cluster_there(tmp_path: Path, tiny) -> None:
-    spec = tiny(executor={"kind": "ray", "address": "127.0.0.1:1"})
-    with pytest.raises(SpecError, match=r"executor\.address: no Ray cluster answers there .*127\.0\.0\.1:1"):
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
+def test_no_cluster_there(tmp_path: Path, tiny, address: str) -> None:
+    spec = tiny(executor={"kind": "ray", "address": address})
+    with pytest.raises(SpecError, match=r"executor\.address: no Ray cluster answers there .*1\]?:\d+'"):
         engine.sweep(spec, tmp_path / "out")
     assert not (tmp_path / "out").exists()

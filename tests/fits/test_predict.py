@@ -343,7 +343,7 @@ def test_without_a_law_the_best_measured_one_is_chosen(synthetic: Make, method: 
 
 @pytest.mark.parametrize("budget", [math.nan, math.inf, 0, 0.5, -1e6])
 def test_no_budget(laws: dict[str, Law], budget: float) -> None:
-    with pytest.raises(InputError, match="accepted: a positive number of rollouts"):
+    with pytest.raises(InputError, match="accepted: a number of rollouts from 1 to 1e"):
         laws["surface fixed-bp"].predict(budget)
 
 

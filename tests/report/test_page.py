@@ -377,7 +377,18 @@ def test_it_replaces_a_report_and_nothing_else(text: str, tmp_path: Path) -> Non
     assert mine.read_text() == "<!doctype html><p>mine</p>"
     with pytest.raises(DataError, match="is a directory"):
         check_replaceable(tmp_path)
+    with pytest.raises(DataError, match="nothing can be written"):  # told before the page is made
+        check_replaceable(tmp_path / f"{250 * 'a'}.html")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.html", "new"]
+
+
+def test_a_link_to_a_report_stays_one(text: str, tmp_path: Path) -> None:
+    link = tmp_path / "report.html"
+    link.symlink_to(tmp_path / "elsewhere.html")
+    for _ in range(2):  # to what is not there, and to what is
+        write(text, link)
+        assert link.is_symlink()
+        assert (tmp_path / "elsewhere.html").read_text() == text
 
 
 def test_what_is_not_ours_is_as_it_was_published() -> None:

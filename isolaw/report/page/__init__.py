@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -87,7 +88,7 @@ def write(text: str, path: str | Path) -> Path:
     DataError
         ``path`` is something else, or cannot be written.
     """
-    path = Path(path)
+    path = Path(path).resolve()  # a link stays one
     check_replaceable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -110,8 +111,11 @@ def check_replaceable(path: str | Path) -> None:
         if f'<meta name="generator" content="{_GENERATOR}'.encode() not in head:
             raise DataError(f"{path}: exists and is not a report; nothing was written over")
     above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise DataError(f"{path}: nothing can be written in {above}")
+    try:  # what a page is made for takes long: rather now than then
+        with tempfile.NamedTemporaryFile(dir=above, prefix=f".{path.name}.", suffix=".tmp"):
+            pass
+    except OSError as error:
+        raise DataError(f"{path}: nothing can be written in {above} ({error.strerror or error})") from None
 
 
 @cache
