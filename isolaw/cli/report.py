@@ -70,6 +70,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         reading = read_sources(sources, options["metric"], options)
         for text in reading.notes:
             note(f"note: {text}")
+        announce_compilation()
         study, origin = _study(ctx, reading, sources, options, say)
         facts = _facts(study, reading, sources, command_line(ctx), options, say)
         say("drawing")
@@ -131,7 +132,6 @@ def _study(
     setting = options["setting"] or usual_setting(runs, fixed)
     keywords = {**law_keywords(options), "metric": metric, "eval_set": eval_set, "setting": setting}
     say("fitting")
-    announce_compilation()
     try:
         law = isolaw.fit(runs, fixed=dict(fixed), x=options["x"], **keywords)
     except Refused as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -73,15 +74,22 @@ def symbol(document: Mapping[str, Any]) -> str:
     return "M" if document["x"]["name"] == "steps" else "C"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> count(1, "run"), count(2000, "core")
+    ('1 run', '2,000 cores')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def runs(least: int, most: int) -> str:
     """Return a number of runs.
 
     >>> runs(1, 1), runs(2, 3)
     ('1 run', '2 to 3 runs')
     """
-    if least == most:
-        return f"{most:,} run{'' if most == 1 else 's'}"
-    return f"{least:,} to {most:,} runs"
+    return count(most, "run") if least == most else f"{least:,} to {most:,} runs"
 
 
 def law_summary(document: Mapping[str, Any]) -> list[str]:
@@ -98,9 +106,7 @@ def ends(document: Mapping[str, Any]) -> list[str]:
     frontier = document["frontier"]
     said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
     return [
-        f"Best n at {symbol(document)} = {number(p['x'])}: {quantity(p['n_star'])}; "
-        f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
-        for p in (said[0], said[-1])
+        f"n* at {symbol(document)} = {number(p['x'])}: {quantity(p['n_star'])}." for p in (said[0], said[-1])
     ]
 
 
@@ -109,9 +115,9 @@ def data_line(document: Mapping[str, Any]) -> str:
     grid = document["grid"]
     n = sorted({g["rollouts_per_problem"] for g in grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document["fixed"].items())
-    count = sum(g["runs"] for g in grid)
+    every = sum(g["runs"] for g in grid)
     return (
-        f"{document['metric']} on {document['eval_set']}: {count} runs, n = {', '.join(map(str, n))}"
+        f"{document['metric']} on {document['eval_set']}: {count(every, 'run')}, n = {', '.join(map(str, n))}"
         + (f"; {fixed}" if fixed else "")
         + f"; setting {document['setting']}, curve {document['curve']}."
     )
@@ -146,7 +152,7 @@ def saturation(document: Mapping[str, Any]) -> str:
         said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
         return f"Saturation: not stated; {said[0].removeprefix(_NOT_STATED)}." if said else ""
     if q["status"] == "lower_bound":
-        return f"Saturation: not reached; at the end of the range n* is {quantity(q)}."
+        return f"Saturation: not reached; a level would lie at {quantity(q)}."
     return f"Saturation: n* levels off at {quantity(q)}."
 
 
@@ -162,6 +168,28 @@ _FORMS = {
 def form(law: str) -> str:
     """Return what a law says of n*(C)."""
     return _FORMS[law]
+
+
+def preferred(document: Mapping[str, Any]) -> str:
+    """Return the name of the law that the rewards prefer; the logistic where none were compared."""
+    return str(document["comparison"].get("preferred") or "logistic")
+
+
+def equation(document: Mapping[str, Any]) -> str:
+    """Return the preferred law with its numbers; empty for the logistic, whose parameters have intervals."""
+    name = preferred(document)
+    theta = document["comparison"]["laws"][name].get("theta") if name != "logistic" else None
+    if theta is None:
+        return ""
+    if name == "constant":
+        return f"n* = {2 ** theta[0]:.3g}"
+    if name == "power":  # log2 n* = α + β log10 C
+        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}"
+    terms = "".join(
+        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
+        for t, x in zip(theta[1:], ("log10 C", "(log10 C)²"), strict=False)
+    )
+    return f"{'n*' if name == 'linear' else 'log2 n*'} = {theta[0]:.3g}{terms}".replace("= -", "= −")
 
 
 def verdict(document: Mapping[str, Any]) -> str:
@@ -211,6 +239,12 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
 def answer(prediction: Prediction) -> str:
     """Return a recommendation in one sentence."""
     a = prediction.allocation
+    if one_n(prediction):
+        return (
+            f"At C = {number(prediction.compute)} {prediction.unit} only n = {a.rollouts_per_problem} was "
+            f"measured, so the best n cannot be told; with B_p = {a.problems_per_batch} that makes "
+            f"M = {a.steps:,} steps."
+        )
     return (
         f"For a budget of C = {number(prediction.compute)} {prediction.unit}: "
         f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
@@ -218,9 +252,33 @@ def answer(prediction: Prediction) -> str:
     )
 
 
+def one_n(prediction: Prediction) -> bool:
+    """Return whether there was but one n to choose from."""
+    return any(flag.startswith("one n:") for flag in prediction.flags)
+
+
+def by_law(prediction: Prediction, document: Mapping[str, Any]) -> str:
+    """Return n* at the budget by the law that the rewards prefer; empty where it states none."""
+    from isolaw.report.series import formula, steps_scale
+
+    if preferred(document) == "logistic":
+        return "" if prediction.law_n.value is None else quantity(prediction.law_n.to_dict())
+    scale = steps_scale(document)
+    n = formula(document, prediction.compute // scale * scale)
+    if n is None or any(flag.startswith("far") for flag in prediction.flags):
+        return ""
+    levels = [g["rollouts_per_problem"] for g in document["grid"]]
+    if n > max(levels):
+        return f"more than {max(levels)}, the largest measured"
+    return number(float(n)) if n >= min(levels) else f"less than {min(levels)}, the smallest measured"
+
+
 def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:
     """Return what a recommendation is expected to lose."""
     best = prediction.options[0]
+    if one_n(prediction):
+        n = best.allocation.rollouts_per_problem
+        return f"What n = {n} loses against another n is not known: run others to this budget."
     text = f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
     if best.probability is None:
         return f"{text}."
@@ -244,14 +302,13 @@ def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> l
         loss(prediction, document),
         f"{document['metric']} then: {quantity(prediction.reward.to_dict())}.",
     ]
-    lines.append(
-        f"n* there: {quantity(prediction.n_star.to_dict())}"
-        + (
-            f"; the law says {quantity(prediction.law_n.to_dict())}."
-            if prediction.law_n.value is not None
-            else "."
-        )
-    )
+    law = by_law(prediction, document)
+    by = f"by the law ({preferred(document)}) {law}" if law else ""
+    if not one_n(prediction):
+        star = f"n*, where the fitted reward is highest: {quantity(prediction.n_star.to_dict())}"
+        lines.append(f"{star}; {by}." if by else f"{star}.")
+    elif by:
+        lines.append(f"n* {by}.")
     if len(prediction.options) > 1:
         lines.append("Others expected to lose at most 0.005:")
     for other in prediction.options[1:]:
@@ -297,10 +354,11 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
     begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
     return [
-        f"{backend}: {plan['runs']} runs ({len(plan['configurations'])} configurations, "
-        f"{len(plan['seeds'])} seeds{axes}) to C = {number(plan['compute'])} rollouts each",
+        f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
+        f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
-        f"{done} runs are done, {plan['todo']} to do{begun}: {number(plan['remaining_rollouts'])} rollouts",
+        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{begun}: "
+        f"{number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
     ]
 
@@ -311,12 +369,15 @@ def place_summary(place: Mapping[str, Any]) -> str:
     >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
     'ray: 2 cores for each run; as many runs at a time as there is room for'
     """
-    gpus = f", {place['gpus']} GPUs" if place["gpus"] else ""
+    gpus = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
     nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
     options = "".join(f"; {key} {value}" for key, value in place["options"].items())
-    room = f"at most {place['runs']}" if place["runs"] else "as many"
-    room += " runs at a time" + ("" if place["runs"] else " as there is room for")
-    return f"{place['kind']}: {place['cpus']} cores{gpus}{nodes} for each run; {room}{options}"
+    room = (
+        f"at most {count(place['runs'], 'run')} at a time"
+        if place["runs"]
+        else "as many runs at a time as there is room for"
+    )
+    return f"{place['kind']}: {count(place['cpus'], 'core')}{gpus}{nodes} for each run; {room}{options}"
 
 
 def backtest_summary(result: Mapping[str, Any]) -> list[str]:
@@ -331,13 +392,44 @@ def backtest_summary(result: Mapping[str, Any]) -> list[str]:
     lines.append("  " + " ".join([" " * 16, *(f"{c:>17}" for c in columns), f"{'mean':>8}"]))
     for rule, found in result["rules"].items():
         cells = [
-            f"{loss:.4f} (n {place[1]})"
-            for loss, place in zip(found["regret"], found["allocations"], strict=True)
+            f"{lost:.4f} (n {_span([n for _, n in places])})"
+            for lost, places in zip(found["regret"], found["allocations"], strict=True)
         ]
         lines.append(
             "  " + " ".join([f"{rule:16}", *(f"{c:>17}" for c in cells), f"{found['mean_regret']:8.4f}"])
         )
+    if result["seeds"] > 1:
+        lines.append("Regret is the mean over the seeds; n from the least to the most that was chosen.")
     return [*lines, *backtest_verdict(result)]
+
+
+_TIMES = {1: "once", 2: "twice"}
+
+
+def _span(values: list[int]) -> str:
+    """The least and the most of values, once where they are the same."""
+    return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
+
+
+def choices(result: Mapping[str, Any], rule: str) -> list[str]:
+    """Return what a rule chose, by budget: n, B_p if that varies, and how often where seeds differ."""
+    chosen = {name: found["allocations"] for name, found in result["rules"].items()}
+    several = len({b for budgets in chosen.values() for places in budgets for b, _ in places}) > 1
+    return [_chosen(places, several) for places in chosen[rule]]
+
+
+def _chosen(places: list[list[int]], several: bool) -> str:
+    """One budget's choices, (B_p, n) of each split, the most frequent first.
+
+    >>> _chosen([[16, 4], [16, 64], [16, 4]], False), _chosen([[16, 4], [16, 4]], True)
+    ('n 4 twice, n 64 once', 'n 4 at B_p 16')
+    """
+    found = sorted(Counter(map(tuple, places)).items(), key=lambda own: (-own[1], own[0]))
+    names = [f"n {n}" + (f" at B_p {b}" if several else "") for (b, n), _ in found]
+    if len(found) == 1:
+        return names[0]
+    times = [_TIMES.get(often, f"{often} times") for _, often in found]
+    return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
 
 
 def _against(result: Mapping[str, Any]) -> list[str]:
@@ -356,7 +448,9 @@ def _against(result: Mapping[str, Any]) -> list[str]:
 def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
     """Return how far off n* was, and whether the baselines lost more than isolaw's choice."""
     error = result["rules"]["isolaw"]["n_star_error"]
-    return ["n* was off by " + ", ".join(f"{e:+.1f}" for e in error) + " doublings.", *_against(result)]
+    mean = " on average over the seeds" if result["seeds"] > 1 else ""
+    said = f"n* was off by {', '.join(f'{e:+.1f}' for e in error)} doublings{mean}."
+    return [said, *_against(result)]
 
 
 def intervals(document: Mapping[str, Any]) -> list[str]:
@@ -365,9 +459,14 @@ def intervals(document: Mapping[str, Any]) -> list[str]:
     if not bootstrap["draws"]:
         return ["none: nothing was drawn"]
     failed = f", {bootstrap['failed']} of them failed" if bootstrap["failed"] else ""
+    paired = (
+        "Runs of one seed share their problems, which cancels where n are compared: differences between n "
+        "are known better than rewards."
+    )
     return [
         f"95 %, from {bootstrap['draws']:,} draws{failed} (seed {bootstrap['seed']}); what is drawn: "
         f"{bootstrap['unit']}. Every step is repeated in every draw.",
+        *([paired] if "what a seed shares" in bootstrap["unit"] else []),
         "On simulated sweeps they hold the true n* about as often as they say; rewards beyond the data come "
         "out too high, and their intervals do not know it (docs/statistics.md has the figures).",
     ]
