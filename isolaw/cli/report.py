@@ -60,7 +60,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     A sweep's law.json is used if it is of these runs and no option of a fit is given; otherwise they are
     fitted here, as isolaw fit does. Where B_p varies among the runs, it varies in the fit (--setting joint).
     """
-    from isolaw.report import words
+    from isolaw.report import answer_words
     from isolaw.report.advice import advice
     from isolaw.report.page import check_replaceable, render, write
 
@@ -87,7 +87,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         )  # fmt: skip
         return
     if answer is not None and study.document is not None:
-        for line in words.prediction_summary(answer, study.document):
+        for line in answer_words.prediction_summary(answer, study.document):
             click.echo(shown(line))
         for own in advice(study.document, answer):
             click.echo(shown(f"Next: {own.what} {own.why}"))

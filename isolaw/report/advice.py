@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.predict import Prediction
-from isolaw.report import words
+from isolaw.report import answer_words, words
 
 _SEEDS = 3  # with fewer an interval rests on very few differences between runs
 _LOSS = 0.005
@@ -130,7 +130,7 @@ def _short(grid: Sequence[Mapping[str, Any]], prediction: Prediction | None) -> 
         return []
     names = sorted({g["rollouts_per_problem"] for g in short})
     why = "They ended before, so that at larger budgets a larger n wins unopposed."
-    if prediction is not None and words.one_n(prediction):
+    if prediction is not None and answer_words.one_n(prediction):
         n = prediction.allocation.rollouts_per_problem
         why = f"They ended before, and from n = {n} alone the best n cannot be told."
     return [

@@ -1,15 +1,11 @@
-"""Plain words for laws, predictions and plans: one place, for every door."""
+"""Plain words for numbers and laws: one place, for every door."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from isolaw.fits.predict import Prediction
+from typing import Any
 
 _NOT_STATED = "no saturation level is stated: "
 
@@ -236,55 +232,6 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-def answer(prediction: Prediction) -> str:
-    """Return a recommendation in one sentence."""
-    a = prediction.allocation
-    if one_n(prediction):
-        return (
-            f"At C = {number(prediction.compute)} {prediction.unit} only n = {a.rollouts_per_problem} was "
-            f"measured, so the best n cannot be told; with B_p = {a.problems_per_batch} that makes "
-            f"M = {a.steps:,} steps."
-        )
-    return (
-        f"For a budget of C = {number(prediction.compute)} {prediction.unit}: "
-        f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
-        f"M = {a.steps:,} steps."
-    )
-
-
-def one_n(prediction: Prediction) -> bool:
-    """Return whether there was but one n to choose from."""
-    return any(flag.startswith("one n:") for flag in prediction.flags)
-
-
-def by_law(prediction: Prediction, document: Mapping[str, Any]) -> str:
-    """Return n* at the budget by the law that the rewards prefer; empty where it states none."""
-    from isolaw.report.series import formula, steps_scale
-
-    if preferred(document) == "logistic":
-        return "" if prediction.law_n.value is None else quantity(prediction.law_n.to_dict())
-    scale = steps_scale(document)
-    n = formula(document, prediction.compute // scale * scale)
-    if n is None or any(flag.startswith("far") for flag in prediction.flags):
-        return ""
-    levels = [g["rollouts_per_problem"] for g in document["grid"]]
-    if n > max(levels):
-        return f"more than {max(levels)}, the largest measured"
-    return number(float(n)) if n >= min(levels) else f"less than {min(levels)}, the smallest measured"
-
-
-def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:
-    """Return what a recommendation is expected to lose."""
-    best = prediction.options[0]
-    if one_n(prediction):
-        n = best.allocation.rollouts_per_problem
-        return f"What n = {n} loses against another n is not known: run others to this budget."
-    text = f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
-    if best.probability is None:
-        return f"{text}."
-    return f"{text}; within 0.005 of it in {share(best.probability)} of draws."
-
-
 def share(probability: float) -> str:
     """Return a share in percent, rounded down: all is only all.
 
@@ -292,40 +239,6 @@ def share(probability: float) -> str:
     ('99%', '100%')
     """
     return f"{math.floor(100 * probability)}%"
-
-
-def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
-    """Return a recommendation, line by line."""
-    lines = [
-        f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
-        *(f"Take care: {flag}." for flag in prediction.flags if flag.startswith("far")),
-        loss(prediction, document),
-        f"{document['metric']} then: {quantity(prediction.reward.to_dict())}.",
-    ]
-    law = by_law(prediction, document)
-    by = f"by the law ({preferred(document)}) {law}" if law else ""
-    if not one_n(prediction):
-        star = f"n*, where the fitted reward is highest: {quantity(prediction.n_star.to_dict())}"
-        lines.append(f"{star}; {by}." if by else f"{star}.")
-    elif by:
-        lines.append(f"n* {by}.")
-    if len(prediction.options) > 1:
-        lines.append("Others expected to lose at most 0.005:")
-    for other in prediction.options[1:]:
-        near = (
-            f", within 0.005 of the best in {share(other.probability)} of draws"
-            if other.probability is not None
-            else ""
-        )
-        b = other.allocation
-        lines.append(
-            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
-            f"M = {b.steps:,}: loses {other.expected_regret:.4f}{near}"
-        )
-    if prediction.epochs is not None:
-        lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
-    lines += [f"Take care: {flag}." for flag in prediction.flags if not flag.startswith("far")]
-    return lines
 
 
 def points_summary(document: Mapping[str, Any]) -> list[str]:
@@ -344,113 +257,6 @@ def points_summary(document: Mapping[str, Any]) -> list[str]:
         f"{document['points']} points, SSE {document['sse']:.4g}: {', '.join(parts)}",
         f"Standard errors: {errors['label']}.",
     ]
-
-
-def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
-    """Return what a sweep would do, line by line."""
-    b = sorted({c[0] for c in plan["configurations"]})
-    n = sorted({c[1] for c in plan["configurations"]})
-    done = plan["runs"] - plan["todo"]
-    axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
-    begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
-    return [
-        f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
-        f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
-        f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
-        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{begun}: "
-        f"{number(plan['remaining_rollouts'])} rollouts",
-        *plan["notes"],
-    ]
-
-
-def place_summary(place: Mapping[str, Any]) -> str:
-    """Return where runs would execute.
-
-    >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
-    'ray: 2 cores for each run; as many runs at a time as there is room for'
-    """
-    gpus = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
-    nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
-    options = "".join(f"; {key} {value}" for key, value in place["options"].items())
-    room = (
-        f"at most {count(place['runs'], 'run')} at a time"
-        if place["runs"]
-        else "as many runs at a time as there is room for"
-    )
-    return f"{place['kind']}: {count(place['cpus'], 'core')}{gpus}{nodes} for each run; {room}{options}"
-
-
-def backtest_summary(result: Mapping[str, Any]) -> list[str]:
-    """Return what a backtest found: a table of regrets, and a verdict."""
-    judged = (
-        f"{result['seeds']} seeds, each left out of the fit in turn"
-        if result["held_out"] == "seed"
-        else "one seed, so by its own later checkpoints"
-    )
-    lines = [f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
-    columns = [f"C = {number(c)}" for c in result["budgets"]]
-    lines.append("  " + " ".join([" " * 16, *(f"{c:>17}" for c in columns), f"{'mean':>8}"]))
-    for rule, found in result["rules"].items():
-        cells = [
-            f"{lost:.4f} (n {_span([n for _, n in places])})"
-            for lost, places in zip(found["regret"], found["allocations"], strict=True)
-        ]
-        lines.append(
-            "  " + " ".join([f"{rule:16}", *(f"{c:>17}" for c in cells), f"{found['mean_regret']:8.4f}"])
-        )
-    if result["seeds"] > 1:
-        lines.append("Regret is the mean over the seeds; n from the least to the most that was chosen.")
-    return [*lines, *backtest_verdict(result)]
-
-
-_TIMES = {1: "once", 2: "twice"}
-
-
-def _span(values: list[int]) -> str:
-    """The least and the most of values, once where they are the same."""
-    return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
-
-
-def choices(result: Mapping[str, Any], rule: str) -> list[str]:
-    """Return what a rule chose, by budget: n, B_p if that varies, and how often where seeds differ."""
-    chosen = {name: found["allocations"] for name, found in result["rules"].items()}
-    several = len({b for budgets in chosen.values() for places in budgets for b, _ in places}) > 1
-    return [_chosen(places, several) for places in chosen[rule]]
-
-
-def _chosen(places: list[list[int]], several: bool) -> str:
-    """One budget's choices, (B_p, n) of each split, the most frequent first.
-
-    >>> _chosen([[16, 4], [16, 64], [16, 4]], False), _chosen([[16, 4], [16, 4]], True)
-    ('n 4 twice, n 64 once', 'n 4 at B_p 16')
-    """
-    found = sorted(Counter(map(tuple, places)).items(), key=lambda own: (-own[1], own[0]))
-    names = [f"n {n}" + (f" at B_p {b}" if several else "") for (b, n), _ in found]
-    if len(found) == 1:
-        return names[0]
-    times = [_TIMES.get(often, f"{often} times") for _, often in found]
-    return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
-
-
-def _against(result: Mapping[str, Any]) -> list[str]:
-    """Whether each baseline lost more, and whether that is more than noise."""
-    out = []
-    for rule, found in result["rules"].items():
-        if rule == "isolaw":
-            continue
-        difference, error = found["against_isolaw"].values()
-        noise = "" if error is None else f" (standard error over seeds {error:.4f})"
-        more = "more" if difference >= 0 else "less"
-        out.append(f"{rule} loses {abs(difference):.4f} {more} than isolaw's choice{noise}.")
-    return out
-
-
-def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
-    """Return how far off n* was, and whether the baselines lost more than isolaw's choice."""
-    error = result["rules"]["isolaw"]["n_star_error"]
-    mean = " on average over the seeds" if result["seeds"] > 1 else ""
-    said = f"n* was off by {', '.join(f'{e:+.1f}' for e in error)} doublings{mean}."
-    return [said, *_against(result)]
 
 
 def intervals(document: Mapping[str, Any]) -> list[str]:

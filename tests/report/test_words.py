@@ -11,7 +11,7 @@ import pytest
 import isolaw
 from isolaw.fits.backtest import backtest
 from isolaw.fits.law import Law
-from isolaw.report import words
+from isolaw.report import answer_words, backtest_words, words
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -141,7 +141,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     law = fit(synthetic, noise=0.003, attributes={"n_train_problems": 2000})
     prediction = law.predict(3e6)
     a = prediction.allocation
-    lines = words.prediction_summary(prediction, law.document)
+    lines = answer_words.prediction_summary(prediction, law.document)
     assert lines[0] == (
         f"For a budget of C = 3e+06 rollouts: n = {a.rollouts_per_problem} rollouts for each of B_p = 32 "
         f"problems, M = {a.steps:,} steps ({prediction.unspent:,} rollouts left over)."
@@ -169,21 +169,21 @@ def test_from_one_n_the_best_cannot_be_told(synthetic: Make) -> None:
     """All with as many steps: at the largest budget the largest n is alone."""
     law = fit(synthetic, compute=lambda b, n: 200 * b * n)
     alone, several = law.predict(3e6), law.predict(1e5)
-    lines = words.prediction_summary(alone, law.document)
+    lines = answer_words.prediction_summary(alone, law.document)
     assert lines[0].startswith(
         "At C = 3e+06 rollouts only n = 512 was measured, so the best n cannot be told"
     )
     assert lines[1].startswith("What n = 512 loses against another n is not known")
     assert not any("Expected to lose" in line or "highest" in line for line in lines)
     assert any(line.startswith("Take care: one n: ") for line in lines)
-    assert words.answer(several).startswith("For a budget of ")
+    assert answer_words.answer(several).startswith("For a budget of ")
     assert not any(flag.startswith("one n") for flag in several.flags)
 
 
 @pytest.mark.parametrize(("seeds", "few"), [(2, True), (3, False)])
 def test_two_seeds_are_few(synthetic: Make, seeds: int, few: bool) -> None:
     law = fit(synthetic, seeds=seeds, noise=0.003)
-    lines = words.prediction_summary(law.predict(1e6), law.document)
+    lines = answer_words.prediction_summary(law.predict(1e6), law.document)
     assert any(line.startswith("Take care: two seeds: intervals rest on") for line in lines) == few
     assert any(w.startswith("two seeds per configuration: ") for w in law.document["warnings"]) == few
 
@@ -203,9 +203,9 @@ def test_the_preferred_law_is_quoted(
     law = fit(synthetic, noise=0.003)
     document = {**law.document, "comparison": {"preferred": name, "laws": {name: {"theta": theta}}}}
     assert words.equation(document) == text
-    assert words.by_law(law.predict(1e5), document) == words.number(n)
+    assert answer_words.by_law(law.predict(1e5), document) == words.number(n)
     older = {**document, "comparison": {"preferred": name, "laws": {name: {}}}}
-    assert words.equation(older) == words.by_law(law.predict(1e5), older) == ""
+    assert words.equation(older) == answer_words.by_law(law.predict(1e5), older) == ""
 
 
 def test_the_preferred_law_stays_within_what_was_measured(synthetic: Make) -> None:
@@ -215,7 +215,7 @@ def test_the_preferred_law_stays_within_what_was_measured(synthetic: Make) -> No
         (12.0, "more than 512, the largest measured"),
     ):
         comparison = {"preferred": "constant", "laws": {"constant": {"theta": [theta]}}}
-        assert words.by_law(law.predict(1e5), {**law.document, "comparison": comparison}) == text
+        assert answer_words.by_law(law.predict(1e5), {**law.document, "comparison": comparison}) == text
 
 
 def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:
@@ -223,9 +223,9 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
     result = backtest(runs, 3e5, bootstrap=20)
     for rule, found in result["rules"].items():
         assert [len(places) for places in found["allocations"]] == [3] * 4
-        for text, places in zip(words.choices(result, rule), found["allocations"], strict=True):
+        for text, places in zip(backtest_words.choices(result, rule), found["allocations"], strict=True):
             assert {f"n {n}" for _, n in places} == {" ".join(part.split()[:2]) for part in text.split(", ")}
-    lines = words.backtest_summary(result)
+    lines = backtest_words.backtest_summary(result)
     ours = result["rules"]["isolaw"]
     least, most = (f([n for _, n in ours["allocations"][0]]) for f in (min, max))
     assert f"{ours['regret'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]

@@ -12,7 +12,7 @@ from typing import Any
 from isolaw.errors import InputError
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction
-from isolaw.report import words
+from isolaw.report import answer_words, words
 from isolaw.report.series import steps_scale
 
 # The preferred numbers E24 of IEC 60063: 24 to the decade, evenly spread in log C, and round.
@@ -103,11 +103,11 @@ def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
         "n": f"{a.rollouts_per_problem:,}",
         "b": f"{a.problems_per_batch:,}",
         "m": f"{a.steps:,}",
-        "answer": unbroken(words.answer(prediction)),
-        "loss": words.loss(prediction, law.document),
+        "answer": unbroken(answer_words.answer(prediction)),
+        "loss": answer_words.loss(prediction, law.document),
         "reward": words.quantity(prediction.reward.to_dict()),
-        "n_star": "" if words.one_n(prediction) else words.quantity(prediction.n_star.to_dict()),
-        "law_n": words.by_law(prediction, law.document),
+        "n_star": "" if answer_words.one_n(prediction) else words.quantity(prediction.n_star.to_dict()),
+        "law_n": answer_words.by_law(prediction, law.document),
         "epochs": words.number(prediction.epochs) if prediction.epochs is not None else "",
         "flags": prediction.flags,
         "options": [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.fits.health import health
-from isolaw.report import run_words, words
+from isolaw.report import answer_words, backtest_words, run_words, words
 from isolaw.report.advice import Advice, advice
 from isolaw.report.page import landscape, law_charts, provenance, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown, unbroken
@@ -73,8 +73,8 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         "title": facts.title or study.runs.source,
         "study": study,
         "document": study.document,
-        "answer": first and unbroken(words.answer(first)),
-        "loss": first and study.document and words.loss(first, study.document),
+        "answer": first and unbroken(answer_words.answer(first)),
+        "loss": first and study.document and answer_words.loss(first, study.document),
         "refused": study.refused,
         "law": words.preferred(study.document) if study.document else "",
         "facts": _facts(study),
@@ -167,7 +167,7 @@ def _health(study: Study, facts: Facts) -> Section:
 def _backtest(facts: Facts) -> Section | str:
     if isinstance(facts.backtest, str):
         return f"Backtest: {facts.backtest}"
-    lines = words.backtest_verdict(facts.backtest)
+    lines = backtest_words.backtest_verdict(facts.backtest)
     return Section(
         "backtest", "Backtest: would small runs have told?", lines, [run_charts.backtest(facts.backtest)],
         [tables.backtest(facts.backtest)],

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.report import captions, words
+from isolaw.report import backtest_words, captions, words
 from isolaw.report.finals import common_compute, finals
 from isolaw.report.page.chart import Chart, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import Study, one_batch, spread
@@ -132,7 +132,7 @@ def backtest(result: Mapping[str, Any]) -> Chart:
                     "dash": ("solid", "dash", "dot", "dashdot")[i % 4],
                 },
                 "marker": {"size": 7, "symbol": ("circle", "square", "diamond", "triangle-up")[i % 4]},
-                "text": words.choices(result, rule),
+                "text": backtest_words.choices(result, rule),
                 "hovertemplate": text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>",
             }
         )

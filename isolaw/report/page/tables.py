@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.health import Health
-from isolaw.report import words
+from isolaw.report import backtest_words, words
 from isolaw.report.finals import PLACE, common_compute, finals
 from isolaw.report.study import Study, spread
 
@@ -221,7 +221,7 @@ def backtest(result: Mapping[str, Any]) -> Table:
         )
         cells = [
             Cell(f"{lost:.4f} ({chosen})".replace("n ", "n\u00a0"), lost)
-            for lost, chosen in zip(found["regret"], words.choices(result, rule), strict=True)
+            for lost, chosen in zip(found["regret"], backtest_words.choices(result, rule), strict=True)
         ]
         rows.append([Cell(rule), *cells, _number(found["mean_regret"], ".4f"), Cell(against, difference)])
     columns = [
