@@ -129,7 +129,9 @@ if MOUNTS:
             "mount --make-rprivate / 2>/dev/null\n"
             "told turned $isolaw sweep sweep.toml --out disk/out &\n"
             "until ls disk/out/runs/*/DONE >/dev/null 2>&1; do sleep 0.05; done\n"
-            "mount --bind disk/out disk/out && mount -o remount,bind,ro disk/out\n"
+            # Made read-only elsewhere: in its place a file that is open for writing could keep it from that.
+            "mkdir view && mount --bind disk/out view && mount -o remount,bind,ro view\n"
+            "mount --move view disk/out\n"
             "wait $!\n"
             "told state $isolaw status disk/out --json\n"
             "told refused $isolaw sweep sweep.toml --out disk/out\n"
