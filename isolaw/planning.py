@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,24 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
             remaining += (run.steps - done) * run.batch_rollouts
     todo = [run.run_id for run in executors.order(store.directory, left)]
     begun = sum(store.run(run_id).state() is not None for run_id in todo)
+    notes += _disk(store, left)
     return Plan(spec, runs, todo, begun, remaining, notes)
+
+
+def _disk(store: SweepStore, left: Sequence[RunSpec]) -> list[str]:
+    """Say so where the states of the runs that have none yet do not fit on the disk."""
+    new = [run for run in left if store.run(run.run_id).state() is None]
+    needed = sum(backends.get(run.backend).needs(run).disk_bytes for run in new)
+    directory = store.directory.absolute()
+    above = next(folder for folder in (directory, *directory.parents) if folder.exists())
+    free = shutil.disk_usage(above).free
+    if needed <= free:
+        return []
+    return [
+        f"take care: the states of {len(new)} runs take {needed / 2**30:,.1f} GiB, and "
+        f"{free / 2**30:,.1f} GiB are free where {store.directory} is (state/ of a finished run may be "
+        "deleted; an extension then begins it anew)"
+    ]
 
 
 def with_the_rest(error: SpecError) -> SpecError:

@@ -100,10 +100,11 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """What one run takes of the machines that it is made on."""
+    """What one run takes: of the machines that it is made on, and for its state, which stays, of a disk."""
 
     cpus: int = 1
     gpus: int = 0
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from isolaw.cli.read import read_sources, source_options
 def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
     """Fit SOURCE… below a compute, and judge on held-out seeds what that recommends above it."""
     from isolaw.fits.backtest import backtest as run
-    from isolaw.report import words
+    from isolaw.report import backtest_words
 
     reading = read_sources(sources, options["metric"], options)
     announce_compilation()
@@ -48,5 +48,5 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
     if as_json:
         print_json(result)
         return
-    for line in words.backtest_summary(result):
+    for line in backtest_words.backtest_summary(result):
         click.echo(line)

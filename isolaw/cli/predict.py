@@ -18,7 +18,7 @@ def predict(
 ) -> None:
     """Say how to split a budget, by the law in LAW (made with isolaw fit … --out)."""
     from isolaw.fits.law import Law
-    from isolaw.report import words
+    from isolaw.report import answer_words
 
     fitted = Law.load(law)
     prediction = fitted.predict(
@@ -27,5 +27,5 @@ def predict(
     if as_json:
         print_json(prediction.to_dict())
         return
-    for line in words.prediction_summary(prediction, fitted.document):
+    for line in answer_words.prediction_summary(prediction, fitted.document):
         click.echo(shown(line))

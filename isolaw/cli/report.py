@@ -60,7 +60,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     A sweep's law.json is used if it is of these runs and no option of a fit is given; otherwise they are
     fitted here, as isolaw fit does. Where B_p varies among the runs, it varies in the fit (--setting joint).
     """
-    from isolaw.report import words
+    from isolaw.report import answer_words
     from isolaw.report.advice import advice
     from isolaw.report.page import check_replaceable, render, write
 
@@ -70,6 +70,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         reading = read_sources(sources, options["metric"], options)
         for text in reading.notes:
             note(f"note: {text}")
+        announce_compilation()
         study, origin = _study(ctx, reading, sources, options, say)
         facts = _facts(study, reading, sources, command_line(ctx), options, say)
         say("drawing")
@@ -86,7 +87,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         )  # fmt: skip
         return
     if answer is not None and study.document is not None:
-        for line in words.prediction_summary(answer, study.document):
+        for line in answer_words.prediction_summary(answer, study.document):
             click.echo(shown(line))
         for own in advice(study.document, answer):
             click.echo(shown(f"Next: {own.what} {own.why}"))
@@ -131,7 +132,6 @@ def _study(
     setting = options["setting"] or usual_setting(runs, fixed)
     keywords = {**law_keywords(options), "metric": metric, "eval_set": eval_set, "setting": setting}
     say("fitting")
-    announce_compilation()
     try:
         law = isolaw.fit(runs, fixed=dict(fixed), x=options["x"], **keywords)
     except Refused as error:

@@ -53,7 +53,7 @@ def sweep(
     from isolaw import engine, executors
     from isolaw.errors import SpecError
     from isolaw.parsing import located
-    from isolaw.report import words
+    from isolaw.report import run_words
 
     options = {
         "sweep.backend": backend,
@@ -71,7 +71,7 @@ def sweep(
         plan = engine.plan(spec, out, whole_directory=file is None and not settings)
     except SpecError as error:
         raise (located(error, file) if file else error) from None
-    for line in words.plan_summary(plan.to_dict(), plan.spec.sweep.backend):
+    for line in run_words.plan_summary(plan.to_dict(), plan.spec.sweep.backend):
         note(line)
     if dry_run:
         by_id = {run.run_id: run for run in plan.runs}
@@ -79,7 +79,7 @@ def sweep(
         if as_json:
             print_json({**plan.to_dict(), "executor": place, "dry_run": True})
         else:
-            note(words.place_summary(place))
+            note(run_words.place_summary(place))
             for script in place.get("scripts", ()):
                 click.echo(script)
         return 0

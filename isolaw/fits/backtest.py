@@ -54,7 +54,7 @@ def backtest(
     Returns
     -------
     ``fit_below``, ``budgets`` (C each), ``held_out`` ("seed" or "later checkpoints"), ``seeds``, and
-    ``rules``: for ``isolaw`` and each baseline its ``allocations`` (B_p, n) by budget in the first split,
+    ``rules``: for ``isolaw`` and each baseline its ``allocations`` (B_p, n) by budget, one of every split,
     ``regret`` by budget, its mean, ``against_isolaw`` (mean difference and its standard error over seeds,
     None for one), and for isolaw ``n_star_error`` in doublings.
 
@@ -160,7 +160,10 @@ def _summary(rule: str, judged: list[dict[str, Any]]) -> dict[str, Any]:
     difference = (losses - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     out: dict[str, Any] = {
-        "allocations": [list(place) for place in judged[0][rule]["places"]],
+        "allocations": [
+            [list(place) for place in places]
+            for places in zip(*(split[rule]["places"] for split in judged), strict=True)
+        ],
         "regret": losses.mean(axis=0).tolist(),
         "mean_regret": float(losses.mean()),
         "against_isolaw": {"difference": float(difference.mean()), "standard_error": error},

@@ -288,6 +288,11 @@ def warnings_of(
             "one seed per configuration: the variation between runs is taken from how they scatter about a "
             "smooth function of n"
         )
+    elif all(c.runs == 2 for c in configurations):
+        out.append(
+            "two seeds per configuration: intervals rest on the one difference between two runs of each n, "
+            "which is very little"
+        )
     elif single:
         out.append(f"one seed only, taken to vary as the others do: {', '.join(c.label for c in single)}")
     top = int(frontier.levels[-1])

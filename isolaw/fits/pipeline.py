@@ -318,6 +318,7 @@ def _compared(
     out: dict[str, Any] = {}
     for name, law in laws.items():
         out[name] = {
+            "theta": law.theta.tolist(),
             "chi2": law.chi2,
             "aic": law.aic,
             **(summary(regret(surface, law(x))) or {}),

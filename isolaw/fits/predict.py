@@ -162,6 +162,9 @@ def predict(
     document = law.document
     flags: list[str] = []
     candidates = _candidates(law, budget, max_batch_rollouts, flags)
+    alone = {c.n for c in candidates}
+    if len(alone) == 1:
+        flags.append(f"one n: only n = {alone.pop()} competes at this budget; how it compares is not known")
     reward, best, n_star = _rewards(document["method"], candidates)
     factor = budget / max(entry["measured"][1] for entry in document["grid"])
     if budget >= max(e["measured"][1] + e["step_cost"] for e in document["grid"]):
@@ -359,9 +362,8 @@ def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -
             f"uncertain: even the best choice is expected to lose {options[0].expected_regret:.3f}; "
             "more seeds help"
         )
-    out += [
-        w.replace(" per configuration", "", 1) for w in document["warnings"] if w.startswith("one seed per")
-    ]
+    few = ("one seed per", "two seeds per")
+    out += [w.replace(" per configuration", "", 1) for w in document["warnings"] if w.startswith(few)]
     out += [f"misfit: {warning}" for warning in document["warnings"] if warning.startswith("--curve")]
     if len(law.draws) <= 1:
         drawn = document["bootstrap"]["draws"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.predict import Prediction
-from isolaw.report import words
+from isolaw.report import answer_words, words
 
 _SEEDS = 3  # with fewer an interval rests on very few differences between runs
 _LOSS = 0.005
@@ -48,7 +48,7 @@ def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[A
     """
     grid = document["grid"]
     levels = sorted({g["rollouts_per_problem"] for g in grid})
-    out = [*_edges(document, levels), *_short(grid)]
+    out = [*_edges(document, levels), *_short(grid, prediction)]
     fewest = min(g["runs"] for g in grid)
     if fewest < _SEEDS:
         out.append(
@@ -122,17 +122,21 @@ def _edges(document: Mapping[str, Any], levels: Sequence[int]) -> list[Advice]:
     ]
 
 
-def _short(grid: Sequence[Mapping[str, Any]]) -> list[Advice]:
+def _short(grid: Sequence[Mapping[str, Any]], prediction: Prediction | None) -> list[Advice]:
     """Configurations that ended early, so that larger budgets compare fewer n."""
     end = max(g["measured"][1] for g in grid)
     short = [g for g in grid if g["measured"][1] + g["step_cost"] < 0.9 * end]
     if not short:
         return []
     names = sorted({g["rollouts_per_problem"] for g in short})
+    why = "They ended before, so that at larger budgets a larger n wins unopposed."
+    if prediction is not None and answer_words.one_n(prediction):
+        n = prediction.allocation.rollouts_per_problem
+        why = f"They ended before, and from n = {n} alone the best n cannot be told."
     return [
         Advice(
             f"Run n = {', '.join(map(str, names))} on to C = {words.number(end)}.",
-            "They ended before, so that at larger budgets a larger n wins unopposed.",
+            why,
             (f"sweep.compute={int(end)}",),
         )
     ]

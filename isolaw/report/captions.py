@@ -12,6 +12,7 @@ from isolaw.report import words
 from isolaw.report.study import Study
 
 TOLERANCE = 0.005
+_NEAR_END = 0.8  # of the largest compute: rewards at less are no final ones
 
 
 def reward(study: Study, thinned: bool) -> str:
@@ -49,16 +50,18 @@ def n_star(document: Mapping[str, Any]) -> str:
     """Say how to read n*(C)."""
     if document["method"] == "surface":
         first = (
-            "The line is n*, the band where 95 % of draws have it at each compute; the dotted lines hold 95 "
-            "% of draws at all computes at once."
+            "The line is n*, where the fitted reward is highest, between measured n, too; the band is where "
+            "95 % of draws have it at each compute, and the dotted lines hold 95 % of draws at all computes "
+            f"at once. The dashed line is the law, {words.form(words.preferred(document))}"
         )
+        first += "." if document["frontier"][-1]["censored"] else "; beyond the data it stands alone."
     else:
         first = "The line is the law, the band where 95 % of draws have it at each compute."
     if not document["bootstrap"]["draws"]:
         first = "The line is n*. Nothing was drawn, so nothing has a band."
     return (
-        f"{first} Dots are the n of the highest fitted curve, hollow where n* is only a bound: beyond a "
-        "dashed line nothing was measured. Near the best n reward is flat; what an n loses says "
+        f"{first} Dots are the measured n with the highest curve, hollow where n* is only a bound: beyond "
+        "the horizontal lines nothing was measured. Near the best n reward is flat; what an n loses says "
         "more than the n itself."
     )
 
@@ -73,15 +76,20 @@ def grid(study: Study, table: pd.DataFrame, compute: float) -> str:
     best = table.loc[table["value"].idxmax()]
     near = table[table["value"] >= best["value"] - TOLERANCE]
     missing = study.rows().groupby(["problems_per_batch", "rollouts_per_problem"]).ngroups - len(table)
+    end = study.rows()["compute"].max()
     several = len(study.batches) > 1
     place = f"B_p = {best['problems_per_batch']:,.0f}, n = {best['rollouts_per_problem']:,.0f}"
     counts = words.runs(int(table["runs"].min()), int(table["runs"].max()))
     text = (
         f"{study.metric} of the runs at C = {words.number(compute)}, the largest that all of them reached "
-        f"(mean of the checkpoints from 0.8 C to 1.1 C, {counts} each). Highest: {place} with "
-        f"{best['value']:.3f}; {len(near)} of {len(table)} are within 0.005 of it"
+        f"(mean of the checkpoints from 0.8 C to 1.1 C, {counts} each; no fit, so not n*). Highest here: "
+        f"{place} with {best['value']:.3f}; {len(near)} of {len(table)} are within 0.005 of it"
         f"{', framed' if several else ''}."
     )
+    if compute < _NEAR_END * end:
+        text += (
+            f" Some runs end there; others go on to C = {words.number(end)}, where another n may be the best."
+        )
     if not several and table["error"].notna().any():
         text += " Bars are standard errors over runs."
     if missing:

@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFo
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.report import words
-from isolaw.report.series import closed, fitted_curve, logistic_band
+from isolaw.report.series import closed, fitted_curve, law_line
 from isolaw.report.study import Study
 from isolaw.runs import Runs
 
@@ -117,15 +117,13 @@ def draw_n_star(axes: Axes, law: Law) -> None:
     size = 2.5 if surface else 4
     axes.plot(
         x[~censored], strict[~censored], "o", ms=size, color="#1f4e79",
-        label="n of the highest curve", zorder=4,
+        label="measured n, highest", zorder=4,
     )  # fmt: skip
     if censored.any():
         axes.plot(
             x[censored], strict[censored], "o", ms=size, mfc="white", mec="#1f4e79", mew=0.8,
             label="the same, where n* is only a bound", zorder=4,
         )  # fmt: skip
-    tolerance = [p["n_star_tolerance"] for p in frontier]
-    axes.plot(x, tolerance, "_", ms=5, color="#c55a11", label="smallest n within 0.005", zorder=3)
     for edge in (levels[0], levels[-1]):
         axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
     axes.annotate(
@@ -243,16 +241,17 @@ def _draw_ridge(
 
 
 def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None:
-    if law.logistic is None:
-        return
     fine = np.geomspace(x.min(), x.max(), 300)
-    n, ends = logistic_band(law, fine)
+    n, ends = law_line(law, fine)
+    if n is None:
+        return
     if band and ends is not None:
         axes.fill_between(
             fine, *ends, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
         )
     colour, width, dashes = ("#1f4e79", 1.6, "-") if band else ("#404040", 1.0, "--")
-    axes.plot(fine, n, color=colour, lw=width, ls=dashes, label="law (logistic)", zorder=3)
+    label = f"law ({words.preferred(law.document)})"
+    axes.plot(fine, n, color=colour, lw=width, ls=dashes, label=label, zorder=3)
 
 
 def _title(document: dict[str, Any], text: str) -> str:

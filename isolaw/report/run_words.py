@@ -1,4 +1,4 @@
-"""Plain words for runs: how a sweep stands, and how healthy its runs are."""
+"""Plain words for runs: what a sweep would do, how it stands, and how healthy its runs are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isolaw.report.words import number
+from isolaw.report.words import count, number
 
 if TYPE_CHECKING:
     from isolaw.fits.health import Health
@@ -65,3 +65,37 @@ def health(judged: Sequence[Health], failed: int, document: Mapping[str, Any] | 
         )
         lines.append(f"Healthy runs by B_p: {shares}. At least nine in ten make a B_p stable.")
     return lines
+
+
+def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
+    """Return what a sweep would do, line by line."""
+    b = sorted({c[0] for c in plan["configurations"]})
+    n = sorted({c[1] for c in plan["configurations"]})
+    done = plan["runs"] - plan["todo"]
+    axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
+    begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
+    return [
+        f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
+        f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
+        f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
+        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{begun}: "
+        f"{number(plan['remaining_rollouts'])} rollouts",
+        *plan["notes"],
+    ]
+
+
+def place_summary(place: Mapping[str, Any]) -> str:
+    """Return where runs would execute.
+
+    >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
+    'ray: 2 cores for each run; as many runs at a time as there is room for'
+    """
+    gpus = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
+    nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
+    options = "".join(f"; {key} {value}" for key, value in place["options"].items())
+    room = (
+        f"at most {count(place['runs'], 'run')} at a time"
+        if place["runs"]
+        else "as many runs at a time as there is room for"
+    )
+    return f"{place['kind']}: {count(place['cpus'], 'core')}{gpus}{nodes} for each run; {room}{options}"

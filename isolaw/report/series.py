@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.fits.compare import LAWS
 from isolaw.fits.law import Law
+from isolaw.report import words
 
 Floats = NDArray[np.float64]
 # An open end leaves the picture: so far beyond the grid's n it is drawn.
@@ -22,13 +25,34 @@ def fitted_curve(law: Law, entry: dict[str, Any], points: int = 200) -> tuple[Fl
     return x / (b * n) if steps else x, law.curves(b, n)(x)[0]
 
 
-def logistic_band(law: Law, x: Floats) -> tuple[Floats, Floats | None]:
-    """Return n of the logistic law at ``x``, (X,), and its pointwise 95 % of draws, (2, X), if any."""
-    assert law.logistic is not None
+def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
+    """Return n of the law that the rewards prefer at ``x``, (X,), and its pointwise 95 % of draws, (2, X).
+
+    Only the logistic, which is also what stands where laws were not compared, has draws.
+    """
+    if words.preferred(law.document) != "logistic":
+        return formula(law.document, x * steps_scale(law.document)), None
+    if law.logistic is None:
+        return None, None
     # A wild draw goes off the page, not off the scale.
     argument = np.log10(x) if law.document["x"]["log10"] else x
     draws = np.exp2(np.clip(law.logistic(argument), -20, 60))
     return draws[0], np.quantile(draws[1:], [0.025, 0.975], axis=0) if len(draws) > 1 else None
+
+
+def formula(document: Mapping[str, Any], compute: Floats | float) -> Floats | None:
+    """Return n of the law that the rewards prefer at C; None of a document that has no parameters of it."""
+    name = words.preferred(document)
+    theta = document["comparison"]["laws"][name].get("theta")
+    if theta is None:
+        return None
+    log2_n = LAWS[name][1](np.log10(np.asarray(compute, np.float64)), np.array(theta))
+    return np.asarray(np.exp2(np.clip(log2_n, -20, 60)))
+
+
+def steps_scale(document: Mapping[str, Any]) -> int:
+    """Return what x is multiplied by to be C: B where x counts steps, else 1."""
+    return int(document["fixed"]["batch_rollouts"]) if document["x"]["name"] == "steps" else 1
 
 
 def closed(intervals: list[Any], levels: NDArray[np.int64]) -> Floats:

@@ -77,6 +77,7 @@ class Watch:
         self.law = law_so_far(self.directory)
         self._fitted_at = now, rollouts
         self._fit_took = self.clock() - now
+        self.look()  # the sweep went on meanwhile
 
     def pace(self) -> str:
         """Return the pace and the time left, in words."""

@@ -1,14 +1,11 @@
-"""Plain words for laws, predictions and plans: one place, for every door."""
+"""Plain words for numbers and laws: one place, for every door."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from isolaw.fits.predict import Prediction
+from typing import Any
 
 _NOT_STATED = "no saturation level is stated: "
 
@@ -73,15 +70,22 @@ def symbol(document: Mapping[str, Any]) -> str:
     return "M" if document["x"]["name"] == "steps" else "C"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> count(1, "run"), count(2000, "core")
+    ('1 run', '2,000 cores')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def runs(least: int, most: int) -> str:
     """Return a number of runs.
 
     >>> runs(1, 1), runs(2, 3)
     ('1 run', '2 to 3 runs')
     """
-    if least == most:
-        return f"{most:,} run{'' if most == 1 else 's'}"
-    return f"{least:,} to {most:,} runs"
+    return count(most, "run") if least == most else f"{least:,} to {most:,} runs"
 
 
 def law_summary(document: Mapping[str, Any]) -> list[str]:
@@ -98,9 +102,7 @@ def ends(document: Mapping[str, Any]) -> list[str]:
     frontier = document["frontier"]
     said = [p for p in frontier if p["n_star"]["status"] != "not_identified"] or frontier
     return [
-        f"Best n at {symbol(document)} = {number(p['x'])}: {quantity(p['n_star'])}; "
-        f"the smallest n within 0.005 of the best is {p['n_star_tolerance']}."
-        for p in (said[0], said[-1])
+        f"n* at {symbol(document)} = {number(p['x'])}: {quantity(p['n_star'])}." for p in (said[0], said[-1])
     ]
 
 
@@ -109,9 +111,9 @@ def data_line(document: Mapping[str, Any]) -> str:
     grid = document["grid"]
     n = sorted({g["rollouts_per_problem"] for g in grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document["fixed"].items())
-    count = sum(g["runs"] for g in grid)
+    every = sum(g["runs"] for g in grid)
     return (
-        f"{document['metric']} on {document['eval_set']}: {count} runs, n = {', '.join(map(str, n))}"
+        f"{document['metric']} on {document['eval_set']}: {count(every, 'run')}, n = {', '.join(map(str, n))}"
         + (f"; {fixed}" if fixed else "")
         + f"; setting {document['setting']}, curve {document['curve']}."
     )
@@ -146,7 +148,7 @@ def saturation(document: Mapping[str, Any]) -> str:
         said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
         return f"Saturation: not stated; {said[0].removeprefix(_NOT_STATED)}." if said else ""
     if q["status"] == "lower_bound":
-        return f"Saturation: not reached; at the end of the range n* is {quantity(q)}."
+        return f"Saturation: not reached; a level would lie at {quantity(q)}."
     return f"Saturation: n* levels off at {quantity(q)}."
 
 
@@ -162,6 +164,28 @@ _FORMS = {
 def form(law: str) -> str:
     """Return what a law says of n*(C)."""
     return _FORMS[law]
+
+
+def preferred(document: Mapping[str, Any]) -> str:
+    """Return the name of the law that the rewards prefer; the logistic where none were compared."""
+    return str(document["comparison"].get("preferred") or "logistic")
+
+
+def equation(document: Mapping[str, Any]) -> str:
+    """Return the preferred law with its numbers; empty for the logistic, whose parameters have intervals."""
+    name = preferred(document)
+    theta = document["comparison"]["laws"][name].get("theta") if name != "logistic" else None
+    if theta is None:
+        return ""
+    if name == "constant":
+        return f"n* = {2 ** theta[0]:.3g}"
+    if name == "power":  # log2 n* = α + β log10 C
+        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}"
+    terms = "".join(
+        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
+        for t, x in zip(theta[1:], ("log10 C", "(log10 C)²"), strict=False)
+    )
+    return f"{'n*' if name == 'linear' else 'log2 n*'} = {theta[0]:.3g}{terms}".replace("= -", "= −")
 
 
 def verdict(document: Mapping[str, Any]) -> str:
@@ -208,25 +232,6 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-def answer(prediction: Prediction) -> str:
-    """Return a recommendation in one sentence."""
-    a = prediction.allocation
-    return (
-        f"For a budget of C = {number(prediction.compute)} {prediction.unit}: "
-        f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
-        f"M = {a.steps:,} steps."
-    )
-
-
-def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:
-    """Return what a recommendation is expected to lose."""
-    best = prediction.options[0]
-    text = f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
-    if best.probability is None:
-        return f"{text}."
-    return f"{text}; within 0.005 of it in {share(best.probability)} of draws."
-
-
 def share(probability: float) -> str:
     """Return a share in percent, rounded down: all is only all.
 
@@ -234,41 +239,6 @@ def share(probability: float) -> str:
     ('99%', '100%')
     """
     return f"{math.floor(100 * probability)}%"
-
-
-def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
-    """Return a recommendation, line by line."""
-    lines = [
-        f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
-        *(f"Take care: {flag}." for flag in prediction.flags if flag.startswith("far")),
-        loss(prediction, document),
-        f"{document['metric']} then: {quantity(prediction.reward.to_dict())}.",
-    ]
-    lines.append(
-        f"n* there: {quantity(prediction.n_star.to_dict())}"
-        + (
-            f"; the law says {quantity(prediction.law_n.to_dict())}."
-            if prediction.law_n.value is not None
-            else "."
-        )
-    )
-    if len(prediction.options) > 1:
-        lines.append("Others expected to lose at most 0.005:")
-    for other in prediction.options[1:]:
-        near = (
-            f", within 0.005 of the best in {share(other.probability)} of draws"
-            if other.probability is not None
-            else ""
-        )
-        b = other.allocation
-        lines.append(
-            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
-            f"M = {b.steps:,}: loses {other.expected_regret:.4f}{near}"
-        )
-    if prediction.epochs is not None:
-        lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
-    lines += [f"Take care: {flag}." for flag in prediction.flags if not flag.startswith("far")]
-    return lines
 
 
 def points_summary(document: Mapping[str, Any]) -> list[str]:
@@ -289,85 +259,20 @@ def points_summary(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
-    """Return what a sweep would do, line by line."""
-    b = sorted({c[0] for c in plan["configurations"]})
-    n = sorted({c[1] for c in plan["configurations"]})
-    done = plan["runs"] - plan["todo"]
-    axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
-    begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
-    return [
-        f"{backend}: {plan['runs']} runs ({len(plan['configurations'])} configurations, "
-        f"{len(plan['seeds'])} seeds{axes}) to C = {number(plan['compute'])} rollouts each",
-        f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
-        f"{done} runs are done, {plan['todo']} to do{begun}: {number(plan['remaining_rollouts'])} rollouts",
-        *plan["notes"],
-    ]
-
-
-def place_summary(place: Mapping[str, Any]) -> str:
-    """Return where runs would execute.
-
-    >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
-    'ray: 2 cores for each run; as many runs at a time as there is room for'
-    """
-    gpus = f", {place['gpus']} GPUs" if place["gpus"] else ""
-    nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
-    options = "".join(f"; {key} {value}" for key, value in place["options"].items())
-    room = f"at most {place['runs']}" if place["runs"] else "as many"
-    room += " runs at a time" + ("" if place["runs"] else " as there is room for")
-    return f"{place['kind']}: {place['cpus']} cores{gpus}{nodes} for each run; {room}{options}"
-
-
-def backtest_summary(result: Mapping[str, Any]) -> list[str]:
-    """Return what a backtest found: a table of regrets, and a verdict."""
-    judged = (
-        f"{result['seeds']} seeds, each left out of the fit in turn"
-        if result["held_out"] == "seed"
-        else "one seed, so by its own later checkpoints"
-    )
-    lines = [f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
-    columns = [f"C = {number(c)}" for c in result["budgets"]]
-    lines.append("  " + " ".join([" " * 16, *(f"{c:>17}" for c in columns), f"{'mean':>8}"]))
-    for rule, found in result["rules"].items():
-        cells = [
-            f"{loss:.4f} (n {place[1]})"
-            for loss, place in zip(found["regret"], found["allocations"], strict=True)
-        ]
-        lines.append(
-            "  " + " ".join([f"{rule:16}", *(f"{c:>17}" for c in cells), f"{found['mean_regret']:8.4f}"])
-        )
-    return [*lines, *backtest_verdict(result)]
-
-
-def _against(result: Mapping[str, Any]) -> list[str]:
-    """Whether each baseline lost more, and whether that is more than noise."""
-    out = []
-    for rule, found in result["rules"].items():
-        if rule == "isolaw":
-            continue
-        difference, error = found["against_isolaw"].values()
-        noise = "" if error is None else f" (standard error over seeds {error:.4f})"
-        more = "more" if difference >= 0 else "less"
-        out.append(f"{rule} loses {abs(difference):.4f} {more} than isolaw's choice{noise}.")
-    return out
-
-
-def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
-    """Return how far off n* was, and whether the baselines lost more than isolaw's choice."""
-    error = result["rules"]["isolaw"]["n_star_error"]
-    return ["n* was off by " + ", ".join(f"{e:+.1f}" for e in error) + " doublings.", *_against(result)]
-
-
 def intervals(document: Mapping[str, Any]) -> list[str]:
     """Return what the intervals are made of, and what they leave out."""
     bootstrap = document["bootstrap"]
     if not bootstrap["draws"]:
         return ["none: nothing was drawn"]
     failed = f", {bootstrap['failed']} of them failed" if bootstrap["failed"] else ""
+    paired = (
+        "Runs of one seed share their problems, which cancels where n are compared: differences between n "
+        "are known better than rewards."
+    )
     return [
         f"95 %, from {bootstrap['draws']:,} draws{failed} (seed {bootstrap['seed']}); what is drawn: "
         f"{bootstrap['unit']}. Every step is repeated in every draw.",
+        *([paired] if "what a seed shares" in bootstrap["unit"] else []),
         "On simulated sweeps they hold the true n* about as often as they say; rewards beyond the data come "
         "out too high, and their intervals do not know it (docs/statistics.md has the figures).",
     ]

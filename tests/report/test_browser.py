@@ -174,6 +174,10 @@ def test_the_slider_shows_what_predict_says(
             "name => document.querySelector(`[data-chart=${name}]`).layout.shapes.at(-1).x0", chart
         )
         assert at == pytest.approx(budget)
+        mark = f"document.querySelector('[data-chart={chart}]')._fullLayout"
+        assert page.evaluate(f"{mark}.shapes.at(-1).label.text") == f"budget {texts(page, '#c')[0]}"
+        low, high = page.evaluate(f"{mark}.xaxis.range")
+        assert low < math.log10(budget) < high
 
 
 def test_the_slider_goes_by_keys_and_is_told(page: Any) -> None:

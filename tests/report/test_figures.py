@@ -73,14 +73,16 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     assert axes.get_xscale() == "log"
     assert "n*, rollouts per problem" in texts(figure)
     assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
-    points = next(line for line in axes.lines if str(line.get_label()) == "n of the highest curve")
+    points = next(line for line in axes.lines if str(line.get_label()) == "measured n, highest")
     frontier = law.document["frontier"]
     known = [(p["x"], p["n_star_strict"]) for p in frontier if not p["censored"]]
     assert list(zip(*points.get_data(), strict=True)) == known
     shown = labels(figure)
     paper = law.document["method"] == "paper"
     assert ("the same, where n* is only a bound" in shown) == any(p["censored"] for p in frontier)
-    assert ("law (logistic)" in shown) == (law.logistic is not None)
+    preferred = law.document["comparison"].get("preferred", "logistic")
+    assert (f"law ({preferred})" in shown) == (preferred != "logistic" or law.logistic is not None)
+    assert sum(text.startswith("law (") for text in shown) <= 1
     drawn = len(law.draws) > 1
     assert ("95 % of draws (pointwise)" in shown) == (paper and law.logistic is not None and drawn)
     intervals = any(p["n_star"]["interval"] for p in frontier)
@@ -110,13 +112,24 @@ def test_the_drawn_ridge_is_the_ridge(case: tuple[str, Law, Runs]) -> None:
 
 def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
     name, law, _ = case
-    if law.logistic is None:
-        assert name in ("refused", "paper, refused", "not from zero")
+    lines = [own for own in law_figure(law).axes[0].lines if str(own.get_label()).startswith("law (")]
+    comparison = law.document["comparison"]
+    preferred = comparison.get("preferred", "logistic")
+    if preferred == "logistic" and law.logistic is None:
+        assert lines == []
         return
-    line = next(own for own in law_figure(law).axes[0].lines if own.get_label() == "law (logistic)")
-    x, y = (np.asarray(v, dtype=float) for v in line.get_data())
-    exponent = law.logistic(x if name == "fixed-b" else np.log10(x))[0]
-    np.testing.assert_allclose(y, 2 ** np.clip(exponent, -20, 60))
+    x, y = (np.asarray(v, dtype=float) for v in lines[0].get_data())
+    log10_c = np.log10(x * 1024 if name == "fixed-b" else x)
+    if preferred == "logistic":
+        expected = law.logistic(x if name == "fixed-b" else log10_c)[0]
+    else:
+        a, *b = comparison["laws"][preferred]["theta"]
+        expected = {
+            "constant": lambda: np.full(x.size, a),
+            "power": lambda: a + b[0] * log10_c,
+            "linear": lambda: np.log2(a + b[0] * log10_c),
+        }[preferred]()
+    np.testing.assert_allclose(y, 2 ** np.clip(expected, -20, 60))
     assert np.all(np.diff(y) >= -1e-9)
 
 

@@ -194,6 +194,35 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
     assert chart["layout"]["xaxis"]["title"]["text"] == axis
 
 
+def test_the_law_goes_on_to_the_budget_where_it_is_known(synthetic: Make) -> None:
+    """n* turns inside the grid, or is only a bound at the end."""
+
+    def reward(_b: int, n: int, compute: Any) -> Any:
+        return 0.6 - 0.01 * (np.log2(n) - 3 - np.log10(compute + 1)) ** 2
+
+    for runs, goes_on in (
+        (synthetic([(32, n) for n in LEVELS], reward, noise=0.002), True),
+        (synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n), False),
+    ):
+        own = study(runs, bootstrap=60)
+        page = data(render(own, facts(own)))
+        chart = next(chart for chart in page["charts"] if chart["name"] == "n-star")
+        end = own.document["frontier"][-1]["x"]
+        ends = [trace["x"][-1] for trace in chart["data"] if trace.get("mode") == "lines"]
+        assert (max(ends) == pytest.approx(page["budgets"][-1]["x"], rel=1e-4)) == goes_on
+        assert goes_on or max(ends) == pytest.approx(end, rel=1e-4)
+
+
+def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
+    uneven = study(
+        synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n * (4 if n == 512 else 1))
+    )
+    even = study(synthetic([(32, n) for n in LEVELS]))
+    said = "Some runs end there; others go on to C = 1.31e+07, where another n may be the best."
+    assert said in render(uneven, facts(uneven))
+    assert "Some runs end there" not in render(even, facts(even))
+
+
 def test_per_problem_results_become_a_landscape(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], checkpoints=6)
     looks = runs.points[["run_id", "step", "eval_set"]].drop_duplicates()

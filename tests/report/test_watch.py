@@ -99,7 +99,22 @@ def test_the_law_so_far(spec: SweepSpec, tmp_path: Path) -> None:
             pass
     said = module.law_so_far(out)
     assert said[0] == "So far, without intervals:"
-    assert said[1].startswith("  Best n at C = ")
+    assert said[1].startswith("  n* at C = ")
+
+
+def test_what_is_counted_is_counted_after_the_fit(
+    spec: SweepSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fit takes seconds, in which the sweep goes on."""
+    out = tmp_path / "sweep"
+    with closing(engine.execute(engine.plan(spec, out), out)) as events:
+        next(events)
+        watch = Watch(out, Clock())
+        watch.look()
+        before = watch.state["rollouts"]
+        monkeypatch.setattr(module, "law_so_far", lambda _: [str(next(events)) and "law" for _ in range(20)])
+        watch.fit()
+        assert watch.state["rollouts"] > before
 
 
 def test_no_sweep(tmp_path: Path) -> None:

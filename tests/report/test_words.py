@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import isolaw
+from isolaw.fits.backtest import backtest
 from isolaw.fits.law import Law
-from isolaw.report import words
+from isolaw.report import answer_words, backtest_words, words
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -78,11 +79,8 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     first, start, end, *rest = words.law_summary(law.document)
     assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
     assert "setting fixed-bp, curve exp" in first
-    assert start.startswith("Best n at C = 16,384: 8, perhaps less (95 % of draws: 8 or less)")
-    assert end.startswith("Best n at C = 1e+07: 512, perhaps more (95 % of draws: 512 or more)")
-    assert start.endswith("the smallest n within 0.005 of the best is 8.")
-    tolerated = law.document["frontier"][-1]["n_star_tolerance"]
-    assert end.endswith(f"the smallest n within 0.005 of the best is {tolerated}.")
+    assert start == "n* at C = 16,384: 8, perhaps less (95 % of draws: 8 or less)."
+    assert end == "n* at C = 1e+07: 512, perhaps more (95 % of draws: 512 or more)."
     overtakes = [line for line in rest if "overtakes" in line]
     assert [line.split(" at ")[0] for line in overtakes] == [
         "n = 32 overtakes n = 8",
@@ -91,8 +89,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     ]
     assert all("95 % of draws" in line for line in overtakes)
     assert any(
-        line.startswith("Saturation: not reached; at the end of the range n* is 512, perhaps more")
-        for line in rest
+        line.startswith("Saturation: not reached; a level would lie at 512, perhaps more") for line in rest
     )
 
 
@@ -100,7 +97,7 @@ def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
     law = fit(synthetic, [(1024 // n, n) for n in LEVELS], setting="fixed-b")
     text = "\n".join(words.law_summary(law.document))
     assert "batch_rollouts = 1024" in text
-    assert "Best n at M = 1: " in text
+    assert "n* at M = 1: " in text
     assert " C = " not in text
 
 
@@ -144,7 +141,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     law = fit(synthetic, noise=0.003, attributes={"n_train_problems": 2000})
     prediction = law.predict(3e6)
     a = prediction.allocation
-    lines = words.prediction_summary(prediction, law.document)
+    lines = answer_words.prediction_summary(prediction, law.document)
     assert lines[0] == (
         f"For a budget of C = 3e+06 rollouts: n = {a.rollouts_per_problem} rollouts for each of B_p = 32 "
         f"problems, M = {a.steps:,} steps ({prediction.unspent:,} rollouts left over)."
@@ -155,8 +152,9 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
         f"within 0.005 of it in {best.probability:.0%} of draws."
     )
     assert lines[2] == f"avg@4 then: {words.quantity(best.reward.to_dict())}."
-    assert lines[3].startswith(f"n* there: {words.quantity(prediction.n_star.to_dict())}")
-    assert ("the law says" in lines[3]) == (prediction.law_n.value is not None)
+    star = words.quantity(prediction.n_star.to_dict())
+    assert lines[3].startswith(f"n*, where the fitted reward is highest: {star}")
+    assert ("by the law (logistic)" in lines[3]) == (prediction.law_n.value is not None)
     for other in prediction.options[1:]:
         (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
         assert f"loses {other.expected_regret:.4f}" in line
@@ -165,6 +163,72 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     assert [line for line in lines if line.startswith("Take care: ")] == [
         f"Take care: {flag}." for flag in prediction.flags
     ]
+
+
+def test_from_one_n_the_best_cannot_be_told(synthetic: Make) -> None:
+    """All with as many steps: at the largest budget the largest n is alone."""
+    law = fit(synthetic, compute=lambda b, n: 200 * b * n)
+    alone, several = law.predict(3e6), law.predict(1e5)
+    lines = answer_words.prediction_summary(alone, law.document)
+    assert lines[0].startswith(
+        "At C = 3e+06 rollouts only n = 512 was measured, so the best n cannot be told"
+    )
+    assert lines[1].startswith("What n = 512 loses against another n is not known")
+    assert not any("Expected to lose" in line or "highest" in line for line in lines)
+    assert any(line.startswith("Take care: one n: ") for line in lines)
+    assert answer_words.answer(several).startswith("For a budget of ")
+    assert not any(flag.startswith("one n") for flag in several.flags)
+
+
+@pytest.mark.parametrize(("seeds", "few"), [(2, True), (3, False)])
+def test_two_seeds_are_few(synthetic: Make, seeds: int, few: bool) -> None:
+    law = fit(synthetic, seeds=seeds, noise=0.003)
+    lines = answer_words.prediction_summary(law.predict(1e6), law.document)
+    assert any(line.startswith("Take care: two seeds: intervals rest on") for line in lines) == few
+    assert any(w.startswith("two seeds per configuration: ") for w in law.document["warnings"]) == few
+
+
+@pytest.mark.parametrize(
+    ("name", "theta", "text", "n"),
+    [
+        ("constant", [3.0], "n* = 8", 8.0),
+        ("power", [-4.0, 2.0], "n* = 0.0625 C^0.602", 2.0**6),
+        ("linear", [-110.0, 24.0], "n* = −110 + 24 log10 C", 10.0),
+        ("non-monotone", [-8.0, 5.0, -0.4], "log2 n* = −8 + 5 log10 C − 0.4 (log10 C)²", 2.0**7),
+    ],
+)
+def test_the_preferred_law_is_quoted(
+    synthetic: Make, name: str, theta: list[float], text: str, n: float
+) -> None:
+    law = fit(synthetic, noise=0.003)
+    document = {**law.document, "comparison": {"preferred": name, "laws": {name: {"theta": theta}}}}
+    assert words.equation(document) == text
+    assert answer_words.by_law(law.predict(1e5), document) == words.number(n)
+    older = {**document, "comparison": {"preferred": name, "laws": {name: {}}}}
+    assert words.equation(older) == answer_words.by_law(law.predict(1e5), older) == ""
+
+
+def test_the_preferred_law_stays_within_what_was_measured(synthetic: Make) -> None:
+    law = fit(synthetic, noise=0.003)
+    for theta, text in (
+        (2.0, "less than 8, the smallest measured"),
+        (12.0, "more than 512, the largest measured"),
+    ):
+        comparison = {"preferred": "constant", "laws": {"constant": {"theta": [theta]}}}
+        assert answer_words.by_law(law.predict(1e5), {**law.document, "comparison": comparison}) == text
+
+
+def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], noise=0.01, compute=3e6)
+    result = backtest(runs, 3e5, bootstrap=20)
+    for rule, found in result["rules"].items():
+        assert [len(places) for places in found["allocations"]] == [3] * 4
+        for text, places in zip(backtest_words.choices(result, rule), found["allocations"], strict=True):
+            assert {f"n {n}" for _, n in places} == {" ".join(part.split()[:2]) for part in text.split(", ")}
+    lines = backtest_words.backtest_summary(result)
+    ours = result["rules"]["isolaw"]
+    least, most = (f([n for _, n in ours["allocations"][0]]) for f in (min, max))
+    assert f"{ours['regret'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]
 
 
 def test_summary_of_points() -> None:

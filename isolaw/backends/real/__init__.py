@@ -22,6 +22,7 @@ from isolaw.errors import DataError, Problem, SpecError, nearest
 from isolaw.spec import RunSpec
 
 _NEEDED = ("torch", "transformers", "deepspeed")
+_STATE_BYTES = 12  # a parameter: weight and both moments in float32
 
 
 class Real:
@@ -110,9 +111,10 @@ class Real:
         return max(1, (environment.gpus() or environment.cores()) // settings.of(spec).processes)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """A core for each process and, where there are any, a GPU."""
+        """A core for each process and, where there are any, a GPU; weights and moments on the disk."""
         processes = settings.of(spec).processes
-        return Needs(processes, processes if environment.gpus() else 0)
+        state = _STATE_BYTES * models.parameters(spec.sources["model"])
+        return Needs(processes, processes if environment.gpus() else 0, state)
 
     def on_machines(self, cpus: int, gpus: int) -> AbstractContextManager[None]:
         """Precision, sampler and placement are those of such machines."""

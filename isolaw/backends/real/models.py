@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,23 +70,40 @@ def _config_faults(model: Path) -> list[str]:
     return faults
 
 
+def parameters(model: str | Path) -> int:
+    """Return how many parameters a model has, a tied one once."""
+    return _parameters(str(model), stamp(Path(model)))
+
+
+@functools.lru_cache(maxsize=8)
+def _parameters(folder: str, stamp: str) -> int:
+    headers = [_tensors(path)[1] for path in sorted(Path(folder).glob("*.safetensors"))]
+    return sum(math.prod(tensor["shape"]) for tensors in headers for tensor in tensors)
+
+
 def _is_whole(path: Path) -> bool:
-    """Whether a safetensors file has a header and all the bytes that it speaks of.
+    """Whether a safetensors file has a header and all the bytes that it speaks of."""
+    try:
+        start, tensors = _tensors(path)
+        ends = [tensor["data_offsets"][1] for tensor in tensors if math.prod(tensor["shape"]) >= 0]
+        return bool(start + max(ends, default=0) <= path.stat().st_size)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Return where the tensors of a safetensors file begin, and what its header says of each.
 
     The format: the header's length (8 bytes, little-endian), the header (JSON, by tensor its place in the
     rest), the rest. https://huggingface.co/docs/safetensors
     """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= size - 8:
-                return False
-            header = json.loads(file.read(length))
-        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        return bool(8 + length + max(ends, default=0) <= size)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        return False
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= size - 8:
+            raise ValueError(f"{path}: not a whole safetensors file")
+        header = json.loads(file.read(length))
+    return 8 + length, [tensor for name, tensor in header.items() if name != "__metadata__"]
 
 
 def context(model: str | Path) -> int:

@@ -12,7 +12,8 @@ from typing import Any
 from isolaw.errors import InputError
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction
-from isolaw.report import words
+from isolaw.report import answer_words, words
+from isolaw.report.series import steps_scale
 
 # The preferred numbers E24 of IEC 60063: 24 to the decade, evenly spread in log C, and round.
 _E24 = (
@@ -59,9 +60,7 @@ def budgets(
     """
     grid = law.document["grid"]
     largest = max(entry["measured"][1] for entry in grid)
-    start = law.document["x"]["range"][0] * (
-        law.document["fixed"].get("batch_rollouts", 1) if _steps(law) else 1
-    )
+    start = law.document["x"]["range"][0] * steps_scale(law.document)
     options = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
     found: dict[int, Prediction] = {}
     problem: InputError | None = None
@@ -95,26 +94,20 @@ def unbroken(sentence: str) -> str:
     return sentence.replace(" = ", "\u00a0=\u00a0")
 
 
-def _steps(law: Law) -> bool:
-    return bool(law.document["x"]["name"] == "steps")
-
-
 def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
     """Return what the page shows of a prediction; every text is ready."""
     a = prediction.allocation
-    scale = law.document["fixed"]["batch_rollouts"] if _steps(law) else 1
-    law_n = prediction.law_n
     return {
-        "x": prediction.compute / scale,
+        "x": prediction.compute / steps_scale(law.document),
         "budget": f"{words.number(prediction.compute)} {prediction.unit}",
         "n": f"{a.rollouts_per_problem:,}",
         "b": f"{a.problems_per_batch:,}",
         "m": f"{a.steps:,}",
-        "answer": unbroken(words.answer(prediction)),
-        "loss": words.loss(prediction, law.document),
+        "answer": unbroken(answer_words.answer(prediction)),
+        "loss": answer_words.loss(prediction, law.document),
         "reward": words.quantity(prediction.reward.to_dict()),
-        "n_star": words.quantity(prediction.n_star.to_dict()),
-        "law_n": words.quantity(law_n.to_dict()) if law_n.value is not None else "",
+        "n_star": "" if answer_words.one_n(prediction) else words.quantity(prediction.n_star.to_dict()),
+        "law_n": answer_words.by_law(prediction, law.document),
         "epochs": words.number(prediction.epochs) if prediction.epochs is not None else "",
         "flags": prediction.flags,
         "options": [

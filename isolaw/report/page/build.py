@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.fits.health import health
-from isolaw.report import run_words, words
+from isolaw.report import answer_words, backtest_words, run_words, words
 from isolaw.report.advice import Advice, advice
 from isolaw.report.page import landscape, law_charts, provenance, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown, unbroken
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.page.tables import Table
+from isolaw.report.series import steps_scale
 from isolaw.report.study import Study, spread
 
 
@@ -72,9 +73,10 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         "title": facts.title or study.runs.source,
         "study": study,
         "document": study.document,
-        "answer": first and unbroken(words.answer(first)),
-        "loss": first and study.document and words.loss(first, study.document),
+        "answer": first and unbroken(answer_words.answer(first)),
+        "loss": first and study.document and answer_words.loss(first, study.document),
         "refused": study.refused,
+        "law": words.preferred(study.document) if study.document else "",
         "facts": _facts(study),
         "warnings": list(study.document["warnings"]) if study.document else list(facts.notes),
         "budgets": [shown(p, study.law) for p in predictions] if study.law else [],
@@ -94,8 +96,10 @@ def _sections(study: Study, facts: Facts) -> tuple[list[Section], list[str]]:
     numbers = {run_id: i for i, run_id in enumerate(sorted(study.runs.points["run_id"].unique()))}
     makers: list[Callable[[], Section | str]] = [
         lambda: _reward(study, numbers),
-        lambda: _law(study),
-        lambda: Section("grid", "Final reward", [], [run_charts.grid(study)], [tables.final_rewards(study)]),
+        lambda: _law(study, facts),
+        lambda: Section(
+            "grid", "Rewards at the same compute", [], [run_charts.grid(study)], [tables.final_rewards(study)]
+        ),
         lambda: _spread(study),
         lambda: _landscape(study),
         lambda: _health(study, facts),
@@ -111,13 +115,16 @@ def _reward(study: Study, numbers: dict[str, int]) -> Section:
     return Section("reward", "Reward against compute", charts=[law_charts.reward(study, numbers)], tables=own)
 
 
-def _law(study: Study) -> Section | str:
+def _law(study: Study, facts: Facts) -> Section | str:
     if study.document is None:
         return f"n*(C): {study.refused}"
     d = study.document
-    lines = [line for line in (*words.ends(d), *words.crossovers(d), words.saturation(d)) if line]
-    own = [tables.parameters(study.document), tables.frontier(study.document)]
-    return Section("law", "The best n for a budget", lines, [law_charts.n_star(study)], own)
+    own = words.equation(d)
+    law = f"The law that the rewards prefer: {own} ({words.form(words.preferred(d))})." if own else ""
+    lines = [line for line in (*words.ends(d), law, *words.crossovers(d), words.saturation(d)) if line]
+    budget = 0 if facts.budgets is None else facts.budgets.predictions[-1].compute / steps_scale(d)
+    tables_ = [tables.parameters(d), tables.frontier(d)]
+    return Section("law", "The best n for a budget", lines, [law_charts.n_star(study, budget)], tables_)
 
 
 def _spread(study: Study) -> Section | str:
@@ -160,7 +167,7 @@ def _health(study: Study, facts: Facts) -> Section:
 def _backtest(facts: Facts) -> Section | str:
     if isinstance(facts.backtest, str):
         return f"Backtest: {facts.backtest}"
-    lines = words.backtest_verdict(facts.backtest)
+    lines = backtest_words.backtest_verdict(facts.backtest)
     return Section(
         "backtest", "Backtest: would small runs have told?", lines, [run_charts.backtest(facts.backtest)],
         [tables.backtest(facts.backtest)],

@@ -10,7 +10,7 @@ import pandas as pd
 
 from isolaw.report import captions, words
 from isolaw.report.page.chart import Chart, joined, log_axis, n_axis, n_colour, rounded, text
-from isolaw.report.series import closed, fitted_curve, logistic_band
+from isolaw.report.series import closed, fitted_curve, law_line
 from isolaw.report.study import Study
 
 _MOST_POINTS = 30_000  # drawn of all runs together, or else a page of long logs would be slow
@@ -120,8 +120,11 @@ def _frontier(document: dict[str, Any], levels: list[int]) -> list[dict[str, Any
     return out
 
 
-def n_star(study: Study) -> Chart:
-    """Return n*(C): the estimate with its bands, the law, what was measured, and where the grid ends."""
+def n_star(study: Study, until: float) -> Chart:
+    """Return n*(C): the estimate with its bands, the law, what was measured, and where the grid ends.
+
+    Beyond what was measured the law goes on to ``until``, unless n* is only a bound where that ends.
+    """
     law, document = study.law, study.document
     assert law is not None
     assert document is not None
@@ -147,16 +150,19 @@ def n_star(study: Study) -> Chart:
                 "hoverinfo": "all",
             }
         )
-    if law.logistic is not None:
-        fine = np.geomspace(x.min(), x.max(), 120)
-        n, ends = logistic_band(law, fine)
+    fine = np.geomspace(x.min(), x.max(), 120)
+    n, ends = law_line(law, fine)
+    if n is not None:
         if not surface and ends is not None:
             data += _band(fine, *np.clip(ends, levels[0] / 4, levels[-1] * 4))
         dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
         data.append(
             _line(fine, n, dashed if surface else line)
-            | {"name": "law (logistic)", "showlegend": True, "legendrank": 4}
+            | {"name": f"law ({words.preferred(document)})", "showlegend": True, "legendrank": 4}
         )
+        if until > x.max() and not frontier[-1]["censored"]:
+            beyond = np.geomspace(x.max(), until, 40)
+            data.append(_line(beyond, law_line(law, beyond)[0], dashed))
     for censored in (False, True):
         own = [p for p in frontier if p["censored"] == censored]
         if own:
@@ -211,14 +217,11 @@ def _measured(points: list[dict[str, Any]], censored: bool, symbol: str) -> dict
     return {
         "x": rounded(p["x"] for p in points),
         "y": [p["n_star_strict"] for p in points],
-        "customdata": [
-            ", ".join([f"within 0.005 from n = {p['n_star_tolerance']}", *p["censored_by"]]) for p in points
-        ],
+        "customdata": ["".join(f"<br>only a bound: {why}" for why in p["censored_by"]) for p in points],
         "mode": "markers",
         "marker": marker,
-        "name": "highest curve" + (", n* only a bound" if censored else ""),
+        "name": "measured n, highest" + (" (n* only a bound)" if censored else ""),
         "showlegend": True,
         "legendrank": 5,
-        "hovertemplate": f"{symbol} %{{x:.3s}}<br>highest curve: n = %{{y}}<br>%{{customdata}}"
-        "<extra></extra>",
+        "hovertemplate": f"{symbol} %{{x:.3s}}<br>highest curve: n = %{{y}}%{{customdata}}<extra></extra>",
     }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.report import captions, words
+from isolaw.report import backtest_words, captions, words
 from isolaw.report.finals import common_compute, finals
 from isolaw.report.page.chart import Chart, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import Study, one_batch, spread
@@ -28,9 +28,9 @@ def grid(study: Study) -> Chart:
         data = [_by_n(table, study.levels)]
         layout = {
             "xaxis": n_axis("n, rollouts per problem", study.levels),
-            "yaxis": {"title": {"text": text(study.metric)}},
+            "yaxis": {"title": {"text": text(title)}},
         }
-        return Chart("grid", "Final reward", told, told, data, layout, height=340)
+        return Chart("grid", "Rewards at the same compute", told, told, data, layout, height=340)
     return _map_of_grid(table, title, told)
 
 
@@ -64,7 +64,7 @@ def _map_of_grid(table: pd.DataFrame, title: str, told: str) -> Chart:
         "shapes": frames,
     }
     height = 120 + 34 * max(len(values), 5)
-    return Chart("grid", "Final reward", told, told, data, layout, height=height)
+    return Chart("grid", "Rewards at the same compute", told, told, data, layout, height=height)
 
 
 def _frame(column: Any, row: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def backtest(result: Mapping[str, Any]) -> Chart:
                     "dash": ("solid", "dash", "dot", "dashdot")[i % 4],
                 },
                 "marker": {"size": 7, "symbol": ("circle", "square", "diamond", "triangle-up")[i % 4]},
-                "text": [f"B_p = {b:,}, n = {n:,}" for b, n in found["allocations"]],
+                "text": backtest_words.choices(result, rule),
                 "hovertemplate": text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>",
             }
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.health import Health
-from isolaw.report import words
+from isolaw.report import backtest_words, words
 from isolaw.report.finals import PLACE, common_compute, finals
 from isolaw.report.study import Study, spread
 
@@ -86,7 +86,7 @@ def configurations(study: Study) -> Table:
 
 
 def final_rewards(study: Study) -> Table:
-    """Return what the charts of final rewards show: a row for each configuration."""
+    """Return what the charts of rewards at one compute show: a row for each configuration."""
     found = spread(study)
     names = [study.metric, *(name for name in (found[1] if found else ()) if name != study.metric)]
     compute = common_compute(study.rows())
@@ -101,7 +101,7 @@ def final_rewards(study: Study) -> Table:
             shown = "" if value is None else f"{value:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}")
             row.append(Cell(shown, "" if value is None else float(value)))
         rows.append(row)
-    caption = f"Final rewards at C = {words.number(compute)}, with standard errors over runs"
+    caption = f"Rewards at C = {words.number(compute)}, with standard errors over runs"
     return Table("finals", caption, ["B_p", "n", "runs", *names], rows, long=True)
 
 
@@ -112,7 +112,6 @@ def frontier(document: Mapping[str, Any]) -> Table:
             _number(p["x"]),
             _estimate(p["n_star"]),
             _number(p["n_star_strict"]),
-            _number(p["n_star_tolerance"]),
             _estimate(p["reward"]),
             Cell(", ".join(p["censored_by"])),
         ]
@@ -121,8 +120,7 @@ def frontier(document: Mapping[str, Any]) -> Table:
     columns = [
         words.symbol(document),
         "n*",
-        "n of the highest curve",
-        "smallest n within 0.005",
+        "measured n, highest",
         "reward",
         "only a bound by",
     ]
@@ -130,7 +128,7 @@ def frontier(document: Mapping[str, Any]) -> Table:
 
 
 def parameters(document: Mapping[str, Any]) -> Table:
-    """Return the parameters of the logistic law."""
+    """Return the parameters of the logistic law; closed where the rewards prefer another."""
     at = "log10 C0" if document["x"]["log10"] else "M0"
     names = {"b": "b", "L": "L", "k": "k", "x0": at, "saturation": "n at saturation"}
     rows = [
@@ -138,8 +136,10 @@ def parameters(document: Mapping[str, Any]) -> Table:
         for name, q in document["params"].items()
     ]
     x = "log10 C" if document["x"]["log10"] else "M"
-    caption = f"The law: log2 n* = b + L / (1 + exp(−k ({x} − {at})))"
-    return Table("parameters", caption, ["parameter", "estimate", "status"], rows)
+    other = words.preferred(document) != "logistic"
+    title = "The logistic, which the rewards do not prefer" if other else "The law"
+    caption = f"{title}: log2 n* = b + L / (1 + exp(−k ({x} − {at})))"
+    return Table("parameters", caption, ["parameter", "estimate", "status"], rows, long=other)
 
 
 def _stated(q: Mapping[str, Any]) -> str:
@@ -206,6 +206,8 @@ def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str,
     order = {"failed": 0, "unhealthy": 1, "unknown": 2, "healthy": 3}
     rows.sort(key=lambda row: order[row[7].text])
     columns = ["run", "B_p", "n", "seed", "steps", "C", study.metric, "state", "why"]
+    if not any(row[-1].text for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     return Table("runs", f"Every run ({len(rows):,}), the worst first", columns, rows, long=len(rows) > 12)
 
 
@@ -218,8 +220,8 @@ def backtest(result: Mapping[str, Any]) -> Table:
             "" if rule == "isolaw" else f"{difference:+.4f}" + ("" if error is None else f" (SE {error:.4f})")
         )
         cells = [
-            Cell(f"{lost:.4f} (B_p {b:,}, n {n:,})", lost)
-            for lost, (b, n) in zip(found["regret"], found["allocations"], strict=True)
+            Cell(f"{lost:.4f} ({chosen})".replace("n ", "n\u00a0"), lost)
+            for lost, chosen in zip(found["regret"], backtest_words.choices(result, rule), strict=True)
         ]
         rows.append([Cell(rule), *cells, _number(found["mean_regret"], ".4f"), Cell(against, difference)])
     columns = [
@@ -228,4 +230,6 @@ def backtest(result: Mapping[str, Any]) -> Table:
         "mean",
         "loses more than isolaw by",
     ]
-    return Table("regret", "Regret in reward of each rule, and what it chose", columns, rows)
+    how = f" with each of {result['seeds']} seeds left out" if result["seeds"] > 1 else ""
+    caption = f"Regret in reward of each rule, and what it chose{how}"
+    return Table("regret", caption, columns, rows)

@@ -325,6 +325,24 @@ def test_a_sweep_learns(learned: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
+def test_states_are_as_large_as_planned(
+    learned: Path, made, sections: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = SweepSpec.parse(sections(sweep={"seeds": 3}))
+    planned = engine.plan(spec, tmp_path / "out")
+    assert not any("GiB" in note for note in planned.notes)
+    state = SweepStore(learned).run(SweepStore(learned).run_ids()[0]).state()
+    assert state is not None
+    written = sum(path.stat().st_size for path in state.rglob("*") if path.is_file())
+    assert written == pytest.approx(BACKEND.needs(planned.runs[0]).disk_bytes, rel=0.05)
+    needed = len(planned.runs) * BACKEND.needs(planned.runs[0]).disk_bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
+    (note,) = (note for note in engine.plan(spec, tmp_path / "out").notes if "GiB" in note)
+    assert note.startswith(f"take care: the states of {len(planned.runs)} runs take")
+
+
+@pytest.mark.real
+@pytest.mark.slow
 def test_results_of_single_problems_are_those_of_the_metrics(learned: Path, made) -> None:
     runs = SweepStore(learned).collect()
     problems = pd.read_parquet(learned / "problems.parquet")

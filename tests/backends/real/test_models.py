@@ -34,12 +34,19 @@ def folder(tmp_path: Path) -> Path:
         WHOLE[:20],
         b"version https://git-lfs.github.com/spec/v1",
         b"\2" + bytes(7) + b"[]",
+        WHOLE.replace(b"shape", b"Shape"),
     ],
 )
 def test_weights_that_are_not_whole(folder: Path, content: bytes) -> None:
     (folder / "model-2.safetensors").write_bytes(content)
     (problem,) = models.check(folder)
     assert str(problem) == f"real.model: {folder}/model-2.safetensors: not a whole safetensors file"
+
+
+def test_parameters_are_counted_over_all_files(folder: Path) -> None:
+    assert models.parameters(folder) == 4
+    (folder / "model-2.safetensors").write_bytes(WHOLE.replace(b"[4]", b"[9]"))
+    assert models.parameters(folder) == 13
 
 
 def test_weights_that_are_no_file(folder: Path) -> None:

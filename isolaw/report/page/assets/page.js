@@ -43,15 +43,23 @@
     return out;
   }
 
-  function mark() {
-    const color = "var(--text)";
-    const x = page.budgets[stop].x;
-    return { type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line: { color, width: 1, dash: "dot" } };
-  }
-
-  function shapes(chart) {
+  // The budget as a line, and the axis (of log10 x) as far as there: by a third of a decade at a time, since
+  // every change of an axis draws the whole chart anew.
+  function withBudget(chart) {
     const own = chart.layout.shapes || [];
-    return chart.budget && page.budgets.length ? [...own, mark()] : own;
+    if (!chart.budget || !page.budgets.length) return { shapes: own };
+    const { x, budget } = page.budgets[stop];
+    let [low, high] = chart.layout.xaxis.range;
+    const at = Math.log10(x), room = (high - low) * 0.02;
+    if (at < low) low = Math.floor((at - room) * 3) / 3;
+    if (at > high) high = Math.ceil((at + room) * 3) / 3;
+    const label = {
+      text: `budget ${budget}`, textangle: 0, textposition: "end", padding: 4, yanchor: "top",
+      xanchor: at > (low + high) / 2 ? "right" : "left", font: { size: 11, color: "var(--text)" },
+    };
+    const line = { color: "var(--text)", width: 1, dash: "dot" };
+    const mark = { type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, line, label };
+    return { shapes: [...own, mark], range: [low, high] };
   }
 
   // What plotly.js draws, in one theme; `width` undefined fills the element.
@@ -64,6 +72,7 @@
       }
       return out;
     });
+    const { shapes, range } = withBudget(chart);
     const layout = merged(
       {
         font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colours.text },
@@ -74,7 +83,7 @@
         hoverlabel: { bgcolor: colours.panel, bordercolor: colours.line, font: { color: colours.text }, align: "left", namelength: -1 },
         dragmode: matchMedia("(pointer: fine)").matches ? "zoom" : false,
       },
-      { ...chart.layout, shapes: shapes(chart) },
+      merged(chart.layout, { shapes, xaxis: range ? { range } : {} }),
     );
     return { data: coloured(data, colours), layout: coloured(layout, colours) };
   }
@@ -87,7 +96,7 @@
   function draw(chart) {
     const made = figure(chart, isDark() ? "dark" : "light", printing ? Math.min(PRINTED, chart.widest) : undefined);
     Plotly.react(chart.host, made.data, made.layout, { displayModeBar: false, responsive: true, doubleClick: "reset" });
-    chart.drawn = true;
+    [chart.drawn, chart.range] = [true, made.layout.xaxis.range];
   }
 
   const charts = page.charts.map((chart) => {
@@ -187,7 +196,10 @@
         waiting = false;
         for (const chart of charts.filter((own) => own.drawn && own.budget)) {
           const colours = page.palette[isDark() ? "dark" : "light"];
-          Plotly.relayout(chart.host, { shapes: coloured(shapes(chart), colours) });
+          const { shapes, range } = withBudget(chart);
+          const moved = String(range) === String(chart.range) ? {} : { "xaxis.range": range };
+          chart.range = range;
+          Plotly.relayout(chart.host, { shapes: coloured(shapes, colours), ...moved });
         }
       });
     }

@@ -1,0 +1,93 @@
+"""Plain words for a recommendation: the answer, what it loses, and what n* is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from isolaw.report import words
+from isolaw.report.series import formula, steps_scale
+
+if TYPE_CHECKING:
+    from isolaw.fits.predict import Prediction
+
+
+def answer(prediction: Prediction) -> str:
+    """Return a recommendation in one sentence."""
+    a = prediction.allocation
+    if one_n(prediction):
+        return (
+            f"At C = {words.number(prediction.compute)} {prediction.unit} only "
+            f"n = {a.rollouts_per_problem} was measured, so the best n cannot be told; "
+            f"with B_p = {a.problems_per_batch} that makes M = {a.steps:,} steps."
+        )
+    return (
+        f"For a budget of C = {words.number(prediction.compute)} {prediction.unit}: "
+        f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
+        f"M = {a.steps:,} steps."
+    )
+
+
+def one_n(prediction: Prediction) -> bool:
+    """Return whether there was but one n to choose from."""
+    return any(flag.startswith("one n:") for flag in prediction.flags)
+
+
+def by_law(prediction: Prediction, document: Mapping[str, Any]) -> str:
+    """Return n* at the budget by the law that the rewards prefer; empty where it states none."""
+    if words.preferred(document) == "logistic":
+        return "" if prediction.law_n.value is None else words.quantity(prediction.law_n.to_dict())
+    scale = steps_scale(document)
+    n = formula(document, prediction.compute // scale * scale)
+    if n is None or any(flag.startswith("far") for flag in prediction.flags):
+        return ""
+    levels = [g["rollouts_per_problem"] for g in document["grid"]]
+    if n > max(levels):
+        return f"more than {max(levels)}, the largest measured"
+    return words.number(float(n)) if n >= min(levels) else f"less than {min(levels)}, the smallest measured"
+
+
+def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:
+    """Return what a recommendation is expected to lose."""
+    best = prediction.options[0]
+    if one_n(prediction):
+        n = best.allocation.rollouts_per_problem
+        return f"What n = {n} loses against another n is not known: run others to this budget."
+    text = f"Expected to lose {best.expected_regret:.4f} in {document['metric']} against the best there is"
+    if best.probability is None:
+        return f"{text}."
+    return f"{text}; within 0.005 of it in {words.share(best.probability)} of draws."
+
+
+def prediction_summary(prediction: Prediction, document: Mapping[str, Any]) -> list[str]:
+    """Return a recommendation, line by line."""
+    lines = [
+        f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
+        *(f"Take care: {flag}." for flag in prediction.flags if flag.startswith("far")),
+        loss(prediction, document),
+        f"{document['metric']} then: {words.quantity(prediction.reward.to_dict())}.",
+    ]
+    law = by_law(prediction, document)
+    by = f"by the law ({words.preferred(document)}) {law}" if law else ""
+    if not one_n(prediction):
+        star = f"n*, where the fitted reward is highest: {words.quantity(prediction.n_star.to_dict())}"
+        lines.append(f"{star}; {by}." if by else f"{star}.")
+    elif by:
+        lines.append(f"n* {by}.")
+    if len(prediction.options) > 1:
+        lines.append("Others expected to lose at most 0.005:")
+    for other in prediction.options[1:]:
+        near = (
+            f", within 0.005 of the best in {words.share(other.probability)} of draws"
+            if other.probability is not None
+            else ""
+        )
+        b = other.allocation
+        lines.append(
+            f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
+            f"M = {b.steps:,}: loses {other.expected_regret:.4f}{near}"
+        )
+    if prediction.epochs is not None:
+        lines.append(f"Epochs: {words.number(prediction.epochs)} passes over the training problems.")
+    lines += [f"Take care: {flag}." for flag in prediction.flags if not flag.startswith("far")]
+    return lines

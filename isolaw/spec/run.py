@@ -1,0 +1,98 @@
+"""`RunSpec`: one run of a sweep, its identity and the steps at which it is looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from isolaw.spec.sections import MOST_LOOKS, EvaluationSpec, ProblemsSpec, Recipe
+from isolaw.spec.values import Count, Index, Section
+
+IDENTITY_VERSION = 1
+
+
+class RunSpec(Section):
+    """One run: a configuration, a seed, and how far and how often it is looked at.
+
+    ``options`` are the backend's own (they count for identity); ``sources`` are paths that it reads
+    (they do not; the hashes of what they hold, in ``content``, do).
+    """
+
+    backend: str
+    backend_version: int = 1
+    problems_per_batch: Count
+    rollouts_per_problem: Count
+    seed: Index = 0
+    recipe: Recipe = Recipe()
+    problems: ProblemsSpec = ProblemsSpec()
+    options: dict[str, Any] = {}
+    content: dict[str, str] = {}
+    sources: dict[str, Any] = {}
+    compute: Count
+    evaluation: EvaluationSpec = EvaluationSpec()
+
+    @property
+    def batch_rollouts(self) -> int:
+        """B = B_p · n."""
+        return self.problems_per_batch * self.rollouts_per_problem
+
+    @property
+    def steps(self) -> int:
+        """M = floor(C / B), the run's last step."""
+        return self.compute // self.batch_rollouts
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes this run this run: no path, device, executor, horizon or schedule.
+
+        Recipe keys at their default are left out, so a key that is added later changes no identity.
+        """
+        return {
+            "identity": IDENTITY_VERSION,
+            "backend": [self.backend, self.backend_version],
+            "problems_per_batch": self.problems_per_batch,
+            "rollouts_per_problem": self.rollouts_per_problem,
+            "seed": self.seed,
+            "recipe": self.recipe.model_dump(exclude_defaults=True),
+            "problems": self.problems.model_dump(),
+            "options": self.options,
+            "content": self.content,
+        }
+
+    @property
+    def run_id(self) -> str:
+        """SHA-256 of the canonical JSON of `identity`, 64 hexadecimal digits."""
+        return hashlib.sha256(canonical_json(self.identity()).encode()).hexdigest()
+
+    def schedule(self) -> list[int]:
+        """Return the steps that are evaluated, ascending, 0 and the last among them.
+
+        >>> run = RunSpec(backend="bandit", problems_per_batch=1, rollouts_per_problem=10, compute=1000,
+        ...               evaluation=EvaluationSpec(points=3, start=10, end=1000))
+        >>> run.schedule()
+        [0, 1, 10, 100]
+        """
+        e = self.evaluation
+        start = e.start or self.batch_rollouts
+        end = max(e.end or self.compute, start)
+        budgets = np.geomspace(start, end, e.points)
+        ratio = (end / start) ** (1 / (e.points - 1))
+        if self.compute > end and ratio > 1:
+            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_LOOKS)
+            budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
+        # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
+        budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
+        looks = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
+        ends = {h // self.batch_rollouts for h in (*e.horizons, self.compute) if h <= self.compute}
+        return sorted({0} | looks | ends)
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys and no spaces: equal values give equal text.
+
+    >>> canonical_json({"b": 1, "a": [1.0]})
+    '{"a":[1.0],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
