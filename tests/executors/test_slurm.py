@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,19 @@ def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_
     assert engine.status(one.parent.parent)["done"] == 1
     again = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout.strip()) == (0, f"{one}: is done")
+
+
+@pytest.mark.slow
+def test_run_one_that_is_held_for_a_while_goes_on(command: str, one: Path, wait_for) -> None:
+    """As SLURM does with jobs that it suspends."""
+    run = SweepStore(one.parent.parent).run(one.name)
+    process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
+    wait_for(run.lines)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGCONT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
 
 
 def test_run_one_of_what_is_no_run(isolaw, one: Path, tmp_path: Path) -> None:
