@@ -34,8 +34,8 @@ if MISSING:
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cluster"
 
-# Needs neither root nor control groups nor systemd, and is heard by this machine only. A job that is put back
-# waits for cred_expire: five seconds are the least.
+# Needs neither root nor control groups nor systemd. A job that is put back waits for cred_expire, of which
+# five seconds are the least.
 CONFIGURATION = """\
 ClusterName=isolaw
 SlurmctldHost={host}(127.0.0.1)
@@ -45,7 +45,6 @@ SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={folder}/munge,cred_expire=5
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 StateSaveLocation={folder}
 SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -83,10 +82,12 @@ def _slurm(wait_for) -> Iterator[None]:
         key, configuration = folder / "key", folder / "slurm.conf"
         key.touch(0o600)
         key.write_bytes(os.urandom(128))
-        host = socket.gethostname().partition(".")[0]
-        configuration.write_text(
-            CONFIGURATION.format(folder=folder, host=host, user=os.getuid(), ports=free_ports(3))
-        )
+        host, heard = socket.gethostname().partition(".")[0], ""
+        with suppress(OSError):
+            if socket.gethostbyname(host) == "127.0.0.1":  # then SLURM can be heard by this machine alone
+                heard = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"
+        told = {"folder": folder, "host": host, "user": os.getuid(), "ports": free_ports(3)}
+        configuration.write_text(CONFIGURATION.format(**told) + heard)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name in os.environ:  # the tests may be a job themselves
             if name.startswith(("SLURM", "SBATCH", "SQUEUE", "SINFO", "SCANCEL")):
