@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from isolaw.errors import InUse
 
@@ -45,7 +45,7 @@ def locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
         the file cannot be written.
     """
     until = time.monotonic() + wait_s
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+", encoding="utf-8") as file:
+    with path.open("ab+", buffering=0) as file:
         while (holder := _other_holder(path, has := _take(file, fcntl.LOCK_EX))) is not None:
             if has:
                 fcntl.flock(file, fcntl.LOCK_UN)
@@ -82,7 +82,7 @@ def told(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _take(file: IO[str], kind: int) -> bool | None:
+def _take(file: IO[Any], kind: int) -> bool | None:
     """Take the kernel's lock: whether that worked, or None where the mount has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -132,10 +132,10 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _write(file: IO[str], text: str) -> None:
+def _write(file: IO[bytes], text: str) -> None:
     if os.fstat(file.fileno()).st_size:
-        os.ftruncate(file.fileno(), 0)
-    os.pwrite(file.fileno(), text.encode(), 0)
+        file.truncate(0)
+    file.write(text.encode())
 
 
 class _Life:
