@@ -47,8 +47,9 @@ class _Worker:
 
     def _forward(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._events.put((self, Event(**json.loads(line))))
+        with self.process.stdout as told:
+            for line in told:
+                self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
 
     def give(self, run_id: str) -> None:
@@ -61,6 +62,9 @@ class _Worker:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # what it was given last
+            self.process.stdin.close()
 
 
 class _Processes:

@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
-from isolaw.executors.base import execute
+from isolaw.executors.base import Event, execute
 from isolaw.store import SweepStore
 
 # That a run has got further is told at most so often: many short runs have more to tell than to do.
@@ -27,7 +28,7 @@ _TELL_EVERY_S = 0.1
 def main(directory: str) -> None:
     """Serve until the input ends."""
     # Events keep the original standard output; whatever a library prints goes to the run's log.
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    teller = _Teller(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
 
@@ -37,20 +38,44 @@ def main(directory: str) -> None:
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
-    told = 0.0
     while True:
         run_id = waiting.get()
         with logged(SweepStore(directory).run(run_id).log):
             for event in execute(Path(directory), run_id):
-                now = time.monotonic()
-                if event.kind == "checkpoint" and now - told < _TELL_EVERY_S:
-                    continue
-                told = now
-                try:
-                    events.write(json.dumps(vars(event)) + "\n")
-                    events.flush()
-                except BrokenPipeError:  # the engine is gone
-                    os._exit(0)
+                teller.tell(event)
+
+
+class _Teller:
+    """Tells the engine events at once, and of checkpoints the last, ten times a second."""
+
+    def __init__(self, engine: TextIO) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._last: Event | None = None
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def tell(self, event: Event) -> None:
+        with self._lock:
+            if event.kind == "checkpoint":
+                self._last = event
+            else:  # which also says how far the run has got
+                self._last = None
+                self._write(event)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(_TELL_EVERY_S)
+            with self._lock:
+                if self._last is not None:
+                    self._write(self._last)
+                    self._last = None
+
+    def _write(self, event: Event) -> None:
+        try:
+            self._engine.write(json.dumps(vars(event)) + "\n")
+            self._engine.flush()
+        except BrokenPipeError:  # the engine is gone
+            os._exit(0)
 
 
 @contextlib.contextmanager
