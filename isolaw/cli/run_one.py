@@ -75,8 +75,12 @@ def _asked() -> Iterator[threading.Event]:
     asked, ended = threading.Event(), threading.Event()
 
     def wait() -> None:
-        while not ended.is_set():
-            if signal.sigtimedwait({signal.SIGUSR2}, 0.5):
+        over = False
+        while not over:
+            over = ended.wait(0.2)
+            # Not sigtimedwait: once a process was held and goes on, that returns what nobody has sent.
+            if signal.SIGUSR2 in signal.sigpending():
+                signal.sigwait({signal.SIGUSR2})
                 asked.set()
 
     handler: Any = lambda number, frame: asked.set()  # noqa: E731

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import shlex
 import subprocess
@@ -32,8 +33,9 @@ from isolaw.executors.waiting import Waiting
 from isolaw.spec import ExecutorSection
 from isolaw.store import SweepStore
 
-# Seconds between two looks at the folders of runs, and between two questions to SLURM.
-_LOOK_S, _ASK_S = 1.0, 15.0
+# Seconds between two looks at the folders of runs, and between two questions to SLURM; once all are asked to
+# end, somebody waits for the answer.
+_LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
 # So long before a job's time is over its run is asked to keep its state and end.
 _SIGNAL_S = 120
 
@@ -109,39 +111,60 @@ class _Slurm:
         self.executor = _executor(directory, chosen, each, LocalExecutor if self.local else SlurmExecutor)
         self.jobs: dict[str, Any] = {}
         self.sizes: dict[str, int] = {}
-        self.listed: dict[str, tuple[str, str]] = {} if self.local else _listed()
+        self.stopping: set[str] = set()
+        self.accepted, self.refused, self.refusal = False, list[str](), ""
+        self.listed: dict[str, str] = {} if self.local else _listed()
         self.asked = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
         run, name = self.store.run(run_id), _name(self.directory, run_id)
         if name in self.listed:  # submitted by an engine that has gone
-            number, _ = self.listed[name]
-            self.jobs[run_id] = number
-            return Event(run_id, "warning", cause=f"SLURM job {number} makes it already: waiting")
+            self.jobs[run_id] = job = self.listed[name]
+            self.accepted = True
+            return Event(run_id, "warning", cause=f"SLURM job {job} makes it already: waiting")
         if locks.in_use(run.folder / "lock"):
             holder = locks.told(run.folder / "lock").partition("\n")[0]
             return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
+        if self.refused:  # one is enough to ask again with
+            self.refused.append(run_id)
+            return None
         run.proceed()
         (run.folder / "FAILED.json").unlink(missing_ok=True)  # what is found there is of this job
         self.executor.parameters["job_name"] = name
         try:
-            job = self.executor._submit_command(_command(self.directory, run_id))
-        except Exception as error:  # sbatch's own words are in it
-            said = str(error).strip().splitlines()
-            return Event(run_id, "failed", cause=f"sbatch: {said[-1] if said else error!r}")
+            with contextlib.redirect_stderr(io.StringIO()):  # where submitit says what it raises
+                job = self.executor._submit_command(_command(self.directory, run_id))
+        except Exception as error:
+            said = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines()]
+            cause = f"sbatch: {'; '.join(said) or repr(error)}"
+            if not self.accepted:  # what it says of the first it would say of all
+                raise RunError(cause) from error
+            self.refused.append(run_id)  # more than one may have in the queue, or SLURM is away
+            known, self.refusal = self.refusal, cause
+            return None if cause == known else Event(run_id, "warning", cause=f"{cause}; asked again later")
+        self.accepted = True
         self.jobs[run_id] = job if self.local else job.job_id
         if not self.local:
-            self.listed[name] = (job.job_id, "PENDING")
+            self.listed[name] = job.job_id
         return None
 
     def events(self) -> list[Event]:
         time.sleep(_LOOK_S)
         out: list[Event] = []
-        if not self.local and time.monotonic() - self.asked > _ASK_S:
-            with contextlib.suppress(RunError):  # asked again later
-                self.listed = _listed()
+        ask_s = min(_ASK_S, _ASK_AT_THE_END_S) if self.stopping else _ASK_S
+        if self.stopping:
+            out += [Event(run_id, "stopped") for run_id in self.refused]
+            self.refused.clear()
+        if time.monotonic() - self.asked > ask_s:
+            if not self.local:
+                with contextlib.suppress(RunError):  # asked again later
+                    self.listed = _listed()
+            again, self.refused = self.refused, []
+            out += [said for run_id in again if (said := self.start(run_id))]
             self.asked = time.monotonic()
         for run_id, job in list(self.jobs.items()):
+            if run_id in self.stopping:  # a job that was about to begin has not seen it the first time
+                self.store.run(run_id).ask_to_stop()
             ended = job.done() if self.local else _name(self.directory, run_id) not in self.listed
             out += self._look(run_id, ended)
         return out
@@ -168,31 +191,31 @@ class _Slurm:
         yield event
 
     def ask_to_stop(self, run_id: str) -> None:
-        _, state = self.listed.get(_name(self.directory, run_id), ("", ""))
-        if state == "PENDING":
-            self._cancel(run_id)
+        self.stopping.add(run_id)
         self.store.run(run_id).ask_to_stop()
+        if not self.local:  # SLURM knows whether a job still waits; what was listed may be old
+            self._cancel(run_id, "--state=PENDING")
 
-    def _cancel(self, run_id: str) -> None:
+    def _cancel(self, run_id: str, *options: str) -> None:
         job = self.jobs.get(run_id)
         if self.local and job is not None:
             job.cancel()
         elif job is not None:
-            subprocess.run(["scancel", job], check=False, capture_output=True)
+            subprocess.run(["scancel", *options, job], check=False, capture_output=True)
 
     def close(self) -> None:
         for run_id in self.jobs:
             self._cancel(run_id)
 
 
-def _listed() -> dict[str, tuple[str, str]]:
-    """Return this user's jobs that wait or run: number and state, by name."""
-    asked = ["squeue", "--noheader", "--format=%i %T %j", "--user", str(os.getuid())]
+def _listed() -> dict[str, str]:
+    """Return the numbers of this user's jobs that wait or run, by name."""
+    asked = ["squeue", "--noheader", "--format=%i %j", "--user", str(os.getuid())]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError(f"squeue: {done.stderr.strip()}")
-    lines = [line.split(None, 2) for line in done.stdout.splitlines()]
-    return {line[2].strip(): (line[0], line[1]) for line in lines if len(line) == 3}
+    lines = [line.split(None, 1) for line in done.stdout.splitlines()]
+    return {name.strip(): number for number, name in lines}
 
 
 def _why(job: str) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from isolaw import engine
+from isolaw.errors import RunError
 from isolaw.executors import slurm
 from isolaw.executors.base import Event
 from isolaw.spec import SweepSpec
@@ -143,7 +145,7 @@ elif name == "squeue":
     for job in jobs.iterdir():
         status = pathlib.Path("/proc", job.name, "stat")
         if status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-            print(job.name, "RUNNING", job.read_text())
+            print(job.name, job.read_text())
 elif name == "sacct":
     print("NODE_FAIL")
 elif name == "scancel":
@@ -201,18 +203,36 @@ def test_jobs_of_an_engine_that_was_killed_are_adopted(
     same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
 
 
-def test_what_sbatch_refuses_is_told(
-    tmp_path: Path, tiny, slurm_commands: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_sbatch_refuses_of_the_first_ends_the_sweep(
+    tmp_path: Path, tiny, slurm_commands: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bin" / "sbatch").write_text(
-        "#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n"
+        "#!/bin/sh\necho 'sbatch: error: no partition x\nsbatch: error: Submission failed' >&2\nexit 1\n"
     )
-    events = make(tiny(sweep={"seeds": 6}, executor={"kind": "slurm"}), tmp_path / "out")
-    failed = [e for e in events if e.kind == "failed"]
-    assert len(failed) == 5  # and the sweep ends: the other runs would fare no better
-    assert "invalid partition" in failed[0].cause
-    assert "5 runs in a row failed with the same cause" in events[-1].cause
-    assert engine.status(tmp_path / "out")["waiting"] == 12
+    with pytest.raises(RunError, match=r"^sbatch: no partition x; Submission failed$"):
+        make(tiny(executor={"kind": "slurm"}), tmp_path / "out")
+    assert capfd.readouterr() == ("", "")  # it is said once
+    assert engine.status(tmp_path / "out")["waiting"] == 4
+
+
+@pytest.mark.slow
+def test_what_sbatch_refuses_of_others_is_asked_again(
+    tmp_path: Path, tiny, slurm_commands: Path, same
+) -> None:
+    """Clusters bound how many jobs somebody may have in the queue."""
+    sbatch, accepting = tmp_path / "bin" / "sbatch", tmp_path / "sbatch"
+    sbatch.rename(accepting)
+    sbatch.write_text(
+        f'#!/bin/sh\n[ "$(squeue | wc -l)" = 0 ] && exec {accepting} "$@"\n'
+        "echo 'sbatch: error: job submit limit' >&2\nexit 1\n"
+    )
+    sbatch.chmod(0o755)
+    spec, out = tiny(executor={"kind": "slurm"}), tmp_path / "out"
+    events = make(spec, out)
+    told = [event.cause for event in events if event.kind == "warning"]
+    assert told == ["sbatch: job submit limit; asked again later"]
+    assert engine.status(out)["done"] == len(list(slurm_commands.iterdir())) == 4
+    same(SweepStore(out).collect(), engine.sweep(tiny(), tmp_path / "inline"))
 
 
 # One run
@@ -244,6 +264,19 @@ def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_
     assert engine.status(one.parent.parent)["done"] == 1
     again = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout.strip()) == (0, f"{one}: is done")
+
+
+@pytest.mark.slow
+def test_run_one_that_is_held_for_a_while_goes_on(command: str, one: Path, wait_for) -> None:
+    """As SLURM does with jobs that it suspends."""
+    run = SweepStore(one.parent.parent).run(one.name)
+    process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
+    wait_for(run.lines)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGCONT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
 
 
 def test_run_one_of_what_is_no_run(isolaw, one: Path, tmp_path: Path) -> None:

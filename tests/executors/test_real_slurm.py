@@ -1,0 +1,340 @@
+"""Jobs of a real SLURM, which this module starts for itself: one machine posing as two."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from isolaw import engine
+from isolaw.executors import slurm
+from isolaw.executors.base import Event
+from isolaw.runs import Runs
+from isolaw.spec import SweepSpec
+from isolaw.store import SweepStore
+
+pytestmark = pytest.mark.slow
+
+PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])  # which users have not always
+MISSING = [name for name in ("sbatch", "slurmctld", "slurmd", "munged") if not shutil.which(name, path=PATH)]
+if MISSING:
+    pytest.skip(
+        f"no {', '.join(MISSING)} on PATH; on Debian: apt-get install --no-install-recommends slurm-wlm",
+        allow_module_level=True,
+    )
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "cluster"
+
+# Needs neither root nor control groups nor systemd. A job that is put back waits for cred_expire, of which
+# five seconds are the least.
+CONFIGURATION = """\
+ClusterName=isolaw
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge,cred_expire=5
+StateSaveLocation={folder}
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=10
+SchedulerParameters=sched_interval=1,bf_interval=1
+SlurmdParameters=config_overrides
+NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
+NodeName=two NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
+PartitionName=usual Nodes=ALL Default=YES PriorityTier=1
+PartitionName=urgent Nodes=ALL PriorityTier=2
+"""
+
+
+def said(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _slurm(wait_for) -> Iterator[None]:
+    """A SLURM that is there for as long as this module's tests run, and that its commands speak to."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-")))  # sockets' are short
+        folder.chmod(0o711)  # munge wants its socket to be within everybody's reach
+        key, configuration = folder / "key", folder / "slurm.conf"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(128))
+        host, heard = socket.gethostname().partition(".")[0], ""
+        with suppress(OSError):
+            if socket.gethostbyname(host) == "127.0.0.1":  # then SLURM can be heard by this machine alone
+                heard = "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"
+        told = {"folder": folder, "host": host, "user": os.getuid(), "ports": free_ports(3)}
+        configuration.write_text(CONFIGURATION.format(**told) + heard)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in os.environ:  # the tests may be a job themselves
+            if name.startswith(("SLURM", "SBATCH", "SQUEUE", "SINFO", "SCANCEL")):
+                patch.delenv(name)
+        patch.setenv("SLURM_CONF", str(configuration))
+        patch.setenv("PATH", PATH)
+
+        def start(*words: str) -> None:
+            words = ("setpriv", "--pdeathsig", "KILL", *words)  # also when the tests are killed
+            daemon = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL)
+            stack.callback(daemon.wait, timeout=30)
+            stack.callback(daemon.terminate)
+
+        stack.callback(kill_what_knows, configuration)
+        files = {
+            "key-file": "key",
+            "socket": "munge",
+            "pid-file": "pid",
+            "seed-file": "seed",
+            "log-file": "log",
+        }
+        start("munged", "--foreground", *(f"--{option}={folder / name}" for option, name in files.items()))
+        wait_for((folder / "munge").exists)
+        start("slurmctld", "-D", "-i")
+        for node in ("one", "two"):
+            start("slurmd", "-D", "-N", node)
+        words = ["sinfo", "--noheader", "--partition=usual", "--Node", "--format=%T"]
+        wait_for(lambda: subprocess.run(words, capture_output=True).stdout.split() == [b"idle", b"idle"])
+        yield
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def kill_what_knows(configuration: Path) -> None:
+    """End what has been told of this SLURM: jobs that have outlived it."""
+    told = f"SLURM_CONF={configuration}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if told in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def _no_jobs(_slurm: None, monkeypatch: pytest.MonkeyPatch, wait_for) -> Iterator[None]:
+    """Each test leaves without jobs."""
+    monkeypatch.setattr(slurm, "_ASK_S", 0.5)
+    monkeypatch.setattr(slurm, "_LOOK_S", 0.1)
+    yield
+    for job in jobs():
+        subprocess.run(["scancel", job], check=False)
+    wait_for(lambda: not jobs())
+
+
+@pytest.fixture
+def engine_of(command: str) -> Iterator[Callable[[SweepSpec, Path], subprocess.Popen[str]]]:
+    """Give a sweep's command, in a process that a test may hurt."""
+    with ExitStack() as stack:
+
+        def start(spec: SweepSpec, out: Path) -> subprocess.Popen[str]:
+            sections = spec.model_dump(mode="json", exclude_unset=True)
+            settings = [
+                f"--set={section}.{key}={json.dumps(value)}"
+                for section, keys in sections.items()
+                for key, value in keys.items()
+            ]
+            process = subprocess.Popen([command, "sweep", f"--out={out}", *settings], text=True)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def jobs(*states: str) -> list[str]:
+    """Numbers of the jobs that there are."""
+    lines = [line.split() for line in said("squeue", "--noheader", "--format=%i %T").splitlines()]
+    return [number for number, state in lines if not states or state in states]
+
+
+def submitted(out: Path) -> int:
+    """How many jobs have been made for a sweep, ever."""
+    return len(list((out / "slurm").glob("*_submission.sh")))
+
+
+def make(spec: SweepSpec, out: Path, hurt: Callable[[Event], None] = lambda _: None) -> list[Event]:
+    events = []
+    for event in engine.execute(engine.plan(spec, out), out):
+        events.append(event)
+        hurt(event)
+    return events
+
+
+def told(events: list[Event]) -> list[str]:
+    return [event.cause for event in events if event.kind == "warning"]
+
+
+@pytest.fixture
+def spec(long) -> SweepSpec:
+    """Three runs, of which two are at work at a time."""
+    return long(sweep={"compute": 15_000_000, "seeds": 3}, executor={"kind": "slurm"})
+
+
+@pytest.fixture(scope="module")
+def truth(long, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Its table, made in this process."""
+    return engine.sweep(long(sweep={"compute": 15_000_000, "seeds": 3}), tmp_path_factory.mktemp("inline"))
+
+
+@pytest.fixture
+def held(holder) -> Callable[[Path], dict[str, int]]:
+    """Hold the first two processes that have begun to make runs, so that no run ends before it is hurt."""
+    stopped: dict[str, int] = {}
+
+    def hold(out: Path) -> dict[str, int]:
+        store = SweepStore(out)
+        for run_id in store.run_ids():
+            if len(stopped) < 2 and run_id not in stopped and store.run(run_id).lines():
+                os.kill(holder(out, run_id), signal.SIGSTOP)
+                stopped[run_id] = holder(out, run_id)
+        return stopped
+
+    return hold
+
+
+def test_the_example_makes_what_this_process_makes(command: str, tmp_path: Path, same) -> None:
+    for name, words in {"jobs": ["slurm.toml"], "inline": ["bandit.toml", "--executor", "inline"]}.items():
+        words = ["sweep", str(EXAMPLES / words[0]), "--out", str(tmp_path / name), *words[1:]]
+        assert "4 of 4 runs are done" in said(command, *words)
+    assert submitted(tmp_path / "jobs") == 4
+    same(*(SweepStore(tmp_path / name).collect() for name in ("jobs", "inline")))
+
+
+def test_jobs_that_have_to_make_room(spec, truth, held, tmp_path: Path, same) -> None:
+    """SLURM puts them back itself, and they go on from their state."""
+    out, numbers = tmp_path / "out", []
+
+    def urgent(_: Event) -> None:
+        if not numbers and len(held(out)) == 2:
+            numbers.extend(jobs("RUNNING"))
+            said("sbatch", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap=true")
+
+    events = make(spec, out, urgent)
+    assert [event.kind for event in events if event.kind != "checkpoint"] == ["done"] * 3
+    assert submitted(out) == 3
+    assert len(numbers) == 2
+    for number in numbers:
+        log = (out / "slurm" / f"{number}_0_log.out").read_text()
+        assert "DUE TO PREEMPTION" in log
+        assert "stopped; the same command continues" in log
+    same(SweepStore(out).collect(), truth)
+
+
+def test_a_time_out(spec, truth, held, tmp_path: Path, same) -> None:
+    """Every 30 s SLURM looks for jobs that have a minute left, or less: with `time = 1` that is any job.
+
+    The jobs at work are told so. What holds them ends with SLURM's signal, before which it sends SIGCONT.
+    """
+    spec = spec.model_copy(update={"executor": spec.executor.model_copy(update={"time": 1.0})})
+    out = tmp_path / "out"
+    events = make(spec, out, lambda _: held(out))
+    ended = [cause for cause in told(events) if "made again from step" in cause]
+    assert len(ended) == 2
+    assert submitted(out) == 3 + len(told(events))
+    assert engine.status(out)["done"] == 3
+    same(SweepStore(out).collect(), truth)
+
+
+def test_jobs_of_an_engine_that_was_killed(
+    engine_of, spec, truth, held, tmp_path: Path, wait_for, same
+) -> None:
+    """The next one waits for those at work and for those that wait, and makes no second for any."""
+    out = tmp_path / "out"
+    process = engine_of(spec, out)
+    wait_for(lambda: len(held(out)) == 2 and len(jobs("PENDING")) == 1)
+    process.kill()
+    process.wait()
+    for pid in held(out).values():
+        os.kill(pid, signal.SIGCONT)
+    events = make(spec, out)
+    assert len(told(events)) == 3
+    assert all("makes it already: waiting" in cause for cause in told(events))
+    assert engine.status(out)["done"] == submitted(out) == 3
+    same(SweepStore(out).collect(), truth)
+
+
+def test_ctrl_c(engine_of, spec, truth, held, tmp_path: Path, wait_for, same) -> None:
+    """Jobs at work end with their state, those that wait do not begin, and none is left behind."""
+    out = tmp_path / "out"
+    process = engine_of(spec, out)
+    wait_for(lambda: len(held(out)) == 2 and len(jobs("PENDING")) == 1)
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: not jobs("PENDING"))
+    for pid in held(out).values():
+        os.kill(pid, signal.SIGCONT)
+    assert process.wait(timeout=60) == 130
+    assert not jobs()
+    state = engine.status(out)
+    assert (state["started"], state["waiting"], state["failed"]) == (2, 1, 0)
+    for run in map(SweepStore(out).run, held(out)):
+        assert run.settled() == run.lines()
+    assert not told(make(spec, out))
+    assert submitted(out) == 3 + 3
+    same(SweepStore(out).collect(), truth)
+
+
+def test_scancel_by_somebody(spec, truth, held, tmp_path: Path, same) -> None:
+    """Of a job at work and of one that waits: both are made again."""
+    out, cancelled = tmp_path / "out", []
+
+    def cancel(_: Event) -> None:
+        if not cancelled and len(held(out)) == 2:
+            working, waiting = jobs("RUNNING"), jobs("PENDING")
+            cancelled.extend([*working, *waiting])
+            said("scancel", *cancelled)
+
+    events = make(spec, out, cancel)
+    assert len([cause for cause in told(events) if "made again from step" in cause]) == 2
+    assert len([cause for cause in told(events) if "made again from its start" in cause]) == 1
+    assert submitted(out) == 3 + 3
+    assert engine.status(out)["done"] == 3
+    same(SweepStore(out).collect(), truth)
+
+
+def test_ctrl_c_while_jobs_begin(engine_of, long, tmp_path: Path, wait_for) -> None:
+    """Also a run that has not begun by then ends as soon as it has."""
+    out = tmp_path / "out"
+    endless = long(sweep={"compute": 10**11}, executor={"kind": "slurm", "setup": ["sleep 4"]})
+    process = engine_of(endless, out)
+    wait_for(lambda: len(jobs("RUNNING")) == 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert not jobs()
+    assert engine.status(out)["started"] == 2
+
+
+def test_what_sbatch_refuses(isolaw, tmp_path: Path) -> None:
+    """Its own words, once."""
+    sweep = ["sweep", EXAMPLES / "slurm.toml", "--out", tmp_path / "out", "--set"]
+    for setting, words in {
+        "executor.partition=nowhere": "invalid partition specified: nowhere; Batch job submission failed: ",
+        'executor.sbatch={constraint="gold"}': "Batch job submission failed: Invalid feature specification",
+    }.items():
+        code, _, notes = isolaw(*sweep, setting)
+        assert code == 1
+        assert f"isolaw: sbatch: {words}" in notes
+        assert notes.count("Batch job submission failed") == 1
