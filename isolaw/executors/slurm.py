@@ -113,13 +113,14 @@ class _Slurm:
         self.sizes: dict[str, int] = {}
         self.stopping: set[str] = set()
         self.accepted, self.refused, self.refusal = False, list[str](), ""
-        self.listed: dict[str, str] = {} if self.local else _listed()
+        self.listed: dict[str, tuple[str, str]] = {} if self.local else _listed()
+        self.reasons = {"None", "Priority", "Resources", "BeginTime"}  # to wait, that pass or have been told
         self.asked = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
         run, name = self.store.run(run_id), _name(self.directory, run_id)
         if name in self.listed:  # submitted by an engine that has gone
-            self.jobs[run_id] = job = self.listed[name]
+            self.jobs[run_id] = job = self.listed[name][0]
             self.accepted = True
             return Event(run_id, "warning", cause=f"SLURM job {job} makes it already: waiting")
         if locks.in_use(run.folder / "lock"):
@@ -145,7 +146,7 @@ class _Slurm:
         self.accepted = True
         self.jobs[run_id] = job if self.local else job.job_id
         if not self.local:
-            self.listed[name] = job.job_id
+            self.listed[name] = job.job_id, "None"
         return None
 
     def events(self) -> list[Event]:
@@ -161,6 +162,7 @@ class _Slurm:
                     self.listed = _listed()
             again, self.refused = self.refused, []
             out += [said for run_id in again if (said := self.start(run_id))]
+            out += self._waits()
             self.asked = time.monotonic()
         for run_id, job in list(self.jobs.items()):
             if run_id in self.stopping:  # a job that was about to begin has not seen it the first time
@@ -168,6 +170,14 @@ class _Slurm:
             ended = job.done() if self.local else _name(self.directory, run_id) not in self.listed
             out += self._look(run_id, ended)
         return out
+
+    def _waits(self) -> Iterator[Event]:
+        """Each reason for which SLURM lets jobs wait, once: some never pass."""
+        for run_id, job in self.jobs.items():
+            _, reason = self.listed.get(_name(self.directory, run_id), ("", "None"))
+            if reason not in self.reasons:
+                self.reasons.add(reason)
+                yield Event(run_id, "warning", cause=f"SLURM job {job} waits: {reason}")
 
     def _look(self, run_id: str, ended: bool) -> Iterator[Event]:
         """What the folder of a run says."""
@@ -208,14 +218,14 @@ class _Slurm:
             self._cancel(run_id)
 
 
-def _listed() -> dict[str, str]:
-    """Return the numbers of this user's jobs that wait or run, by name."""
-    asked = ["squeue", "--noheader", "--format=%i %j", "--user", str(os.getuid())]
+def _listed() -> dict[str, tuple[str, str]]:
+    """Return number and reason to wait (None of those that run) of this user's jobs, by name."""
+    asked = ["squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid())]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunError(f"squeue: {done.stderr.strip()}")
-    lines = [line.split(None, 1) for line in done.stdout.splitlines()]
-    return {name.strip(): number for number, name in lines}
+    lines = [line.split("|", 2) for line in done.stdout.splitlines()]
+    return {name.strip(): (number, reason) for number, reason, name in lines}
 
 
 def _why(job: str) -> str:

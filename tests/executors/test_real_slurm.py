@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -234,7 +236,8 @@ def test_jobs_that_have_to_make_room(spec, truth, held, tmp_path: Path, same) ->
             said("sbatch", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap=true")
 
     events = make(spec, out, urgent)
-    assert [event.kind for event in events if event.kind != "checkpoint"] == ["done"] * 3
+    assert all("waits: Nodes required for job are" in cause for cause in told(events))
+    assert [e.kind for e in events if e.kind not in ("checkpoint", "warning")] == ["done"] * 3
     assert submitted(out) == 3
     assert len(numbers) == 2
     for number in numbers:
@@ -338,3 +341,14 @@ def test_what_sbatch_refuses(isolaw, tmp_path: Path) -> None:
         assert code == 1
         assert f"isolaw: sbatch: {words}" in notes
         assert notes.count("Batch job submission failed") == 1
+
+
+def test_what_no_machine_has_room_for_says_why_it_waits(long, tmp_path: Path) -> None:
+    spec = long(sweep={"seeds": 2}, executor={"kind": "slurm", "cpus": 3})
+    stop, causes = threading.Event(), []
+    for event in engine.execute(engine.plan(spec, tmp_path / "out"), tmp_path / "out", stop=stop):
+        if event.kind == "warning":
+            causes.append(event.cause)
+            stop.set()
+    (cause,) = causes
+    assert re.fullmatch(r"SLURM job \d+ waits: PartitionConfig", cause)

@@ -145,7 +145,7 @@ elif name == "squeue":
     for job in jobs.iterdir():
         status = pathlib.Path("/proc", job.name, "stat")
         if status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-            print(job.name, job.read_text())
+            print(job.name, "None", job.read_text(), sep="|")
 elif name == "sacct":
     print("NODE_FAIL")
 elif name == "scancel":
