@@ -125,8 +125,9 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
 
 def _disk(store: SweepStore, left: Sequence[RunSpec]) -> list[str]:
     """Say so where the states of the runs that have none yet do not fit on the disk."""
-    new = [run for run in left if store.run(run.run_id).state() is None]
-    needed = sum(backends.get(run.backend).needs(run).disk_bytes for run in new)
+    sizes = {run.run_id: size for run in left if (size := backends.get(run.backend).needs(run).disk_bytes)}
+    new = [run_id for run_id in sizes if store.run(run_id).state() is None]
+    needed = sum(sizes[run_id] for run_id in new)
     directory = store.directory.absolute()
     above = next(folder for folder in (directory, *directory.parents) if folder.exists())
     free = shutil.disk_usage(above).free

@@ -421,3 +421,11 @@ def test_a_value_that_may_be_of_several_kinds_is_one_problem() -> None:
         "executor.sbatch.exclusive", "executor.sbatch.qos", "executor.setup"
     ]  # fmt: skip
     assert "a string or a whole number or a boolean" in str(caught.value)
+
+
+def test_a_changed_copy_is_another_run() -> None:
+    run = RunSpec(backend="bandit", problems_per_batch=1, rollouts_per_problem=2, compute=10)
+    known = run.run_id
+    assert run.model_copy(update={"seed": 1}).run_id != known
+    assert run.model_copy(update={"compute": 20}).run_id == known == run.run_id
+    assert run.model_copy() == run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,15 @@ class RunSpec(Section):
             "content": self.content,
         }
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         """SHA-256 of the canonical JSON of `identity`, 64 hexadecimal digits."""
         return hashlib.sha256(canonical_json(self.identity()).encode()).hexdigest()
+
+    def __copy__(self) -> RunSpec:
+        copied = super().__copy__()
+        vars(copied).pop("run_id", None)  # a copy may be made to be changed
+        return copied
 
     def schedule(self) -> list[int]:
         """Return the steps that are evaluated, ascending, 0 and the last among them.

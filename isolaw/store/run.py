@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,13 +34,30 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.points = folder / "points.jsonl"
-        self.states = folder / "state"
-        self.log = folder / "log"
-        self.stop = folder / "stop"
         self.asked_to_stop = threading.Event()
         self.sync_alone = True
         self._checkpoints, self._step = 0, 0  # that `points` has, and the last of them
+
+    # A plan looks at thousands of folders, and at little in each.
+    @cached_property
+    def points(self) -> Path:
+        """The file with a line for each checkpoint."""
+        return self.folder / "points.jsonl"
+
+    @cached_property
+    def states(self) -> Path:
+        """The folder of the states that the run can be continued from."""
+        return self.folder / "state"
+
+    @cached_property
+    def log(self) -> Path:
+        """The file with what libraries printed."""
+        return self.folder / "log"
+
+    @cached_property
+    def stop(self) -> Path:
+        """The file that asks the run to end."""
+        return self.folder / "stop"
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
