@@ -113,12 +113,16 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
         runs += [store.run(run_id).read_spec() for run_id in store.run_ids() if run_id not in known]
     left, remaining = [], 0
     for run in runs:
-        done = store.run(run.run_id).done_compute() // run.batch_rollouts
-        if done < run.steps:
+        there = store.run(run.run_id)
+        lines = there.lines()
+        if there.done_compute(lines) // run.batch_rollouts < run.steps:
             left.append(run)
-            remaining += (run.steps - done) * run.batch_rollouts
+            made = lines[-1]["compute"] if lines else 0
+            remaining += max(run.steps * run.batch_rollouts - made, 0)
     todo = [run.run_id for run in executors.order(store.directory, left)]
     begun = sum(store.run(run_id).state() is not None for run_id in todo)
+    if idle := executors.idle(spec.executor):
+        notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
     notes += _disk(store, left)
     return Plan(spec, runs, todo, begun, remaining, notes)
 

@@ -97,7 +97,8 @@ def sweep(
         print_json(result)
     else:
         metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
-        _report(result, len(plan.todo), time.monotonic() - started, f" --metric {metric}" if metric else "")
+        made = state["done"] - (len(plan.runs) - len(plan.todo))
+        _report(result, made, time.monotonic() - started, f" --metric {metric}" if metric else "")
     for failure in state["failures"]:
         note(
             f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
@@ -201,7 +202,7 @@ def _graceful() -> Iterator[threading.Event]:
 
 def _report(result: dict[str, Any], made: int, seconds: float, options: str) -> None:
     out = result["directory"]
-    if not made:
+    if not made and not result["todo"]:
         click.echo(f"Nothing is left to do: {result['done']} runs are done in {out}.")
     else:
         from isolaw.report.words import number

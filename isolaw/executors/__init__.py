@@ -79,6 +79,20 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:
     return out
 
 
+# Which keys are of one executor alone.
+_OWN = {
+    "ray": ("address", "shared"),
+    "slurm": ("cluster", "time", "partition", "sbatch", "setup"),
+}
+
+
+def idle(chosen: ExecutorSection) -> list[str]:
+    """Return keys that are set, and of which the chosen executor makes nothing."""
+    plain = ExecutorSection()
+    others = [key for kind, keys in _OWN.items() if kind != chosen.kind for key in keys]
+    return [f"executor.{key}" for key in others if getattr(chosen, key) != getattr(plain, key)]
+
+
 def reach(chosen: ExecutorSection) -> None:
     """Make sure that the cluster is there, before anything is written.
 

@@ -12,9 +12,12 @@ file system that all share.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,15 +36,18 @@ from isolaw.executors.waiting import Waiting
 from isolaw.spec import ExecutorSection
 from isolaw.store import SweepStore
 
-# So long the loop waits for news before it looks whether the sweep shall end.
+# So long the loop waits for news before it looks whether the sweep shall end, and whether the cluster has.
 _WAIT_S = 0.2
+_LOOK_S = 5.0
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
 def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share) -> Iterator[Event]:
     """Execute the runs as tasks of a Ray cluster."""
-    with _cluster(ray_address(chosen)):
-        yield from _room(each)
+    address = ray_address(chosen)
+    own = address == "local" and not ray.is_initialized()
+    with _cluster(address):
+        yield from _room(each, own)
         yield from drive(_Ray(directory, chosen.shared, each), waiting)
 
 
@@ -70,16 +76,18 @@ def _cluster(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _room(each: Share) -> Iterator[Event]:
-    """Say so where no machine of the cluster has room for a run: it may be one that grows."""
+def _room(each: Share, own: bool) -> Iterator[Event]:
+    """Say so where no machine of the cluster has room for a run; others may join, unless it is our own."""
     there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = [r for r in there if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
     if len(fitting) < each.nodes:
         cause = (
-            f"a run takes {each.cpus} cores and {each.gpus} GPUs on {each.nodes} machines; of the cluster's "
-            f"{len(there)} machines {len(fitting)} have that: waiting for more to join"
+            f"a run takes executor.cpus = {each.cpus} and executor.gpus = {each.gpus} on executor.nodes = "
+            f"{each.nodes}; machines that have as much: {len(fitting)} of {len(there)}"
         )
-        yield Event("", "warning", cause=cause)
+        if own:
+            raise RunError(f"{cause}; executor.address says where a larger cluster is")
+        yield Event("", "warning", cause=f"{cause}; waiting for more to join")
 
 
 @dataclass
@@ -99,6 +107,8 @@ class _Ray:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
         self.store = SweepStore(directory)
         self.tasks: dict[Any, _Task] = {}
+        self.address = ray.get_runtime_context().gcs_address
+        self.looked = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
         run = self.store.run(run_id)
@@ -127,7 +137,7 @@ class _Ray:
 
     def events(self) -> list[Event]:
         ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=_WAIT_S)
-        out = []
+        out = [] if ready else [*self._silent()]
         for stream in ready:
             event = self._hear(self.tasks[stream])
             if event is not None:
@@ -135,6 +145,22 @@ class _Ray:
                     self._forget(stream)
                 out.append(event)
         return out
+
+    def _silent(self) -> Iterator[Event]:
+        """Say so, once, where the cluster is gone: Ray waits a minute for it, and then ends this process."""
+        if time.monotonic() - self.looked < _LOOK_S:
+            return
+        self.looked = time.monotonic()
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
+        except OSError as error:
+            self.looked = math.inf
+            cause = (
+                f"the Ray cluster at {self.address} no longer answers ({error}); unless it comes back within "
+                "a minute Ray ends this command, and the same command continues"
+            )
+            yield Event("", "warning", cause=cause)
 
     def _hear(self, task: _Task) -> Event | None:
         """Take what a run tells next."""

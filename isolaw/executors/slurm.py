@@ -223,7 +223,9 @@ def _listed() -> dict[str, tuple[str, str]]:
     asked = ["squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid())]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RunError(f"squeue: {done.stderr.strip()}")
+        said = done.stderr.strip().splitlines() or [f"squeue: exit status {done.returncode}"]
+        hint = "executor.cluster = 'local' tries the jobs out without SLURM"
+        raise RunError(f"SLURM does not answer ({said[-1].removeprefix('squeue: ')}); {hint}")
     lines = [line.split("|", 2) for line in done.stdout.splitlines()]
     return {name.strip(): (number, reason) for number, reason, name in lines}
 

@@ -11,15 +11,19 @@ from isolaw.spec.values import Count, Index, Positive, Section, listed
 
 
 def _minutes(value: Any) -> Any:
-    """Accept a time as SLURM writes it, ``[days-]hours:minutes[:seconds]``, or a number of minutes."""
+    """Accept a number of minutes, or a time as sbatch reads it.
+
+    minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]
+    (https://slurm.schedmd.com/sbatch.html, --time)
+    """
     if isinstance(value, str):
-        found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?", value.strip())
-        if not found:
-            raise ValueError("minutes, or a time as 1-12:00:00 or 08:00")
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        if minutes > 59 or seconds > 59:
-            raise ValueError("minutes, or a time as 1-12:00:00 or 08:00")
-        return 60 * (24 * days + hours) + minutes + seconds / 60
+        found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::([0-5]\d))?(?::([0-5]\d))?", value.strip())
+        if found is None:
+            raise ValueError("minutes, or a time as sbatch reads it: 08:00:00, 1-12:00:00")
+        days, first, second, third = (int(part or 0) for part in found.groups())
+        if found[1] or found[4]:
+            return 60 * (24 * days + first) + second + third / 60
+        return first + second / 60
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -148,7 +148,8 @@ def test_no_machine_has_room(tmp_path: Path, tiny, on_ray) -> None:
     for event in events_of(tiny(executor=on_ray(cpus=3)), tmp_path, stop):
         assert event.kind in ("warning", "stopped")
         if event.kind == "warning":
-            assert "3 cores and 0 GPUs on 1 machines; of the cluster's" in event.cause
+            assert "a run takes executor.cpus = 3 and executor.gpus = 0 on executor.nodes = 1" in event.cause
+            assert "waiting for more to join" in event.cause
             stop.set()
     assert engine.status(tmp_path)["waiting"] == 4
 

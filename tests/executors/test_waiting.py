@@ -188,7 +188,24 @@ def test_a_missing_package_is_named(
 
 
 @pytest.mark.parametrize(
-    ("written", "minutes"), [("1-00:30:00", 1470), ("08:00", 480), ("0:00:30", 0.5), (90, 90), (1.5, 1.5)]
+    ("written", "minutes"),
+    [
+        ("1-00:30:00", 1470),
+        ("1-2:30", 1590),
+        ("1-2", 1560),
+        ("08:00:00", 480),
+        ("08:00", 8),
+        ("0:00:30", 0.5),
+        ("90", 90),
+        (90, 90),
+        (1.5, 1.5),
+    ],
 )
 def test_times(written, minutes: float) -> None:
     assert ExecutorSection(time=written).time == minutes
+
+
+def test_keys_of_another_executor_are_named(tmp_path: Path, tiny) -> None:
+    spec = tiny(executor={"kind": "processes", "address": "auto", "partition": "short", "time": "1:00:00"})
+    notes = engine.plan(spec, tmp_path / "out").notes
+    assert notes == ["not used with executor.kind = 'processes': executor.address, executor.partition"]
