@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from isolaw import engine
+from isolaw.executors.base import Event
 from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
@@ -26,6 +28,20 @@ def long(tiny) -> Callable[..., SweepSpec]:
         return tiny(**{k: {**data.get(k, {}), **sections.get(k, {})} for k in {**data, **sections}})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., list[Event]]:
+    """Make a sweep, and meanwhile hurt it, if that is given; its events."""
+
+    def made(spec: SweepSpec, out: Path, hurt: Callable[[Event], None] = lambda _: None) -> list[Event]:
+        events = []
+        for event in engine.execute(engine.plan(spec, out), out):
+            events.append(event)
+            hurt(event)
+        return events
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -178,14 +178,6 @@ def submitted(out: Path) -> int:
     return len(list((out / "slurm").glob("*_submission.sh")))
 
 
-def make(spec: SweepSpec, out: Path, hurt: Callable[[Event], None] = lambda _: None) -> list[Event]:
-    events = []
-    for event in engine.execute(engine.plan(spec, out), out):
-        events.append(event)
-        hurt(event)
-    return events
-
-
 def told(events: list[Event]) -> list[str]:
     return [event.cause for event in events if event.kind == "warning"]
 
@@ -226,7 +218,7 @@ def test_the_example_makes_what_this_process_makes(command: str, tmp_path: Path,
     same(*(SweepStore(tmp_path / name).collect() for name in ("jobs", "inline")))
 
 
-def test_jobs_that_have_to_make_room(spec, truth, held, tmp_path: Path, same) -> None:
+def test_jobs_that_have_to_make_room(make, spec, truth, held, tmp_path: Path, same) -> None:
     """SLURM puts them back itself, and they go on from their state."""
     out, numbers = tmp_path / "out", []
 
@@ -247,7 +239,7 @@ def test_jobs_that_have_to_make_room(spec, truth, held, tmp_path: Path, same) ->
     same(SweepStore(out).collect(), truth)
 
 
-def test_a_time_out(spec, truth, held, tmp_path: Path, same) -> None:
+def test_a_time_out(make, spec, truth, held, tmp_path: Path, same) -> None:
     """Every 30 s SLURM looks for jobs that have a minute left, or less: with `time = 1` that is any job.
 
     The jobs at work are told so. What holds them ends with SLURM's signal, before which it sends SIGCONT.
@@ -263,7 +255,7 @@ def test_a_time_out(spec, truth, held, tmp_path: Path, same) -> None:
 
 
 def test_jobs_of_an_engine_that_was_killed(
-    engine_of, spec, truth, held, tmp_path: Path, wait_for, same
+    make, engine_of, spec, truth, held, tmp_path: Path, wait_for, same
 ) -> None:
     """The next one waits for those at work and for those that wait, and makes no second for any."""
     out = tmp_path / "out"
@@ -280,7 +272,7 @@ def test_jobs_of_an_engine_that_was_killed(
     same(SweepStore(out).collect(), truth)
 
 
-def test_ctrl_c(engine_of, spec, truth, held, tmp_path: Path, wait_for, same) -> None:
+def test_ctrl_c(make, engine_of, spec, truth, held, tmp_path: Path, wait_for, same) -> None:
     """Jobs at work end with their state, those that wait do not begin, and none is left behind."""
     out = tmp_path / "out"
     process = engine_of(spec, out)
@@ -300,7 +292,7 @@ def test_ctrl_c(engine_of, spec, truth, held, tmp_path: Path, wait_for, same) ->
     same(SweepStore(out).collect(), truth)
 
 
-def test_scancel_by_somebody(spec, truth, held, tmp_path: Path, same) -> None:
+def test_scancel_by_somebody(make, spec, truth, held, tmp_path: Path, same) -> None:
     """Of a job at work and of one that waits: both are made again."""
     out, cancelled = tmp_path / "out", []
 

@@ -24,14 +24,6 @@ from isolaw.store import SweepStore
 LOCAL = {"kind": "slurm", "cluster": "local"}
 
 
-def make(spec: SweepSpec, out: Path, hurt: Callable[[Event], None] = lambda _: None) -> list[Event]:
-    events = []
-    for event in engine.execute(engine.plan(spec, out), out):
-        events.append(event)
-        hurt(event)
-    return events
-
-
 def test_the_scripts_that_would_be_submitted(isolaw, tree, tiny, tmp_path: Path) -> None:
     """Also where there is no SLURM; and nothing is written."""
     (tmp_path / "sweep.toml").write_text(
@@ -93,7 +85,7 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
 
 
 @pytest.mark.slow
-def test_a_time_out(tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half way through its time a job is asked to keep its state; the next one goes on from there."""
     spec = long(sweep={"compute": 3 * 10**8, "seeds": 1}, executor={**LOCAL, "time": "0:00:10"})
     out = tmp_path / "out"
@@ -110,7 +102,7 @@ def test_a_time_out(tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_jobs_outlive_a_killed_engine_and_are_waited_for(
-    tmp_path: Path, long, holder, killed_engine, same
+    make, tmp_path: Path, long, holder, killed_engine, same
 ) -> None:
     spec, out = long(sweep={"seeds": 1}, executor=LOCAL), tmp_path / "out"
     (run_id,) = engine.plan(spec, out).todo
@@ -170,7 +162,7 @@ def slurm_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_sbatch_squeue_and_a_machine_that_fails(
-    tmp_path: Path, long, holder, with_a_state, same, slurm_commands: Path
+    make, tmp_path: Path, long, holder, with_a_state, same, slurm_commands: Path
 ) -> None:
     out, killed = tmp_path / "out", []
 
@@ -190,7 +182,7 @@ def test_sbatch_squeue_and_a_machine_that_fails(
 
 @pytest.mark.slow
 def test_jobs_of_an_engine_that_was_killed_are_adopted(
-    tmp_path: Path, long, slurm_commands: Path, killed_engine, wait_for, same
+    make, tmp_path: Path, long, slurm_commands: Path, killed_engine, wait_for, same
 ) -> None:
     spec, out = long(executor={"kind": "slurm"}), tmp_path / "out"
     killed_engine(spec, out, lambda: len(list(slurm_commands.iterdir())) == 2)
@@ -204,7 +196,7 @@ def test_jobs_of_an_engine_that_was_killed_are_adopted(
 
 
 def test_what_sbatch_refuses_of_the_first_ends_the_sweep(
-    tmp_path: Path, tiny, slurm_commands: Path, capfd: pytest.CaptureFixture[str]
+    make, tmp_path: Path, tiny, slurm_commands: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bin" / "sbatch").write_text(
         "#!/bin/sh\necho 'sbatch: error: no partition x\nsbatch: error: Submission failed' >&2\nexit 1\n"
@@ -217,7 +209,7 @@ def test_what_sbatch_refuses_of_the_first_ends_the_sweep(
 
 @pytest.mark.slow
 def test_what_sbatch_refuses_of_others_is_asked_again(
-    tmp_path: Path, tiny, slurm_commands: Path, same
+    make, tmp_path: Path, tiny, slurm_commands: Path, same
 ) -> None:
     """Clusters bound how many jobs somebody may have in the queue."""
     sbatch, accepting = tmp_path / "bin" / "sbatch", tmp_path / "sbatch"

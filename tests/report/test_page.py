@@ -382,6 +382,11 @@ def test_it_replaces_a_report_and_nothing_else(text: str, tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.html", "new"]
 
 
+def test_it_is_named_as_it_was_asked_for(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(write(text, "out/report.html")) == "out/report.html"
+
+
 def test_a_link_to_a_report_stays_one(text: str, tmp_path: Path) -> None:
     link = tmp_path / "report.html"
     link.symlink_to(tmp_path / "elsewhere.html")

@@ -85,8 +85,9 @@ def _is_whole(path: Path) -> bool:
     """Whether a safetensors file has a header and all the bytes that it speaks of."""
     try:
         start, tensors = _tensors(path)
-        ends = [tensor["data_offsets"][1] for tensor in tensors if math.prod(tensor["shape"]) >= 0]
-        return bool(start + max(ends, default=0) <= path.stat().st_size)
+        ends = [tensor["data_offsets"][1] for tensor in tensors]
+        has_shapes = all(math.prod(tensor["shape"]) >= 0 for tensor in tensors)
+        return has_shapes and bool(start + max(ends, default=0) <= path.stat().st_size)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return False
 

@@ -88,14 +88,15 @@ def write(text: str, path: str | Path) -> Path:
     DataError
         ``path`` is something else, or cannot be written.
     """
-    path = Path(path).resolve()  # a link stays one
+    path = Path(path)
     check_replaceable(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = path.resolve()  # a link stays one
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         # Half of a surrogate pair, which a damaged log may hold, has no place in UTF-8.
         temporary.write_text(text, encoding="utf-8", errors="replace")
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     return path

@@ -1,4 +1,4 @@
-"""How often the intervals hold the truth, and what the choices lose: python benchmarks/coverage.py
+"""How often the intervals hold the truth, and what the choices lose: python benchmarks/calibration.py
 
 Truth: the simulator's mean reward over 400 seeds at 17 values of n, run to three times the sweeps'
 compute. Its ridge is the highest point of a quartic in log2 n through those means within three doublings
@@ -6,9 +6,9 @@ of it, at 0.3, 1 and 3 times the sweeps' largest C = 3e6. Sweeps: n = 8 … 2048
 300 validation problems, avg@4. No seed occurs in two sweeps of one size. Nothing is left out: an interval
 with an open end holds what lies beyond it. The paper's method is fitted to the first 200 sweeps.
 
-    python benchmarks/coverage.py simulate    # about 40 minutes on 2 cores; kept in benchmarks/.coverage
-    python benchmarks/coverage.py fit         # about 40 minutes; kept, too
-    python benchmarks/coverage.py             # both where needed, then the tables
+    python benchmarks/calibration.py simulate  # about 40 minutes on 2 cores; kept in benchmarks/.calibration
+    python benchmarks/calibration.py fit       # about 40 minutes; kept, too
+    python benchmarks/calibration.py           # both where needed, then the tables
 
 Everything is resumable: what is in the folder is not made again.
 """
@@ -35,7 +35,7 @@ from statsmodels.stats.proportion import proportion_confint
 import isolaw
 from isolaw.fits.curves import fit_curves
 
-FOLDER = Path(__file__).with_name(".coverage")
+FOLDER = Path(__file__).with_name(".calibration")
 LEVELS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 TRUE_LEVELS = sorted({int(round(2 ** (k / 2) / 2) * 2) for k in range(6, 23)})
 COMPUTE = 3e6
