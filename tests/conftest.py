@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -88,6 +89,19 @@ def same() -> Callable[[Any, Any], None]:
         left, right = (t if isinstance(t, pd.DataFrame) else t.to_pandas() for t in (left, right))
         assert len(left) > 0
         pd.testing.assert_frame_equal(left.drop(columns="wall_s"), right.drop(columns="wall_s"))
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def ended() -> Callable[[int], bool]:
+    """Whether a process is gone, or a zombie that nobody has waited for."""
+
+    def check(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     return check
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -13,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
 from isolaw import engine
@@ -48,14 +48,6 @@ def recorded(out: Path) -> list[int]:
     return [json.loads(own[-1])["compute"] for own in lines if own]
 
 
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    return [
-        int(pid)
-        for tasks in Path(f"/proc/{process.pid}/task").glob("*/children")
-        for pid in tasks.read_text().split()
-    ]
-
-
 class Sweeper:
     """Starts one and the same command, and kills it."""
 
@@ -88,9 +80,9 @@ class Sweeper:
         assert process.poll() is None, "the sweep ended before it could be killed"
         checkpoint = bool(recorded(self.out))
         # Either the engine alone, whose workers then stop by themselves, or all at one blow.
-        victims = [*(children(process) if workers_too else []), process.pid]
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
+        workers = psutil.Process(process.pid).children() if workers_too else []
+        for victim in [*workers, process]:
+            victim.kill()
         assert process.wait() == -signal.SIGKILL
         return checkpoint
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from isolaw import engine
@@ -29,16 +30,10 @@ def spec(tiny) -> SweepSpec:
 
 def workers(directory: Path) -> list[int]:
     """Ids of the worker processes of a sweep, by their command lines."""
-    out = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"isolaw.executors.worker" in words and os.fsencode(directory) in words:
-                out.append(int(entry.name))
-    return out
+    wanted = {"isolaw.executors.worker", str(directory)}
+    return [
+        each.pid for each in psutil.process_iter(["cmdline"]) if wanted <= set(each.info["cmdline"] or ())
+    ]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 
 from isolaw import engine
@@ -87,15 +88,10 @@ def test_a_killed_worker(tmp_path: Path, long, on_ray, holder, alone, same, shar
 
 def worker_of(run_id: str) -> int:
     """The process of our cluster that makes a run in a folder of its own, by the lock that it holds open."""
-    ours = [os.getpid()]
-    for pid in ours:  # which grows meanwhile
-        for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                ours += [int(child) for child in tasks.read_text().split()]
-        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
-            with contextlib.suppress(OSError):
-                if pid != os.getpid() and str(descriptor.readlink()).endswith(f"{run_id}/lock"):
-                    return pid
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any(file.path.endswith(f"{run_id}/lock") for file in process.open_files()):
+                return process.pid
     raise AssertionError("no process makes it")
 
 

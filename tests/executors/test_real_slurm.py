@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from isolaw import engine
@@ -129,11 +130,10 @@ def free_ports(count: int) -> list[int]:
 
 def kill_what_knows(configuration: Path) -> None:
     """End what has been told of this SLURM: jobs that have outlived it."""
-    told = f"SLURM_CONF={configuration}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if told in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get("SLURM_CONF") == str(configuration):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @pytest.fixture(autouse=True)

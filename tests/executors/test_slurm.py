@@ -120,7 +120,7 @@ def test_jobs_outlive_a_killed_engine_and_are_waited_for(
 
 COMMANDS = """\
 #!{python}
-import os, pathlib, re, signal, subprocess, sys
+import contextlib, os, pathlib, psutil, re, signal, subprocess, sys
 name, jobs = pathlib.Path(sys.argv[0]).name, pathlib.Path({jobs!r})
 if name == "sbatch":
     text = pathlib.Path(sys.argv[1]).read_text()
@@ -135,9 +135,9 @@ elif name == "srun":
     os.execvp(words[0], words)
 elif name == "squeue":
     for job in jobs.iterdir():
-        status = pathlib.Path("/proc", job.name, "stat")
-        if status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
-            print(job.name, "None", job.read_text(), sep="|")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(int(job.name)).status() != psutil.STATUS_ZOMBIE:
+                print(job.name, "None", job.read_text(), sep="|")
 elif name == "sacct":
     print("NODE_FAIL")
 elif name == "scancel":

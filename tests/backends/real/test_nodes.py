@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 
 from isolaw import engine
@@ -42,17 +43,6 @@ def test_a_job_of_two_processes(
     two = engine.sweep(sections(real={"processes": 2}, executor=where), tmp_path)
     compare(two.to_pandas(), one)
     assert list((tmp_path / "slurm").glob("*_log.out"))
-
-
-def below(pids: list[int]) -> list[int]:
-    """These processes and all that come from them."""
-    children = [
-        int(child)
-        for pid in pids
-        for tasks in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in tasks.read_text().split()
-    ]
-    return pids + (below(children) if children else [])
 
 
 def test_two_machines_of_a_slurm_job(
@@ -87,8 +77,9 @@ def test_two_machines_of_a_slurm_job(
         time.sleep(0.05)
     meeting = run.folder / "meeting.json"
     assert meeting.stat().st_mode & 0o077 == 0  # the secret in it is the user's
-    for pid in below([task.pid for task in tasks]):  # SLURM spares none of them
-        os.kill(pid, signal.SIGUSR2)
+    own = [psutil.Process(task.pid) for task in tasks]
+    for process in own + [child for task in own for child in task.children(recursive=True)]:
+        process.send_signal(signal.SIGUSR2)  # SLURM spares none of them
     assert [task.wait(timeout=120) for task in tasks] == [0, 3]
     assert run.settled() == run.lines()
     stopped_at = run.lines()[-1]["step"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 
 from isolaw import engine
@@ -46,34 +46,15 @@ def test_two_processes_draw_what_one_draws(sections: Callable[..., Any], compare
     compare(two, one)
 
 
-def ranks_of(process: subprocess.Popen[bytes]) -> list[int]:
+def ranks_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The processes of the run that a sweep is making, by rank."""
-    below, found = [process.pid], {}
-    while below:
-        pid = below.pop()
-        for own in Path(f"/proc/{pid}/task").glob("*/children"):
-            below += [int(child) for child in own.read_text().split()]
-        try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        ranks = [int(v.removeprefix(b"RANK=")) for v in variables if v.startswith(b"RANK=")]
-        if ranks and b"isolaw.backends.real.ranks" in b" ".join(words) + b"".join(words):
-            found[ranks[0]] = pid
+    found = {}
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            rank = child.environ().get("RANK")
+            if rank and "isolaw.backends.real.ranks" in " ".join(child.cmdline()):
+                found[int(rank)] = child
     return [found[rank] for rank in sorted(found)]
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie that nobody has waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def failure(out: Path) -> dict[str, Any]:
@@ -84,7 +65,7 @@ def failure(out: Path) -> dict[str, Any]:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_process_that_is_killed_or_fails(
-    sections: Callable[..., Any], reward, sweep_file, compare, command: str, tmp_path: Path
+    sections: Callable[..., Any], reward, sweep_file, compare, ended, command: str, tmp_path: Path
 ) -> None:
     flag, out = tmp_path / "flag", tmp_path / "out"
     data = sections(
@@ -105,8 +86,14 @@ def test_a_process_that_is_killed_or_fails(
     def started() -> subprocess.Popen[bytes]:
         """The sweep, once the run that it is making has a new state."""
         before = time.time()
+
+        def new(state: Path) -> bool:
+            with contextlib.suppress(FileNotFoundError):  # the next one has taken its place
+                return state.stat().st_mtime > before
+            return False
+
         process = subprocess.Popen(words, env=where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not any(path.stat().st_mtime > before for path in out.glob("runs/*/state/[1-9]*")):
+        while not any(map(new, out.glob("runs/*/state/[1-9]*"))):
             assert process.poll() is None, "the sweep ended before it could be hurt"
             time.sleep(0.01)
         return process
@@ -114,12 +101,12 @@ def test_a_process_that_is_killed_or_fails(
     # The second process of the first run is killed: the first run fails, and the other one is made.
     process = started()
     first, second = ranks_of(process)
-    os.kill(second, signal.SIGKILL)
+    second.kill()
     assert process.wait(timeout=600) == 3
     told = failure(out)
     assert told["cause"].startswith("a process of the run ended (torchrun's exit status")
     assert any("SIGKILL" in line for line in told["log"])
-    assert ended(first)
+    assert ended(first.pid)
     state = engine.status(out)
     assert (state["done"], state["failed"]) == (1, 1)
     (failed,) = (SweepStore(out).run(path.parent.name) for path in out.glob("runs/*/FAILED.json"))
@@ -136,11 +123,11 @@ def test_a_process_that_is_killed_or_fails(
     process = started()
     ranks = ranks_of(process)
     assert len(ranks) == 2
-    for pid in (process.pid, parent_of(parent_of(ranks[0]))):
-        os.kill(pid, signal.SIGKILL)
+    for victim in (process, ranks[0].parent().parent()):
+        victim.kill()
     process.wait()
     patience = time.monotonic() + 60
-    while not all(map(ended, ranks)):
+    while not all(ended(rank.pid) for rank in ranks):
         assert time.monotonic() < patience, "the processes of a run outlive its engine"
         time.sleep(0.05)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 
 from isolaw import engine
@@ -50,23 +50,11 @@ def recorded(out: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in out.glob("runs/*/points.jsonl"))
 
 
-def children(process: subprocess.Popen[bytes]) -> list[int]:
-    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
-    return [int(pid) for own in tasks for pid in own.read_text().split()]
-
-
-def ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie that nobody has waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_killed_sweeps(
     data: dict[str, dict[str, Any]],
     uninterrupted: pd.DataFrame,
     sweep_file: Callable[..., Path],
+    ended: Callable[[int], bool],
     command: str,
     same: Callable[..., None],
     tmp_path: Path,
@@ -82,12 +70,12 @@ def test_killed_sweeps(
             assert process.poll() is None, "the sweep ended before it could be killed"
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.2))
-        (worker,) = children(process)
-        for pid in (process.pid, worker) if kill else (process.pid,):  # alone, the worker ends by itself
-            os.kill(pid, signal.SIGKILL)
+        (worker,) = psutil.Process(process.pid).children()
+        for victim in (process, worker) if kill else (process,):  # alone, the worker ends by itself
+            victim.kill()
         assert process.wait() == -signal.SIGKILL
         patience = time.monotonic() + 30
-        while not ended(worker):
+        while not ended(worker.pid):
             assert time.monotonic() < patience, "the worker outlives its engine"
             time.sleep(0.05)
         begun = [SweepStore(out).run(run_id) for run_id in SweepStore(out).run_ids()]

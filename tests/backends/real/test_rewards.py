@@ -127,7 +127,7 @@ def test_equal_responses_are_looked_at_once_and_all_counted(verified: rewards.Ma
 
 @needs_math_verify
 @pytest.mark.slow
-def test_a_worker_ends_with_its_trainer_even_when_it_hangs() -> None:
+def test_a_worker_ends_with_its_trainer_even_when_it_hangs(ended) -> None:
     code = (
         "import os, threading, time\nfrom isolaw.backends.real import rewards\n"
         "from isolaw.backends.real.problems import Question\n"
@@ -139,17 +139,10 @@ def test_a_worker_ends_with_its_trainer_even_when_it_hangs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert gone(int(done.stdout))
-
-
-def gone(pid: int, seconds: float = 30.0) -> bool:
-    """Whether a process ends, or is left for init to bury."""
-    for _ in range(int(seconds / 0.1)):
-        status = Path(f"/proc/{pid}/stat")
-        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
-            return True
+    patience = time.monotonic() + 30
+    while not ended(int(done.stdout)):
+        assert time.monotonic() < patience, "the worker outlives its trainer"
         time.sleep(0.1)
-    return False
 
 
 @needs_math_verify
