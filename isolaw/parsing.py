@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +29,7 @@ _KINDS = {"str", "int", "bool", "float"}
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def parse_section(
-    model: type[Model], data: Mapping[str, Any], prefix: str = "", source: str = "", text: str = ""
-) -> Model:
+def parse_section(model: type[Model], data: Mapping[str, Any], prefix: str = "", source: str = "") -> Model:
     """Validate ``data`` as ``model``; raise `SpecError` naming every key below ``prefix``."""
     try:
         return model.model_validate(dict(data))
@@ -38,8 +37,6 @@ def parse_section(
         problems = problems_of(error, prefix, model)
     except SpecError as error:
         problems = error.problems
-    if text:
-        problems = [with_line(problem, text) for problem in problems]
     raise SpecError(problems, source=source) from None
 
 
@@ -73,10 +70,19 @@ def _expectation(item: Any) -> str:
     return re.sub(r"^a valid (\w+).*", r"a \1", message)
 
 
-def located(error: SpecError, path: str | Path) -> SpecError:
-    """Return ``error`` with the file's name and, where its keys can be found there, their lines."""
-    text = read_text(path)
-    return SpecError([with_line(problem, text) for problem in error.problems], source=str(path))
+def located(error: SpecError, path: str | Path, settings: Iterable[str] = ()) -> SpecError:
+    """Return ``error`` with the file's name and, where its keys can be found there, their lines.
+
+    Keys of ``settings`` (``section.key=value``) took the place of what the file says.
+    """
+    text, keys = read_text(path), [setting.partition("=")[0].strip() for setting in settings]
+    problems = []
+    for problem in error.problems:
+        if any(f"{key}.".startswith(f"{problem.where}.") for key in keys):
+            problems.append(replace(problem, where=f"{problem.where} (set by an option)"))
+        else:
+            problems.append(_with_line(problem, text))
+    return SpecError(problems, str(path), error.rest)
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
@@ -88,7 +94,7 @@ def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def with_line(problem: Problem, text: str) -> Problem:
+def _with_line(problem: Problem, text: str) -> Problem:
     """Add the line of the file on which the key stands, where it can be found."""
     *sections, key = problem.where.split(".")
     section = ""
@@ -97,7 +103,7 @@ def with_line(problem: Problem, text: str) -> Problem:
         if header:
             section = header[1]
             if not sections and section == key:
-                return Problem(**{**vars(problem), "where": f"line {number}, [{key}]"})
+                return replace(problem, where=f"line {number}, [{key}]")
         elif re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line) and section == ".".join(sections):
-            return Problem(**{**vars(problem), "where": f"line {number}, {problem.where}"})
+            return replace(problem, where=f"line {number}, {problem.where}")
     return problem

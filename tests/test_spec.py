@@ -337,6 +337,30 @@ def test_lines_are_named(tmp_path: Path) -> None:
         assert word in text
 
 
+def test_what_an_option_sets_is_not_looked_for_in_the_file(isolaw, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        "[sweep]\nbackend = 'real'\n[real]\nmodel = 'here'\n[executor]\nkind = 'ray'\nnodes = 2\n"
+    )
+    with pytest.raises(SpecError) as error:
+        SweepSpec.read(file, ["sweep.seeds=0", "executor.kind=slrum"])
+    assert str(error.value).splitlines()[1:] == [
+        "  - sweep.seeds (set by an option): found 0; "
+        "accepted: a number of seeds from 1 to 10,000, or a list of seeds",
+        "  - executor.kind (set by an option): found 'slrum'; "
+        "accepted: 'inline', 'processes', 'ray' or 'slurm'",
+    ]
+    code, _, err = isolaw("sweep", file, "--out", tmp_path / "out", "--set", f"real.model={tmp_path}/gone")
+    assert code == 2
+    assert f"real.model (set by an option): {tmp_path}/gone: no such folder" in err
+    # Nor is what hangs on a wrong kind wrong.
+    code, _, err = isolaw("sweep", file, "--out", tmp_path / "out", "--executor", "slrum")
+    assert code == 2
+    assert "executor.kind (set by an option)" in err
+    assert "line 4, real.model" in err
+    assert "executor.nodes" not in err
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

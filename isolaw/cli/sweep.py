@@ -66,11 +66,11 @@ def sweep(
         spec, written = _spec(file, out, settings)
     except SpecError as error:
         error = engine.with_the_rest(error)
-        raise (located(error, file) if file else error) from None
+        raise (located(error, file, settings) if file else error) from None
     try:
         plan = engine.plan(spec, out, whole_directory=file is None and not settings)
     except SpecError as error:
-        raise (located(error, file) if file else error) from None
+        raise (located(error, file, settings) if file else error) from None
     for line in run_words.plan_summary(plan.to_dict(), plan.spec.sweep.backend):
         note(line)
     if dry_run:

@@ -27,10 +27,10 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from isolaw.errors import DataError, InputError, unknown
+from isolaw.errors import DataError, InputError, SpecError, unknown
 from isolaw.logs.table import Mapped
 from isolaw.metrics import is_accuracy
-from isolaw.parsing import parse_section, read_text
+from isolaw.parsing import located, parse_section, read_text
 
 
 class MetricColumn(BaseModel):
@@ -129,5 +129,8 @@ def read_mapping(path: str | Path) -> tuple[Mapped, Metrics]:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
-    file = parse_section(MappingFile, data, source=str(path), text=text)
+    try:
+        file = parse_section(MappingFile, data)
+    except SpecError as error:
+        raise located(error, path) from None
     return Mapped(file.columns, file.derive, file.constants), Metrics(file.metrics)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from isolaw.errors import InputError, Problem, SpecError, nearest
-from isolaw.parsing import parse_section, problems_of, read_text, with_line
+from isolaw.parsing import located, parse_section, problems_of, read_text
 from isolaw.spec.executor import ExecutorSection
 from isolaw.spec.sections import (
     EvaluationSpec,
@@ -55,8 +55,8 @@ class SweepSpec(Section):
         return self
 
     @classmethod
-    def parse(cls, data: Mapping[str, Any], source: str = "", text: str = "") -> SweepSpec:
-        """Build from plain data; raise `SpecError` with all problems (and their lines in ``text``)."""
+    def parse(cls, data: Mapping[str, Any]) -> SweepSpec:
+        """Build from plain data; raise `SpecError` with all problems."""
         # Axes first and apart, so that their faults and all others are reported together.
         grid = data.get("grid")
         axes = (
@@ -71,11 +71,11 @@ class SweepSpec(Section):
                 parse_section(cls, {**data, "grid": own})
             except SpecError as error:
                 problems += error.problems
-            raise SpecError([with_line(p, text) for p in problems], source, _rest(cls, data, problems))
+            raise SpecError(problems, rest=_rest(cls, data, problems))
         try:
-            return parse_section(cls, data, source=source, text=text)
+            return parse_section(cls, data)
         except SpecError as error:
-            raise SpecError(error.problems, source, _rest(cls, data, error.problems)) from None
+            raise SpecError(error.problems, rest=_rest(cls, data, error.problems)) from None
 
     @classmethod
     def read(
@@ -90,27 +90,30 @@ class SweepSpec(Section):
         InputError
             the file cannot be read, or a setting has no ``=``.
         """
-        text = read_text(path) if path is not None else ""
+        settings = list(settings)
         try:
-            data = tomllib.loads(text)
+            data = tomllib.loads(read_text(path) if path is not None else "")
         except (ValueError, RecursionError) as error:  # of TOML, or of a number in it
             raise SpecError([Problem("not valid TOML", str(error))], source=str(path)) from None
         if base is not None:
             data = base.model_dump(mode="json")
         for setting in settings:
             _apply(data, setting)
-        return cls.parse(data, source=str(path or ""), text=text)
+        try:
+            return cls.parse(data)
+        except SpecError as error:
+            raise (error if path is None else located(error, path, settings)) from None
 
 
 def _rest(cls: type[SweepSpec], data: Mapping[str, Any], problems: Iterable[Problem]) -> SweepSpec | None:
     """The spec without what is wrong with it; None where the configurations themselves are."""
     sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
     for problem in problems:
-        section, _, key = problem.where.rpartition(", ")[2].partition(".")
+        section, _, key = problem.where.partition(".")
         own = sections.get(section)
         if section == "sweep" or key in ("problems_per_batch", "rollouts_per_problem"):
             return None
-        if isinstance(own, dict) and key:
+        if isinstance(own, dict) and key not in ("", "kind"):  # what else an executor accepts hangs on it
             own.pop(key.split(".")[0], None)
         else:
             sections.pop(section, None)
