@@ -134,6 +134,9 @@ def execute(
 def status(out: str | Path) -> dict[str, Any]:
     """Return how a sweep stands: counts of its runs, rollouts done and to do, failures.
 
+    ``at_work`` counts the runs that somebody holds, also jobs that outlive their engine; not those on
+    machines of a Ray cluster that do not share the directory.
+
     Raises
     ------
     StoreError
@@ -144,7 +147,7 @@ def status(out: str | Path) -> dict[str, Any]:
         raise StoreError(f"{out}: not a sweep's directory (it has no sweep.json)")
     spec = store.read_spec()
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
-    failures, generated, total = [], 0, 0
+    failures, generated, total, at_work = [], 0, 0, 0
     for run_id in store.run_ids():
         run = store.run(run_id)
         run_spec, lines, failure = run.read_spec(), run.lines(), run.failure
@@ -155,7 +158,9 @@ def status(out: str | Path) -> dict[str, Any]:
         total += reached if finished else run_spec.steps * run_spec.batch_rollouts
         if finished:
             counts["done"] += 1
-        elif failure is not None:
+            continue
+        at_work += run.in_use
+        if failure is not None:
             counts["failed"] += 1
             failures.append(
                 {
@@ -174,6 +179,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "compute": spec.sweep.compute,
         "runs": sum(counts.values()),
         **counts,
+        "at_work": at_work,
         "rollouts": generated,
         "rollouts_planned": total,
         "running": store.in_use,

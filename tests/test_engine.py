@@ -310,9 +310,9 @@ def test_status_counts(tmp_path: Path, tiny) -> None:
         state = engine.status(tmp_path)
     counts = {k: state[k] for k in ("runs", "done", "started", "waiting", "failed")}
     assert counts == {"runs": 4, "done": 1, "started": 1, "waiting": 2, "failed": 0}
-    assert state["running"]
+    assert (state["running"], state["at_work"]) == (True, 1)
     state = engine.status(tmp_path)
-    assert not state["running"]
+    assert (state["running"], state["at_work"]) == (False, 0)
     assert state["rollouts_planned"] == engine.plan(spec, tmp_path).rollouts
     assert state["rollouts"] == 20_000 // 32 * 32
 

@@ -123,7 +123,7 @@ class _Slurm:
             self.jobs[run_id] = job = self.listed[name][0]
             self.accepted = True
             return Event(run_id, "warning", cause=f"SLURM job {job} makes it already: waiting")
-        if locks.in_use(run.folder / "lock"):
+        if run.in_use:
             holder = locks.told(run.folder / "lock").partition("\n")[0]
             return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
         if self.refused:  # one is enough to ask again with

@@ -16,12 +16,13 @@ def sweep_state(state: Mapping[str, Any]) -> list[str]:
     """Return how a sweep stands, line by line."""
     planned = state["rollouts_planned"]
     share = state["rollouts"] / planned if planned else 1.0
+    who = [f"{count(state['at_work'], 'run')} being made"] if state["at_work"] else []
+    who += ["an engine is at work"] if state["running"] else []
     lines = [
         f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
         f"C = {number(state['compute'])}: {state['done']} done, {state['started']} begun, "
         f"{state['waiting']} waiting, {state['failed']} failed",
-        f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})"
-        + ("; an engine is at work" if state["running"] else ""),
+        "; ".join([f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})", *who]),
     ]
     lines += [
         f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
@@ -33,7 +34,8 @@ def sweep_state(state: Mapping[str, Any]) -> list[str]:
         for run_id in state["damaged"]
     ]
     if (state["done"] < state["runs"] or state["damaged"]) and not state["running"]:
-        lines.append(f"Continue: isolaw sweep --out {state['directory']}")
+        waits = ", and wait for what is being made" if state["at_work"] else ""
+        lines.append(f"Continue{waits}: isolaw sweep --out {state['directory']}")
     return lines
 
 

@@ -130,6 +130,11 @@ class RunStore:
         """Hold the run as its only writer."""
         return locks.locked(self.folder / "lock", f"{self.folder}", wait_s=WAIT_FOR_A_RUN_S)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody is making the run."""
+        return locks.in_use(self.folder / "lock")
+
     def ask_to_stop(self) -> None:
         """Let whoever makes the run keep its state and end; a file, so that any machine can ask."""
         with contextlib.suppress(OSError):  # a disk that cannot be written stops it anyway

@@ -94,7 +94,7 @@ def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.Monkey
     assert told
     steps = [int(cause.rpartition("made again from step ")[2]) for cause in told]
     assert steps[0] > 0
-    assert steps == sorted(set(steps))
+    assert steps == sorted(steps)  # on a machine that is busy, a job may have had no time for a step
     assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done"]
     inline = spec.model_copy(update={"executor": spec.executor.model_copy(update={"kind": "inline"})})
     same(SweepStore(out).collect(), engine.sweep(inline, tmp_path / "inline"))
@@ -102,13 +102,16 @@ def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_jobs_outlive_a_killed_engine_and_are_waited_for(
-    make, tmp_path: Path, long, holder, killed_engine, same
+    isolaw, make, tmp_path: Path, long, holder, killed_engine, same
 ) -> None:
     spec, out = long(sweep={"seeds": 1}, executor=LOCAL), tmp_path / "out"
     (run_id,) = engine.plan(spec, out).todo
     run = SweepStore(out).run(run_id)
     killed_engine(spec, out, lambda: run.state() is not None)
     job = holder(out, run_id)
+    said = isolaw("status", out)[1]
+    assert "; 1 run being made\n" in said
+    assert f"Continue, and wait for what is being made: isolaw sweep --out {out}" in said
     events = make(spec, out)
     assert [e.kind for e in events if e.kind != "checkpoint"] == ["warning", "done"]
     assert f"in use by process {job} on" in next(e.cause for e in events if e.kind == "warning")
