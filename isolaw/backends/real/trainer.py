@@ -350,13 +350,15 @@ def _deepspeed() -> Any:
 
         # Compiling its shared-memory operator takes 45 s; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    if not dist.is_initialized():
+    alone = "RANK" not in os.environ  # which torchrun sets
+    if alone:
+        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it
+    if not dist.is_initialized():  # by vLLM, where that was first
         backend = "nccl" if environment.gpus() else "gloo"
-        if "RANK" in os.environ:  # torchrun's
-            dist.init_process_group(backend)
-        else:  # a group of this process alone: no port, nothing in the environment of its children
-            os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it
+        if alone:  # a group of this process: no port, nothing in the environment of its children
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            dist.init_process_group(backend)
     deepspeed.init_distributed(verbose=False)
     return deepspeed
 

@@ -371,6 +371,23 @@ def test_the_same_seed_gives_the_same_curve_also_in_a_process_that_made_other_ru
 
 @pytest.mark.real
 @pytest.mark.slow
+def test_a_process_in_which_vllm_was_first(made, sections: Callable[..., Any], same, tmp_path: Path) -> None:
+    """As where problems were split before: the process group is vLLM's then."""
+    code = (
+        "import json, sys\nfrom isolaw import engine\n"
+        "from isolaw.backends.real.sampling import open_sampler\n"
+        "open_sampler('vllm', sys.argv[1], 'float32', 32)\n"
+        "engine.sweep(json.loads(sys.argv[2]), sys.argv[3])"
+    )
+    data = sections()
+    words = [sys.executable, "-c", code, str(made.model), json.dumps(data), str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    same(pd.read_parquet(tmp_path / "out" / "points.parquet"), engine.sweep(data))
+
+
+@pytest.mark.real
+@pytest.mark.slow
 def test_an_extended_run_equals_a_longer_one(sections: Callable[..., Any], same, tmp_path: Path) -> None:
     def sweep(name: str, compute: int) -> pd.DataFrame:
         more = {"sweep": {"compute": compute}, "evaluation": {"points": 3, "start": 32, "end": 160}}
