@@ -33,6 +33,7 @@ from numpy.polynomial import Polynomial
 from statsmodels.stats.proportion import proportion_confint
 
 import isolaw
+from isolaw.fits.compare import LAWS
 from isolaw.fits.curves import fit_curves
 
 FOLDER = Path(__file__).with_name(".calibration")
@@ -306,6 +307,32 @@ def selection(sweeps: int = 100) -> None:
     print()
 
 
+def quoted(sweeps: int = 100) -> None:
+    """Print how far the preferred law, with the parameters that are quoted, lies from the true n*."""
+    true, data = truth(), load("sweep")
+    print(f"### The law as it is quoted: {sweeps} sweeps\n")
+    print("| seeds | budget | sweeps | bias of log2 n | median | sd | exponent's interval, median |")
+    print("|---|---|---|---|---|---|---|")
+    for size in (3, 5):
+        found = {name: [] for name in BUDGETS}
+        widths = []
+        for sweep in range(sweeps):
+            runs = runs_of(data, range(size * sweep, size * sweep + size))
+            comparison = isolaw.fit(runs, bootstrap=200, seed=sweep).document["comparison"]
+            law = comparison["laws"][comparison["preferred"]]
+            if comparison["preferred"] == "power":
+                widths.append(np.log10(2) * np.ptp(law["interval"][1]))
+            for name, budget in BUDGETS.items():
+                log2_n = LAWS[comparison["preferred"]][1](np.log10([budget]), np.array(law["theta"]))
+                found[name].append(log2_n[0] - true[name]["log2_n"])
+        for name, own in found.items():
+            print(
+                f"| {size} | {name} | {len(own)} | {np.mean(own):+.2f} | {np.median(own):+.2f} | "
+                f"{np.std(own):.2f} | {np.median(widths):.2f} |"
+            )
+    print()
+
+
 def main(argument: str) -> None:
     """Simulate, fit, and print, as far as asked."""
     for kind in ("truth", "sweep") if argument in ("simulate", "all") else ():
@@ -321,6 +348,7 @@ def main(argument: str) -> None:
     if argument in ("tables", "all"):
         tables()
         selection()
+        quoted()
 
 
 if __name__ == "__main__":

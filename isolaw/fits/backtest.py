@@ -21,9 +21,9 @@ import numpy as np
 from isolaw.errors import InputError, Refused
 from isolaw.fits.choose import choose
 from isolaw.fits.frontier import supported_range
-from isolaw.fits.pipeline import fit, surface_of
+from isolaw.fits.pipeline import fit
 from isolaw.fits.select import Floats, select
-from isolaw.fits.surface import Surface
+from isolaw.fits.surface import Surface, surface_of
 from isolaw.runs import Runs
 
 _BUDGETS = 4

@@ -14,6 +14,8 @@ computes differ by the curves' form alone, which the draws share; so Σ also hol
 doubling off the ridge, at each compute by itself: no law is asked to pass nearer. (Points on a computed
 frontier are deterministic functions of a few curves, so how closely a law passes by them says nothing.)
 
+The parameters to quote are those of `isolaw.fits.along`.
+
 *Loss.* A law names an n at each compute; its regret there is the surface's highest reward less that of its n.
 Held out: the law from all seeds but one, judged on the surface of that one. The held-out maximum is itself
 noisy, so all laws look worse than they are by the same amount; their differences are fair.
@@ -117,9 +119,9 @@ def fit_laws(surface: Surface, path: Path) -> dict[str, Fitted]:
     centred = coefficients[1:] - coefficients[1:].mean(axis=0)
 
     ridge = np.clip(path.log2_n[0, at], low, high)
-    basis = _derivatives(surface, at, ridge, 1)
+    basis = derivatives(surface, at, ridge, 1)
     spread = np.einsum("kt,dkt->dk", basis, centred)
-    bend = np.einsum("kt,kt->k", _derivatives(surface, at, ridge, 2), coefficients[0])
+    bend = np.einsum("kt,kt->k", derivatives(surface, at, ridge, 2), coefficients[0])
     covariance = spread.T @ spread / (draws - 1) + np.diag((_NEAR * bend) ** 2)
     covariance += np.eye(at.size) * (1e-6 * np.trace(covariance) / at.size + 1e-30)
     root = np.linalg.cholesky(np.linalg.inv(covariance)).T
@@ -127,7 +129,7 @@ def fit_laws(surface: Surface, path: Path) -> dict[str, Fitted]:
     def whitened(log2_n: Floats) -> Floats:
         """Slopes in log n at log2_n, over a root of their covariance."""
         u = np.clip(log2_n, low, high)
-        s = np.einsum("kt,kt->k", _derivatives(surface, at, u, 1), coefficients[0])
+        s = np.einsum("kt,kt->k", derivatives(surface, at, u, 1), coefficients[0])
         # At an end of what was measured, a law that lies beyond agrees with a slope towards it.
         s = np.where((log2_n >= high) & (s > 0) | (log2_n <= low) & (s < 0), 0.0, s)
         return np.asarray(root @ s)
@@ -193,8 +195,8 @@ def refit(name: str, compute: Floats, ridge: Ridge, near: Fitted) -> Floats:
     return law(x, min(fits, key=lambda f: f.cost).x)
 
 
-def _derivatives(surface: Surface, at: NDArray[np.int64], log2_n: Floats, order: int) -> Floats:
-    """The terms' derivatives by u = log2 n at some computes, padded to all coefficients, (K, T)."""
+def derivatives(surface: Surface, at: NDArray[np.int64], log2_n: Floats, order: int) -> Floats:
+    """Return the terms' derivatives by u = log2 n at some computes, padded to all coefficients, (K, T)."""
     out = np.zeros((at.size, surface.coefficients.shape[2]))
     for row, x, value in zip(out, at, log2_n, strict=True):
         terms = surface.terms[x]

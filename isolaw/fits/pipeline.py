@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,15 +22,19 @@ from isolaw.fits import document as doc
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.bootstrap import Sample, indices, resample
 from isolaw.fits.choose import choose
-from isolaw.fits.compare import LEAST_KNOTS, Fitted, fit_laws, knots, preferred, refit, regret, rules, summary
+from isolaw.fits.compare import (
+    fit_laws,
+    rules,
+)
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.frontier import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
 from isolaw.fits.records import WIDTH, record_mask
-from isolaw.fits.select import LEAST_CHECKPOINTS, LEAST_CURVES, Configuration, Selection, Setting, X, select
-from isolaw.fits.surface import Surface, fit_surface
+from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, X, select
+from isolaw.fits.side_by_side import held_out_regret, side_by_side
+from isolaw.fits.surface import surface_through
 from isolaw.runs import Runs
 
 METHODS = ("surface", "paper")
@@ -115,7 +118,7 @@ def fit(
     compute = np.geomspace(low, high, frontiers.POINTS)
     compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
     frontier = frontiers.trace(configurations, curves, compute)
-    surface = _surface(configurations, curves, compute)
+    surface = surface_through(configurations, curves, compute)
     path = frontiers.strict_path(frontier)
     if method == "surface":
         path = frontiers.ridge_path(frontier, surface.ridge())
@@ -125,8 +128,8 @@ def fit(
     comparison = rules(frontier, None if logistic is None else logistic(abscissa)[0])
     laws = fit_laws(surface, path) if setting != "joint" and method == "surface" else {}
     if laws:
-        held_out = _held_out(selection, curve, laws, compute)
-        comparison |= _compared(surface, path, laws, held_out)
+        held_out = held_out_regret(selection, curve, laws, compute)
+        comparison |= side_by_side(surface, path, laws, held_out)
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.warnings)
     document = {
         "format": FORMAT,
@@ -233,20 +236,6 @@ def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDA
     return mask.astype(np.float64)
 
 
-def _surface(
-    configurations: list[Configuration], curves: list[Curves], compute: NDArray[np.float64]
-) -> Surface:
-    values = np.stack([curve(compute) for curve in curves], axis=1)
-    measured = np.array([c.covers(compute) for c in configurations])
-    return fit_surface(configurations, values, measured)
-
-
-def surface_of(configurations: list[Configuration], family: str, compute: NDArray[np.float64]) -> Surface:
-    """Return the surface of the data alone, at ``compute`` (X,)."""
-    curves = [fit_curves(c.checkpoints, c.mean[None], c.looks[None], family) for c in configurations]
-    return _surface(configurations, curves, compute)
-
-
 def _misfit(configurations: list[Configuration]) -> dict[str, Any]:
     """How well each curve family fits: root mean squared residual, and AICc on all rewards together."""
     points = sum(c.compute.size for c in configurations)
@@ -270,63 +259,6 @@ def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
         return None
     law = fit_logistic(x, path.log2_n, path.below, path.above)
     return law if np.all(np.isfinite(law(x)[0])) else None
-
-
-def _held_out(
-    selection: Selection, family: str, laws: Mapping[str, Fitted], compute: NDArray[np.float64]
-) -> dict[str, Any] | None:
-    """Each law's regret on the surface of one seed, when fitted on the others; the mean over seeds.
-
-    The laws keep their form; their parameters are those of least squares on the others' ridge, since one or
-    two seeds have no covariance. None unless all configurations share at least two seeds, and each seed, and
-    all but it, has the checkpoints of a curve and three n together.
-    """
-    configurations = selection.configurations
-    seeds = configurations[0].seeds
-    if len(set(seeds)) < 2 or any(c.seeds != seeds for c in configurations):
-        return None
-    losses: dict[str, list[float]] = {name: [] for name in laws}
-    for held in range(len(seeds)):
-        parts = [[_only(c, held, keep) for c in configurations] for keep in (False, True)]
-        if any(c.checkpoints.size < LEAST_CHECKPOINTS for part in parts for c in part):
-            return None
-        training, judging = (surface_of(part, family, compute) for part in parts)
-        if knots(training).size < LEAST_KNOTS or not judging.defined.any():
-            return None
-        ridge = training.ridge()
-        for name in laws:
-            log2_n = refit(name, compute, ridge, laws[name])
-            found = summary(regret(judging, log2_n))
-            if found is not None:
-                losses[name].append(found["mean_regret"])
-    return {name: float(np.mean(values)) for name, values in losses.items() if values}
-
-
-def _only(c: Configuration, held: int, keep: bool) -> Configuration:
-    """The configuration with the held-out run alone, or without it."""
-    chosen = (c.run == held) == keep
-    run = np.unique(c.run[chosen], return_inverse=True)[1]
-    seeds = tuple(s for i, s in enumerate(c.seeds) if (i == held) == keep)
-    return replace(c, compute=c.compute[chosen], reward=c.reward[chosen], run=run, seeds=seeds)
-
-
-def _compared(
-    surface: Surface, path: Path, laws: Mapping[str, Fitted], held_out: Mapping[str, float] | None
-) -> dict[str, Any]:
-    """The laws side by side, for the document."""
-    x = np.log10(path.compute)
-    out: dict[str, Any] = {}
-    for name, law in laws.items():
-        out[name] = {
-            "theta": law.theta.tolist(),
-            "chi2": law.chi2,
-            "aic": law.aic,
-            **(summary(regret(surface, law(x))) or {}),
-            "held_out_regret": None if held_out is None else held_out.get(name),
-        }
-    best = preferred(dict(laws))
-    flat = out["constant"]["max_regret"] <= frontiers.TOLERANCE
-    return {"laws": out, "preferred": best, "verdict": "constant" if flat else best}
 
 
 def _draws(configurations: list[Configuration], curves: list[Curves], law: Logistic | None) -> pd.DataFrame:

@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.fits.curves import Curves, fit_curves
 from isolaw.fits.select import Configuration, Floats
 
 _OCTAVES_PER_DEGREE = 2.0
@@ -249,3 +250,18 @@ def _inside(u: Floats, v: Floats, n: Floats, b: Floats) -> NDArray[np.bool_]:
         return np.zeros(u.size, dtype=bool)
     out = (u >= n.min() - 1e-9) & (u <= n.max() + 1e-9) & (v >= b.min() - 1e-9) & (v <= b.max() + 1e-9)
     return np.asarray(out & (u + v <= (n + b).max() + 1e-9) & (u + v >= (n + b).min() - 1e-9))
+
+
+def surface_through(
+    configurations: list[Configuration], curves: list[Curves], compute: NDArray[np.float64]
+) -> Surface:
+    """Return the surface through learning curves, at ``compute`` (X,)."""
+    values = np.stack([curve(compute) for curve in curves], axis=1)
+    measured = np.array([c.covers(compute) for c in configurations])
+    return fit_surface(configurations, values, measured)
+
+
+def surface_of(configurations: list[Configuration], family: str, compute: NDArray[np.float64]) -> Surface:
+    """Return the surface of the data alone, at ``compute`` (X,)."""
+    curves = [fit_curves(c.checkpoints, c.mean[None], c.looks[None], family) for c in configurations]
+    return surface_through(configurations, curves, compute)

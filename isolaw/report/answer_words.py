@@ -44,7 +44,12 @@ def by_law(prediction: Prediction, document: Mapping[str, Any]) -> str:
     levels = [g["rollouts_per_problem"] for g in document["grid"]]
     if n > max(levels):
         return f"more than {max(levels)}, the largest measured"
-    return words.number(float(n)) if n >= min(levels) else f"less than {min(levels)}, the smallest measured"
+    if n < min(levels):
+        return f"less than {min(levels)}, the smallest measured"
+    law = document["comparison"]["laws"][words.preferred(document)]
+    if words.preferred(document) == "constant" and law.get("interval"):  # the same n at every C
+        return f"{words.number(float(n))} ({words.interval([2**end for end in law['interval'][0]])})"
+    return words.number(float(n))
 
 
 def loss(prediction: Prediction, document: Mapping[str, Any]) -> str:

@@ -172,15 +172,18 @@ def preferred(document: Mapping[str, Any]) -> str:
 
 
 def equation(document: Mapping[str, Any]) -> str:
-    """Return the preferred law with its numbers; empty for the logistic, whose parameters have intervals."""
+    """Return the preferred law with its numbers; empty for the logistic, which a table of its own shows."""
     name = preferred(document)
     theta = document["comparison"]["laws"][name].get("theta") if name != "logistic" else None
     if theta is None:
         return ""
+    ends = document["comparison"]["laws"][name].get("interval")
     if name == "constant":
-        return f"n* = {2 ** theta[0]:.3g}"
+        drawn = f" ({interval([2**e for e in ends[0]])})" if ends else ""
+        return f"n* = {2 ** theta[0]:.3g}{drawn}"
     if name == "power":  # log2 n* = α + β log10 C
-        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}"
+        drawn = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
+        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{drawn}"
     terms = "".join(
         f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
         for t, x in zip(theta[1:], ("log10 C", "(log10 C)²"), strict=False)

@@ -26,9 +26,8 @@ from isolaw.fits.compare import (
     summary,
 )
 from isolaw.fits.frontier import TOLERANCE, Frontier, Path
-from isolaw.fits.pipeline import surface_of
 from isolaw.fits.select import Configuration, select
-from isolaw.fits.surface import Ridge, Surface, fit_surface
+from isolaw.fits.surface import Ridge, Surface, fit_surface, surface_of
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -204,6 +204,18 @@ def test_the_preferred_law_is_quoted(
     document = {**law.document, "comparison": {"preferred": name, "laws": {name: {"theta": theta}}}}
     assert words.equation(document) == text
     assert answer_words.by_law(law.predict(1e5), document) == words.number(n)
+    ends = [[t - 1, t + 1] for t in theta]
+    drawn = {
+        **document,
+        "comparison": {"preferred": name, "laws": {name: {"theta": theta, "interval": ends}}},
+    }
+    told = {
+        "constant": " (95 % of draws: 4 to 16)",
+        "power": " (exponent, 95 % of draws: 0.301 to 0.903)",
+    }
+    assert words.equation(drawn) == text + told.get(name, "")
+    by = words.number(n) + (told[name] if name == "constant" else "")
+    assert answer_words.by_law(law.predict(1e5), drawn) == by
     older = {**document, "comparison": {"preferred": name, "laws": {name: {}}}}
     assert words.equation(older) == answer_words.by_law(law.predict(1e5), older) == ""
 
