@@ -6,10 +6,9 @@ where c = −∂²r/∂(log2 n)² is the curvature of the surface at n*, the sam
 order, the reward that the law loses on average over log C. A censored point is a bound: it pulls only a
 law that is on its wrong side.
 
-Which law it is, is asked of the rewards (`isolaw.fits.compare`); the parameters that this takes for
-granted are not those to quote. Slopes vanish far above n*, but rewards fall steeply below it, and on
-simulated truth a power law of greatest likelihood comes out half a doubling low; this one does not
-(docs/statistics.md).
+Which law it is, is asked of the rewards (`isolaw.fits.compare`). The parameters of greatest likelihood that
+come with the answer are not those to quote: on simulated truth they put n* half a doubling too low, and these
+do not (docs/statistics.md).
 """
 
 from __future__ import annotations

@@ -22,10 +22,7 @@ from isolaw.fits import document as doc
 from isolaw.fits import frontier as frontiers
 from isolaw.fits.bootstrap import Sample, indices, resample
 from isolaw.fits.choose import choose
-from isolaw.fits.compare import (
-    fit_laws,
-    rules,
-)
+from isolaw.fits.compare import fit_laws, rules
 from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.frontier import Path
 from isolaw.fits.health import smallest_stable_B_p

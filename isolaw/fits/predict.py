@@ -351,6 +351,12 @@ def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -
     """Reasons for care that do not depend on n* itself."""
     document = law.document
     out = []
+    batches = sorted({g["problems_per_batch"] for g in document["grid"]})
+    if len(batches) > 1 and document["setting"] == "joint":  # at fixed B it follows from n
+        if chosen.b == batches[-1]:
+            out.append(f"grid edge: the best B_p may be larger than {chosen.b}, the largest measured")
+        elif chosen.b == batches[0] > 1:
+            out.append(f"grid edge: the best B_p may be smaller than {chosen.b}, the smallest measured")
     if not chosen.bounded:
         out.append("reward: the ceiling of the chosen curve is not determined by what was measured")
     if factor > _FAR:

@@ -48,7 +48,7 @@ def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[A
     """
     grid = document["grid"]
     levels = sorted({g["rollouts_per_problem"] for g in grid})
-    out = [*_edges(document, levels), *_short(grid, prediction)]
+    out = [*_edges(document, levels), *_batch_edge(grid, prediction), *_short(grid, prediction)]
     fewest = min(g["runs"] for g in grid)
     if fewest < _SEEDS:
         out.append(
@@ -118,6 +118,22 @@ def _edges(document: Mapping[str, Any], levels: Sequence[int]) -> list[Advice]:
             f"At {symbol} = {words.number(last['x'])} the best n is the {'largest' if top else 'smallest'} "
             "that was measured, so only a bound.",
             (_n_key([*levels, n]),),
+        )
+    ]
+
+
+def _batch_edge(grid: Sequence[Mapping[str, Any]], prediction: Prediction | None) -> list[Advice]:
+    """Where the recommended B_p is an end of those measured."""
+    told = [] if prediction is None else [f for f in prediction.flags if "the best B_p may be" in f]
+    if prediction is None or not told:
+        return []
+    larger, b = "larger" in told[0], prediction.allocation.problems_per_batch
+    batches = sorted({g["problems_per_batch"] for g in grid} | {b * 2 if larger else b // 2})
+    return [
+        Advice(
+            f"Add B_p = {batches[-1] if larger else batches[0]:,}.",
+            f"The recommended B_p is the {'largest' if larger else 'smallest'} that was measured.",
+            (f"grid.problems_per_batch=[{', '.join(map(str, batches))}]",),
         )
     ]
 

@@ -170,6 +170,25 @@ def test_joint_finds_the_best_batch(laws: dict[str, Law]) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("best", "told"),
+    [
+        (16, ["grid edge: the best B_p may be smaller than 16, the smallest measured"]),
+        (32, []),
+        (64, ["grid edge: the best B_p may be larger than 64, the largest measured"]),
+    ],
+)
+def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int, told: list[str]) -> None:
+    def reward(b: int, n: int, compute: Any) -> Any:
+        return rewards(32, n, compute) - 0.02 * abs(math.log2(b / best))
+
+    runs = synthetic([(b, n) for b in (16, 32, 64) for n in LEVELS], reward, **NOISE)
+    p = isolaw.fit(runs, setting="joint", method=method, bootstrap=40).predict(1e6)
+    assert p.allocation.problems_per_batch == best
+    assert [flag for flag in p.flags if "best B_p" in flag] == told
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_fixed_b_trades_n_for_problems(laws: dict[str, Law], method: str) -> None:
     seen = {laws[f"{method} fixed-b"].predict(c).allocation for c in (5e4, 2e5, 9e5)}
     assert len({a.rollouts_per_problem for a in seen}) > 1
@@ -194,7 +213,7 @@ def test_bounds_are_flagged(laws: dict[str, Law], case: str, budget: float) -> N
     law = laws[case]
     p = law.predict(budget)
     q = p.n_star
-    edge = [f for f in p.flags if f.startswith("grid edge")]
+    edge = [f for f in p.flags if f.startswith("grid edge") and "B_p" not in f]
     fits = [n for b, n in grid(law) if b * n <= budget]
     if budget > 10 * 999_936:
         assert (q.status, q.interval) == ("not_identified", None)

@@ -47,6 +47,23 @@ def test_an_edge_is_moved(synthetic: Make) -> None:
         assert first.command("") == ""
 
 
+@pytest.mark.parametrize(
+    ("sign", "b", "keys"), [(1, 64, "8, 16, 32, 64"), (-1, 4, "4, 8, 16, 32"), (0, 0, "")]
+)
+def test_a_batch_at_an_edge_is_moved(synthetic: Make, sign: int, b: int, keys: str) -> None:
+    """Where B_p = 16 is best, nothing is to be added."""
+
+    def reward(batch: int, n: int, compute: Any) -> Any:
+        x = np.log2(batch / 16)
+        return peaked(batch, n, compute) + 0.02 * (sign * x if sign else -abs(x))
+
+    runs = synthetic([(own, n) for own in (8, 16, 32) for n in LEVELS], reward, noise=0.002)
+    law = isolaw.fit(runs, setting="joint", bootstrap=20)
+    found = [own for own in advice(law.document, law.predict(1e6)) if "B_p" in own.what]
+    assert [own.what for own in found] == ([f"Add B_p = {b}."] if b else [])
+    assert [own.keys for own in found] == ([(f"grid.problems_per_batch=[{keys}]",)] if b else [])
+
+
 def test_short_runs_go_on(synthetic: Make) -> None:
     """All with as many steps: the small n end early, and nothing is known where the largest is alone."""
     found = what(synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n), 3e6)
