@@ -121,7 +121,7 @@ def execute(
             # Also what a tracker missed when it failed, or was not asked for yet.
             for run in planned.runs:
                 yield from mirrored.update(run.run_id)
-        if any(store.run(run.run_id).lines() for run in planned.runs):
+        if any(store.run(run_id).bytes_recorded for run_id in store.specs()[0]):
             try:
                 store.publish(store.collect())
             except OSError as error:
@@ -145,14 +145,19 @@ def status(out: str | Path) -> dict[str, Any]:
     store = SweepStore(out)
     if not store.exists:
         raise StoreError(f"{out}: not a sweep's directory (it has no sweep.json)")
+    store.check()
     spec = store.read_spec()
+    specs, damaged = store.specs()
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
     failures, generated, total, at_work = [], 0, 0, 0
-    for run_id in store.run_ids():
+    for run_id, run_spec in specs.items():
         run = store.run(run_id)
-        run_spec, lines, failure = run.read_spec(), run.lines(), run.failure
+        recorded, failure = run.recorded(), run.failure
+        lines = recorded.checkpoints
+        if recorded.damage:
+            damaged[run_id] = f"{run.folder / 'points.jsonl'}: {recorded.damage}"
         # A recorded run may end before the horizon; finished, it has all there is.
-        finished = run.done_compute() // run_spec.batch_rollouts >= run_spec.steps
+        finished = run.done_compute(recorded) // run_spec.batch_rollouts >= run_spec.steps
         reached = lines[-1]["compute"] if lines else 0
         generated += reached
         total += reached if finished else run_spec.steps * run_spec.batch_rollouts
@@ -184,5 +189,5 @@ def status(out: str | Path) -> dict[str, Any]:
         "rollouts_planned": total,
         "running": store.in_use,
         "failures": failures,
-        "damaged": store.damaged(),
+        "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],
     }

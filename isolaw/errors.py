@@ -7,7 +7,9 @@
     │   ├── SpecError      a sweep file or a ``--set`` (all problems at once)
     │   ├── DataError      a table, a log or a law file
     │   └── StoreError     a sweep directory: foreign, damaged
-    │       └── InUse      or at work for another process
+    │       ├── InUse      at work for another process
+    │       ├── NotOurs    a link, or something of another kind, in place of isolaw's own
+    │       └── Damaged    a file of isolaw's own that is not as it was written
     ├── Refused            the data cannot carry the answer; says what to add   exit code 1
     └── RunError           a run failed while it was executing                  exit code 1
 
@@ -45,6 +47,21 @@ class StoreError(InputError):
 
 class InUse(StoreError):
     """A sweep directory, or a run in it, is another process's to write for now."""
+
+
+class NotOurs(StoreError):
+    """In a sweep directory, a link or something of another kind where isolaw expects its own.
+
+    ``what`` is the message without the advice.
+    """
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        self.what = what
+        super().__init__(f"{what}. {advice}" if advice else what)
+
+
+class Damaged(StoreError):
+    """A file of a sweep directory is not as isolaw wrote it."""
 
 
 class Refused(IsolawError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -105,43 +106,60 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     with executors.machines(spec.executor, spec.sweep.backend):
         runs, more = _resolved_runs(spec, pairs)
         problems += more + mirror.check(spec.tracking) + executors.check(spec.executor, runs)
+    problems += _check_states(store, spec)
     if problems:
         raise SpecError(list({str(p): p for p in problems}.values()))
-    _check_directory(store, spec, runs)
+    there, damaged = store.specs() if store.exists else ({}, {})
+    _check_directory(store, spec, runs, list(there.values()))
+    known = {run.run_id for run in runs}
+    notes += [f"left out: {cause}" for run_id, cause in damaged.items() if run_id not in known]
     if whole_directory:
-        known = {run.run_id for run in runs}
-        runs += [store.run(run_id).read_spec() for run_id in store.run_ids() if run_id not in known]
+        runs += [own for run_id, own in there.items() if run_id not in known]
     left, remaining = [], 0
     for run in runs:
-        there = store.run(run.run_id)
-        lines = there.lines()
-        if there.done_compute(lines) // run.batch_rollouts < run.steps:
+        recorded = store.run(run.run_id).recorded()
+        if store.run(run.run_id).done_compute(recorded) // run.batch_rollouts < run.steps:
             left.append(run)
-            made = lines[-1]["compute"] if lines else 0
+            made = recorded.checkpoints[-1]["compute"] if recorded.checkpoints else 0
             remaining += max(run.steps * run.batch_rollouts - made, 0)
     todo = [run.run_id for run in executors.order(store.directory, left)]
-    begun = sum(store.run(run_id).state() is not None for run_id in todo)
+    begun = sum(store.run(run_id).last_state is not None for run_id in todo)
     if idle := executors.idle(spec.executor):
         notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
-    notes += _disk(store, left)
+    notes += _disk(store, spec, left)
     return Plan(spec, runs, todo, begun, remaining, notes)
 
 
-def _disk(store: SweepStore, left: Sequence[RunSpec]) -> list[str]:
+def _disk(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
     """Say so where the states of the runs that have none yet do not fit on the disk."""
     sizes = {run.run_id: size for run in left if (size := backends.get(run.backend).needs(run).disk_bytes)}
-    new = [run_id for run_id in sizes if store.run(run_id).state() is None]
+    new = [run_id for run_id in sizes if store.run(run_id).last_state is None]
     needed = sum(sizes[run_id] for run_id in new)
-    directory = store.directory.absolute()
-    above = next(folder for folder in (directory, *directory.parents) if folder.exists())
+    place = Path(spec.store.states or store.directory).absolute()
+    above = next(folder for folder in (place, *place.parents) if folder.exists())
     free = shutil.disk_usage(above).free
     if needed <= free:
         return []
     return [
         f"take care: the states of {len(new)} runs take {needed / 2**30:,.1f} GiB, and "
-        f"{free / 2**30:,.1f} GiB are free where {store.directory} is (state/ of a finished run may be "
-        "deleted; an extension then begins it anew)"
+        f"{free / 2**30:,.1f} GiB are free where {place} is (store.states keeps them on another disk; state/ "
+        "of a finished run may be deleted, and an extension then begins it anew)"
     ]
+
+
+def _check_states(store: SweepStore, spec: SweepSpec) -> list[Problem]:
+    """Return what is wrong with the folder for states: it is chosen once, before the sweep begins."""
+    asked, kept = spec.store.states, store.states_given
+    if asked is None:
+        return []
+    if kept is None and store.exists and any(store.run(r).last_state is not None for r in store.run_ids()):
+        accepted = "nothing: the sweep keeps its states in its own directory"
+        return [Problem("store.states", "the sweep has begun", found=asked, accepted=accepted)]
+    if kept is not None and os.path.abspath(asked) != kept:
+        return [Problem("store.states", "the sweep has begun", found=asked, accepted=kept)]
+    if not os.path.isdir(asked) or not os.access(asked, os.W_OK | os.X_OK):
+        return [Problem("store.states", found=asked, accepted="a folder that exists and can be written")]
+    return []
 
 
 def with_the_rest(error: SpecError) -> SpecError:
@@ -179,8 +197,8 @@ def _with_table_axes(spec: SweepSpec) -> SweepSpec:
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
     """Fill in the evaluation schedule: a directory keeps the one it began with."""
     given = spec.evaluation
-    if store.exists:
-        kept = store.read_spec().evaluation
+    kept = store.evaluation()
+    if kept is not None:
         changed = [
             Problem(
                 f"evaluation.{name}",
@@ -249,9 +267,10 @@ def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> tuple[l
     return list(runs.values()), problems
 
 
-def _check_directory(store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec]) -> None:
+def _check_directory(
+    store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec], there: Sequence[RunSpec]
+) -> None:
     """Refuse to mix recipes, problem sets or backends in one directory: they are other sweeps."""
-    there = [store.run(run_id).read_spec() for run_id in store.run_ids()] if store.exists else []
     if not there:
         return
     old, new = there[0].identity(), runs[0].identity()

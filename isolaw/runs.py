@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -134,7 +134,7 @@ class Runs:
         """Return a copy of the table."""
         return self.points.copy()
 
-    def to_parquet(self, path: str | Path) -> None:
+    def to_parquet(self, path: str | Path | BinaryIO) -> None:
         """Write the table, sorted by key, with the attributes in the file's metadata."""
         table = pa.Table.from_pandas(self.points, preserve_index=False)
         metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(self.attributes, sort_keys=True)}

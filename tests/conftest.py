@@ -176,6 +176,8 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Where Ray notes the address, whatever folder a cluster has; a new machine has no such folder yet.
+    Path(tempfile.gettempdir(), "ray").mkdir(exist_ok=True)
     small = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # names are short
         head = {**small, "include_dashboard": False, "temp_dir": folder}

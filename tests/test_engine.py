@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from isolaw import engine
-from isolaw.errors import RunError, SpecError, StoreError
+from isolaw.errors import NotOurs, RunError, SpecError, StoreError
 from isolaw.executors.base import Event
 from isolaw.simulators.interference import PRESETS
 from isolaw.spec import SweepSpec
@@ -259,11 +259,14 @@ def test_a_cause_that_went_away(tmp_path: Path, tiny, same) -> None:
     planned = engine.plan(tiny(), tmp_path / "damaged")
     events: Iterator[Event] = engine.execute(planned, tmp_path / "damaged")
     next(events)
-    obstacle = SweepStore(tmp_path / "damaged").run(planned.todo[2]).points
+    obstacle = SweepStore(tmp_path / "damaged").run(planned.todo[2]).folder / "points.jsonl"
     obstacle.mkdir()
     assert [e.run_id for e in events if e.kind == "failed"] == [planned.todo[2]]
-    assert engine.status(tmp_path / "damaged")["done"] == 3
+    with pytest.raises(NotOurs, match=r"points\.jsonl: found a folder; expected a file"):
+        engine.status(tmp_path / "damaged")
     obstacle.rmdir()
+    state = engine.status(tmp_path / "damaged")
+    assert (state["done"], state["failed"]) == (3, 1)
     mended = engine.sweep(tiny(), tmp_path / "damaged")
     assert engine.status(tmp_path / "damaged")["failed"] == 0
     same(mended, engine.sweep(tiny(), tmp_path / "whole"))

@@ -66,8 +66,7 @@ def test_a_damaged_state_starts_the_run_again(
     out = tmp_path / "damaged"
     engine.sweep(small, out)
     run = SweepStore(out).run(SweepStore(out).run_ids()[0])
-    state = run.state()
-    assert state is not None
+    state = run.states.folder(run.states.steps()[0])
     (state / name).unlink()
     if content is not None:
         (state / name).write_bytes(content)

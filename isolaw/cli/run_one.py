@@ -35,17 +35,15 @@ def _make(directory: str, asked: threading.Event) -> int:
     folder = Path(directory).resolve()
     sweep = SweepStore(folder.parent.parent)
     run = sweep.run(folder.name)
-    if not sweep.exists or run.folder != folder or not (folder / "spec.json").is_file():
+    if run.folder != folder or not sweep.exists:
         raise StoreError(f"{directory}: not a run of a sweep; accepted: OUT/runs/<run_id>")
     spec = run.read_spec()
-    if spec.run_id != folder.name:
-        raise StoreError(f"{folder / 'spec.json'}: of another run, {spec.run_id}; nothing was made")
     nodes = None
     # A task of such a job, not somebody's shell in one.
     if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_NODEID" in os.environ:
         from isolaw.executors.slurm_nodes import Nodes
 
-        nodes = Nodes(folder)
+        nodes = Nodes(run.open())
         if nodes.number:
             nodes.follow()
             return 0
@@ -53,8 +51,11 @@ def _make(directory: str, asked: threading.Event) -> int:
         click.echo(f"{directory}: is done")
         return 0
     run.proceed()
-    with logged(run.log):
-        *_, last = execute(sweep.directory, folder.name, nodes, asked)
+    with logged(run):
+        *before, last = execute(sweep.directory, folder.name, nodes, asked)
+    for event in before:
+        if event.kind == "warning":
+            note(f"isolaw: {event.cause}")
     if last.kind == "done":
         click.echo(f"{directory}: is done")
     elif last.kind == "stopped":

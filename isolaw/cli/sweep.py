@@ -117,13 +117,20 @@ def sweep(
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
+    from isolaw.errors import Damaged, StoreError
     from isolaw.parsing import read_text
     from isolaw.spec import SweepSpec
     from isolaw.store import SweepStore
 
     store = SweepStore(out)
     if file is None and store.exists:
-        return SweepSpec.read(settings=settings, base=store.read_spec()), None
+        try:
+            return SweepSpec.read(settings=settings, base=store.read_spec()), None
+        except Damaged as error:
+            hint = f"isolaw sweep FILE --out {out}, with the sweep's own file or its --set, writes it anew"
+            if not settings:
+                raise StoreError(f"{error}. {hint}") from None
+            note(f"{error}; it is written anew, from --set and the defaults")
     return SweepSpec.read(file, settings), read_text(file) if file else None
 
 

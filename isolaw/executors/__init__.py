@@ -128,10 +128,10 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     store = SweepStore(directory)
 
     def length(run: RunSpec) -> tuple[bool, float]:
-        there = store.run(run.run_id)
-        lines = there.lines()
+        own = store.run(run.run_id)
+        lines = own.lines()
         rollouts = run.steps * run.batch_rollouts - (lines[-1]["compute"] if lines else 0)
-        return there.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
+        return own.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
 
     return sorted(runs, key=length)
 

@@ -122,19 +122,22 @@ def execute(
 
 
 def _execute(run: RunStore, nodes: Nodes | None) -> Iterator[Event]:
-    run_id = run.folder.name
+    run_id = run.run_id
     spec = run.read_spec()
     backend = backends.get(spec.backend)
     compute, final = 0, False
     for _ in range(2):
         state, wall_s = run.resume()
+        for cause in run.damage:
+            yield Event(run_id, "warning", cause=cause)
         try:
             context = RunContext(state, run.is_asked_to_stop, nodes)
             for checkpoint in run.record(backend.run(spec, context), wall_s):
                 compute, final = checkpoint.compute, checkpoint.final
                 yield Event(run_id, "checkpoint", compute)
             break
-        except DamagedState:
+        except DamagedState as error:
+            yield Event(run_id, "warning", cause=f"{error}; the run starts again")
             run.restart()
     if run.is_asked_to_stop() and not final:
         yield Event(run_id, "stopped", compute)

@@ -28,13 +28,12 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from isolaw import locks
 from isolaw.errors import RunError, StoreError
 from isolaw.executors import Share, ray_address, ray_tasks
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.spec import ExecutorSection
-from isolaw.store import SweepStore
+from isolaw.store import SweepStore, transfer
 
 # So long the loop waits for news before it looks whether the sweep shall end, and whether the cluster has.
 _WAIT_S = 0.2
@@ -117,7 +116,7 @@ class _Ray:
         if self.shared is False:
             try:
                 run.resume()
-                pieces = [ray.put(piece) for piece in run.pieces()]
+                pieces = [ray.put(piece) for piece in transfer.pieces(run)]
             except (OSError, StoreError) as error:
                 return Event(run_id, "failed", cause=str(error))
         each, group, options = self.each, None, {}
@@ -127,7 +126,7 @@ class _Ray:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=0
             )
-        mark = locks.told(self.directory / "lock")
+        mark = self.store.mark
         spec = run.read_spec().model_dump_json()
         stream = ray_tasks.make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
             str(self.directory), run_id, mark, self.shared, spec, pieces, group, asdict(each)
@@ -176,7 +175,7 @@ class _Ray:
                 self.shared = False
                 return self.start(task.run_id)
             else:
-                run.accept(told)
+                transfer.accept(run, told)
             return None
         except StopIteration:
             return Event(task.run_id, "lost", cause="the run's task ended early")
@@ -202,7 +201,9 @@ class _Ray:
             ray.cancel(task.stream, force=True)
             return
         there = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)
-        ray_tasks.ask_to_stop.options(num_cpus=0, scheduling_strategy=there).remote(task.here["folder"])
+        ray_tasks.ask_to_stop.options(num_cpus=0, scheduling_strategy=there).remote(
+            task.here["directory"], task.run_id
+        )
 
     def close(self) -> None:
         for stream, task in list(self.tasks.items()):

@@ -12,12 +12,12 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from isolaw import locks
+from isolaw.errors import StoreError
 from isolaw.executors import Share
-from isolaw.executors.base import Event, execute
+from isolaw.executors.base import execute
 from isolaw.executors.worker import logged
 from isolaw.spec import RunSpec
-from isolaw.store import RunStore, SweepStore
+from isolaw.store import SweepStore, transfer
 
 
 @ray.remote(max_retries=0, num_returns="streaming")
@@ -46,39 +46,30 @@ def make(
         if not shared:
             run.create(RunSpec.model_validate_json(spec))
             for piece in pieces:
-                run.accept(ray.get(piece))
-        yield {"here": {"node": ray.get_runtime_context().get_node_id(), "folder": str(run.folder)}}
-        stack.enter_context(logged(run.log))
-        arrived = run.state()
+                transfer.accept(run, ray.get(piece))
+        yield {"here": {"node": ray.get_runtime_context().get_node_id(), "directory": str(directory)}}
+        stack.enter_context(logged(run))
+        arrived = run.last_state
         for event in execute(directory, run_id, nodes):
             if not shared:
-                if run.state() != arrived:
-                    yield from run.pieces()
-                    arrived = run.state()
-                yield from _last(run, event)
+                if run.last_state != arrived:
+                    yield from transfer.pieces(run)
+                    arrived = run.last_state
+                yield from transfer.ending(run, event.kind)
             yield {"event": asdict(event)}
 
 
 def _sees(directory: Path, mark: str) -> bool:
     """Whether this machine sees the engine's directory, and not another of that name."""
     try:
-        return locks.told(directory / "lock") == mark
-    except OSError:
+        return SweepStore(directory).mark == mark
+    except (OSError, StoreError):
         return False
 
 
-def _last(run: RunStore, event: Event) -> Iterator[dict[str, Any]]:
-    """What is left of a run at its end."""
-    for name in {"done": ("DONE",), "failed": ("FAILED.json",)}.get(event.kind, ()):
-        if (run.folder / name).is_file():
-            yield {"write": name, "text": (run.folder / name).read_text(encoding="utf-8")}
-    if event.kind != "checkpoint" and run.log.is_file():
-        yield {"append": run.log.name, "data": run.log.read_bytes()}
-
-
 @ray.remote(max_retries=0)
-def ask_to_stop(folder: str) -> None:
-    RunStore(Path(folder)).ask_to_stop()
+def ask_to_stop(directory: str, run_id: str) -> None:
+    SweepStore(directory).run(run_id).ask_to_stop()
 
 
 @ray.remote(max_retries=0)

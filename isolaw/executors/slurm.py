@@ -25,7 +25,6 @@ from typing import Any
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
-from isolaw import locks
 from isolaw.errors import RunError
 from isolaw.executors import Share
 from isolaw.executors.base import Event, drive
@@ -124,13 +123,12 @@ class _Slurm:
             self.accepted = True
             return Event(run_id, "warning", cause=f"SLURM job {job} makes it already: waiting")
         if run.in_use:
-            holder = locks.told(run.folder / "lock").partition("\n")[0]
-            return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
+            return Event(run_id, "busy", cause=f"{run.folder} is in use by {run.holder}")
         if self.refused:  # one is enough to ask again with
             self.refused.append(run_id)
             return None
         run.proceed()
-        (run.folder / "FAILED.json").unlink(missing_ok=True)  # what is found there is of this job
+        run.forget_failure()  # what is found there is of this job
         self.executor.parameters["job_name"] = name
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # where submitit says what it raises
@@ -183,7 +181,7 @@ class _Slurm:
         """What the folder of a run says."""
         run = self.store.run(run_id)
         spec = run.read_spec()
-        size = run.points.stat().st_size if run.points.is_file() else 0
+        size = run.bytes_recorded
         if size != self.sizes.get(run_id) and (lines := run.lines()):
             yield Event(run_id, "checkpoint", lines[-1]["compute"])
         self.sizes[run_id] = size

@@ -7,12 +7,13 @@ import json
 import os
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 from submitit.slurm.slurm import SlurmJobEnvironment
 
 from isolaw.errors import RunError
+from isolaw.store import Folder
+from isolaw.store.run import MEETING
 
 _LOOK_S = 1.0
 
@@ -20,11 +21,11 @@ _LOOK_S = 1.0
 class Nodes:
     """`Nodes`: the first task calls the others through a file in the run's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
         self.count, self.number = job.num_nodes, job.node
         self.address = _address(job.hostnames[0]) if self.number == 0 else ""
-        self.path = folder / "meeting.json"
+        self.folder = folder
         # A job that SLURM has begun again does not take the file of its first life for its own.
         self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
         self.calls = 0
@@ -37,11 +38,8 @@ class Nodes:
         self._write({"meeting": None})
 
     def _write(self, what: dict[str, Any]) -> None:
-        temporary = self.path.with_suffix(".tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # it holds a secret
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"job": self.job, "call": self.calls, **what}, file)
-        temporary.replace(self.path)
+        text = json.dumps({"job": self.job, "call": self.calls, **what})
+        self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # it holds a secret
 
     def follow(self) -> None:
         """Do this machine's part of each meeting, until there are no more."""
@@ -50,7 +48,7 @@ class Nodes:
         while True:
             told: dict[str, Any] = {}
             with contextlib.suppress(OSError, ValueError):
-                told = json.loads(self.path.read_text(encoding="utf-8"))
+                told = json.loads(self.folder.read(MEETING) or b"{}")
             if told.get("job") != self.job or (told["call"] == self.calls and told["meeting"]):
                 time.sleep(_LOOK_S)
             elif told["meeting"] is None:

@@ -83,7 +83,7 @@ class Waiting:
         self._not_before: dict[str, float] = {}
         self._stop = stop or threading.Event()
         self._cause, self._same = "", 0
-        self._reached: dict[str, tuple[str, int]] = {}
+        self._reached: dict[str, tuple[int | None, int]] = {}
         self._told: set[str] = set()
 
     @property
@@ -147,14 +147,13 @@ class Waiting:
             yield Event(run.run_id, "stopped")
             return
         store = self._store.run(run.run_id)
-        state = store.state()
-        before, times = self._reached.get(run.run_id, ("", 0))
-        reached = state.name if state else ""
+        reached = store.last_state
+        before, times = self._reached.get(run.run_id, (None, 0))
         times = times + 1 if reached == before else 1
         self._reached[run.run_id] = reached, times
         if times <= self.limits.retries:
             self._queue.insert(0, run)
-            where = f"step {reached}" if reached else "its start"
+            where = "its start" if reached is None else f"step {reached}"
             yield Event(run.run_id, "warning", cause=f"{cause}; made again from {where}")
             return
         if self.limits.retries:

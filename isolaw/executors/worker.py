@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from isolaw.errors import StoreError
 from isolaw.executors.base import Event, execute
-from isolaw.store import SweepStore
+from isolaw.store import RunStore, SweepStore
 
 # That a run has got further is told at most so often: many short runs have more to tell than to do.
 _TELL_EVERY_S = 0.1
@@ -40,7 +41,7 @@ def main(directory: str) -> None:
     threading.Thread(target=listen, daemon=True).start()
     while True:
         run_id = waiting.get()
-        with logged(SweepStore(directory).run(run_id).log):
+        with logged(SweepStore(directory).run(run_id)):
             for event in execute(Path(directory), run_id):
                 teller.tell(event)
 
@@ -79,11 +80,11 @@ class _Teller:
 
 
 @contextlib.contextmanager
-def logged(path: Path) -> Iterator[None]:
-    """Send standard output and error, also those of libraries and child processes, to ``path``."""
+def logged(run: RunStore) -> Iterator[None]:
+    """Send standard output and error, also those of libraries and child processes, to the run's log."""
     try:
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError:  # what is wrong with the folder is the run's to report
+        log = run.open_log()
+    except (OSError, StoreError):  # what is wrong with the folder is the run's to report
         yield
         return
     try:
@@ -99,8 +100,7 @@ def logged(path: Path) -> Iterator[None]:
             os.dup2(before, number)
             os.close(before)
         with contextlib.suppress(OSError):  # a disk that can no longer be written
-            if not path.stat().st_size:
-                path.unlink()
+            run.drop_empty_log()
 
 
 if __name__ == "__main__":

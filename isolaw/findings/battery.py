@@ -19,7 +19,7 @@ from isolaw.errors import StoreError
 from isolaw.findings import execute
 from isolaw.findings.experiments import SETS, Battery
 from isolaw.findings.measure import Measured
-from isolaw.store import write_atomically
+from isolaw.store import Folder
 
 FORMAT = "isolaw.findings/1"
 _MARKER = "battery.json"
@@ -113,11 +113,12 @@ def claim(battery: Battery, folder: Path) -> None:
             f"{folder}: holds something else; accepted: a new or empty directory, or a battery's"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(marker, json.dumps(mine, indent=1) + "\n")
+    Folder.at(folder).write(marker.name, f"{json.dumps(mine, indent=1)}\n".encode())
 
 
 def save(document: dict[str, Any], folder: str | Path) -> Path:
     """Write ``findings.json``."""
     path = Path(folder) / "findings.json"
-    write_atomically(path, json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+    Folder.at(path.parent).write(path.name, f"{text}\n".encode())
     return path

@@ -25,7 +25,7 @@ from isolaw.findings.battery import description, judge
 from isolaw.findings.estimate import VERDICTS
 from isolaw.findings.experiments import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
 from isolaw.spec import canonical_json
-from isolaw.store import write_atomically
+from isolaw.store import Folder
 
 PRESETS = 100
 _FIRST_SEED, _SEEDS = 1000, 4
@@ -137,5 +137,5 @@ def _judged(
         path.parent.mkdir(parents=True, exist_ok=True)
         effects = {row_name(f): f["effect"] for f in findings}
         record = {"of": mark, "constants": key["constants"], "verdicts": verdicts, "effects": effects}
-        write_atomically(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+        Folder.at(path.parent).write(path.name, f"{json.dumps(record, indent=1, allow_nan=False)}\n".encode())
     return verdicts

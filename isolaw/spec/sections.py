@@ -124,6 +124,17 @@ class LimitsSection(Section):
     max_batch_rollouts: Count = 65_536
 
 
+class StoreSection(Section):
+    """Where a sweep keeps what is large.
+
+    ``states`` is a folder, say on another disk, in which isolaw makes one of its own for the states that the
+    runs continue from; all machines that make runs must see it. Unless given, states are in the sweep's
+    directory.
+    """
+
+    states: Annotated[str, Field(min_length=1)] | None = None
+
+
 class TrackingSection(Section):
     """Trackers that runs are mirrored to; the sweep's own files stay the truth.
 

@@ -18,6 +18,7 @@ from isolaw.spec.sections import (
     LimitsSection,
     ProblemsSpec,
     Recipe,
+    StoreSection,
     SweepSection,
     TrackingSection,
 )
@@ -42,6 +43,7 @@ class SweepSpec(Section):
     problems: ProblemsSpec = ProblemsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     executor: ExecutorSection = ExecutorSection()
+    store: StoreSection = StoreSection()
     tracking: TrackingSection = TrackingSection()
     bandit: dict[str, Any] = {}
     replay: dict[str, Any] = {}

@@ -23,8 +23,8 @@ beyond the last published state are cut and a torn last line is dropped, so at m
 times what a state takes to write) is lost and nothing is counted twice. No pickles.
 """
 
-from isolaw.store.files import write_atomically
+from isolaw.store.folder import Folder
 from isolaw.store.run import RunStore
 from isolaw.store.sweep import SweepStore
 
-__all__ = ["RunStore", "SweepStore", "write_atomically"]
+__all__ = ["Folder", "RunStore", "SweepStore"]

@@ -5,170 +5,254 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
+import re
 import threading
 import time
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
-from isolaw import locks
 from isolaw.backends.base import Checkpoint
-from isolaw.errors import StoreError
+from isolaw.errors import Damaged, InputError, StoreError
 from isolaw.parsing import parse_section
 from isolaw.spec import RunSpec, canonical_json
-from isolaw.store.files import read_json, sync_folder, write_atomically
+from isolaw.store import checksums, locks
+from isolaw.store.checksums import Lines
+from isolaw.store.folder import Folder, Kind
+from isolaw.store.states import States
+
+if TYPE_CHECKING:
+    from isolaw.store.sweep import SweepStore
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
 # A worker whose engine was killed gets so long to go.
 WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
-_PIECE_BYTES = 2**24
-_LINE = {"step", "compute", "tokens", "wall_s", "rows"}
+SPEC, POINTS, PROBLEMS, LOG, STOP = "spec.json", "points.jsonl", "problems.json", "log", "stop"
+DONE, FAILED, STATE, MEETING = "DONE", "FAILED.json", "state", "meeting.json"
+# All that isolaw makes in a run's folder.
+OWN: dict[str, Kind] = {
+    **dict.fromkeys((SPEC, POINTS, PROBLEMS, LOG, STOP, DONE, FAILED, MEETING, locks.NAME), "file"),
+    STATE: "folder",
+}
+_LEFTOVER = re.compile(rf"\.(?:{'|'.join(map(re.escape, OWN))}|clock)\.[0-9a-f]+\.tmp")
 
 
 class RunStore:
-    """The folder of one run."""
+    """The folder of one run.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Parameters
+    ----------
+    sweep
+        the directory of its sweep.
+    run_id
+        the folder's name.
+    """
+
+    def __init__(self, sweep: SweepStore, run_id: str) -> None:
+        self.run_id, self.sweep = run_id, sweep
         self.asked_to_stop = threading.Event()
         self.sync_alone = True
-        self._checkpoints, self._step = 0, 0  # that `points` has, and the last of them
+        self.damage: list[str] = []  # what `resume` found, in words
+        self.states = States(self._open_states)
+        self._opened: Folder | None = None
+        # Of what is recorded: how many checkpoints, the last of them, and its line's checksum.
+        self._checkpoints, self._step, self._crc = 0, 0, 0
 
-    # A plan looks at thousands of folders, and at little in each.
-    @cached_property
-    def points(self) -> Path:
-        """The file with a line for each checkpoint."""
-        return self.folder / "points.jsonl"
+    @property
+    def folder(self) -> Path:
+        """What the folder is called, for messages and for those who open it elsewhere."""
+        return self.sweep.directory / "runs" / self.run_id
 
-    @cached_property
-    def states(self) -> Path:
-        """The folder of the states that the run can be continued from."""
-        return self.folder / "state"
+    def _here(self) -> Folder | None:
+        """The folder, None where there is none."""
+        if self._opened is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._opened = self.sweep.runs().folder(self.run_id)
+        return self._opened
 
-    @cached_property
-    def log(self) -> Path:
-        """The file with what libraries printed."""
-        return self.folder / "log"
+    def open(self) -> Folder:
+        """Open the folder, which need not exist yet."""
+        if self._here() is None:
+            self._opened = self.sweep.runs(make=True).folder(self.run_id, make=True)
+        assert self._opened is not None
+        return self._opened
 
-    @cached_property
-    def stop(self) -> Path:
-        """The file that asks the run to end."""
-        return self.folder / "stop"
+    def _read(self, name: str) -> bytes | None:
+        here = self._here()
+        return here.read(name) if here else None
+
+    def _document(self, name: str) -> dict[str, Any] | None:
+        here = self._here()
+        return checksums.read(here, name, self.run_id) if here else None
+
+    def _open_states(self, make: bool) -> Folder | None:
+        parent, name = self.sweep.states(), self.run_id
+        if parent is None:
+            parent, name = self.open() if make else self._here(), STATE
+        with contextlib.suppress(FileNotFoundError):
+            return parent.folder(name, make) if parent else None
+        return None
+
+    # -- what the run is -----------------------------------------------------------------------------------
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        text = canonical_json(spec.model_dump(mode="json"))
-        path = self.folder / "spec.json"
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_atomically(path, text, sync=False)  # the engine syncs all of them together
+        text = canonical_json(checksums.sealed(spec.model_dump(mode="json"), self.run_id)).encode()
+        if self._read(SPEC) != text:
+            self.open().write(SPEC, text, sync=False)  # the engine syncs all of them together
 
     def read_spec(self) -> RunSpec:
-        """Return the run's spec."""
-        path = self.folder / "spec.json"
-        return parse_section(RunSpec, read_json(path), source=str(path))
+        """Return the run's spec.
+
+        Raises
+        ------
+        Damaged
+            it is lost, or not as it was written.
+        """
+        path = self.folder / SPEC
+        document = self._document(SPEC)
+        if document is None:
+            raise Damaged(f"{path}: lost")
+        try:
+            return parse_section(RunSpec, document, source=str(path))
+        except InputError as error:  # of another version
+            raise Damaged(str(error)) from None
+
+    # -- how far it is -------------------------------------------------------------------------------------
+
+    def recorded(self) -> Lines:
+        """Return the checkpoints recorded so far; a torn last line, and damaged ones, are left out."""
+        return Lines.of(self.run_id, self._read(POINTS) or b"")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the checkpoints recorded so far, as `recorded` does."""
+        return self.recorded().checkpoints
+
+    def settled(self) -> list[dict[str, Any]]:
+        """Return the checkpoints that no resume cuts: those up to the last published state."""
+        last = self.last_state
+        return [line for line in self.lines() if last is not None and line["step"] <= last]
+
+    @property
+    def last_state(self) -> int | None:
+        """The step of the last published state, or None."""
+        return next(iter(self.states.steps()), None)
+
+    def done_compute(self, recorded: Lines | None = None) -> int:
+        """Return the horizon up to which the run is finished, 0 if it is not.
+
+        A marker that is damaged, or of other lines than are recorded, is not believed.
+        """
+        try:
+            marker = self._document(DONE)
+        except Damaged:
+            marker = None
+        if marker is None:
+            return 0
+        lines = recorded or self.recorded()
+        return int(marker["compute"]) if marker["lines"] == f"{lines.crcs[-1]:08x}" else 0
 
     @property
     def failure(self) -> dict[str, Any] | None:
         """Why the run stopped, or None."""
-        path = self.folder / "FAILED.json"
-        if not path.is_file():
-            return None
+        content = self._read(FAILED)
         try:
-            return read_json(path)
-        except StoreError as error:
-            return {"cause": f"not known: {error}"}
+            return None if content is None else checksums.parsed(content)
+        except ValueError as error:
+            return {"cause": f"not known: {self.folder / FAILED} is damaged ({error})"}
 
-    def done_compute(self, lines: list[dict[str, Any]] | None = None) -> int:
-        """Return the horizon up to which the run is finished, 0 if it is not.
+    @property
+    def bytes_recorded(self) -> int:
+        """The size of ``points.jsonl``."""
+        status = (here := self._here()) and here.status(POINTS)
+        return status.st_size if status else 0
 
-        A marker that is damaged, or says more than the lines that are there, is not believed. ``lines`` are
-        the run's, where they have been read already.
-        """
-        path = self.folder / "DONE"
-        if not path.is_file():
-            return 0
-        try:
-            marker = read_json(path)
-            compute, step, checkpoints = (int(marker[key]) for key in ("compute", "step", "checkpoints"))
-            lines = self.lines() if lines is None else lines
-        except (StoreError, KeyError, TypeError, ValueError):
-            return 0
-        return compute if len(lines) == checkpoints and lines and lines[-1]["step"] == step else 0
+    @property
+    def recorded_at(self) -> float:
+        """When ``points.jsonl`` was last written to, as a Unix time."""
+        status = (here := self._here()) and here.status(POINTS)
+        return status.st_mtime if status else 0.0
 
-    def state(self) -> Path | None:
-        """Return the last published state's folder, or None."""
-        steps = [p for p in self.states.iterdir() if p.name.isdigit()] if self.states.is_dir() else []
-        return max(steps, key=lambda p: int(p.name)) if steps else None
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the checkpoints recorded so far; a torn last line is left out."""
-        if not self.points.is_file():
-            return []
-        whole, _, _torn = self.points.read_bytes().rpartition(b"\n")
-        out = []
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                record = None
-            if not isinstance(record, dict) or not set(record) >= _LINE:
-                raise StoreError(f"{self.points}: line {number} is not a checkpoint; the file was damaged")
-            out.append(record)
-        return out
-
-    def settled(self) -> list[dict[str, Any]]:
-        """Return the checkpoints that no resume cuts: those up to the last published state."""
-        state = self.state()
-        return [line for line in self.lines() if state is not None and line["step"] <= int(state.name)]
+    # -- who makes it --------------------------------------------------------------------------------------
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the run as its only writer."""
-        return locks.locked(self.folder / "lock", f"{self.folder}", wait_s=WAIT_FOR_A_RUN_S)
+        return locks.locked(self.open(), wait_s=WAIT_FOR_A_RUN_S)
 
     @property
     def in_use(self) -> bool:
         """Whether somebody is making the run."""
-        return locks.in_use(self.folder / "lock")
+        here = self._here()
+        return here is not None and locks.in_use(here)
+
+    @property
+    def holder(self) -> str:
+        """Who is making the run, as its lock says."""
+        here = self._here()
+        return locks.holder(here) if here else ""
 
     def ask_to_stop(self) -> None:
         """Let whoever makes the run keep its state and end; a file, so that any machine can ask."""
         with contextlib.suppress(OSError):  # a disk that cannot be written stops it anyway
-            self.stop.touch()
+            os.close(self.open().open(STOP, os.O_WRONLY | os.O_CREAT))
 
     def is_asked_to_stop(self) -> bool:
         """Return whether somebody did."""
-        return self.asked_to_stop.is_set() or os.path.exists(self.stop)  # asked often, and quick
+        return self.asked_to_stop.is_set() or self.open().status(STOP) is not None
 
     def proceed(self) -> None:
         """Take that back: the run shall be made."""
         with contextlib.suppress(OSError):  # what is wrong with the folder is the run's to report
-            self.stop.unlink(missing_ok=True)
+            self.open().remove(STOP)
+
+    # -- making it -----------------------------------------------------------------------------------------
 
     def resume(self) -> tuple[Path | None, float]:
-        """Cut what lies beyond the last published state; return that state and the seconds spent."""
-        self.states.mkdir(exist_ok=True)
-        (self.folder / "FAILED.json").unlink(missing_ok=True)
-        state = self.state()
-        for leftover in [*self.states.iterdir(), *self.folder.glob(".*.tmp")]:
-            if leftover != state:
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-        last = int(state.name) if state else -1
-        kept = [line for line in self.lines() if line["step"] <= last]
-        if state is not None and (not kept or kept[-1]["step"] != last):
-            # The state outlived its line (a damaged disk): start the run again rather than guess.
-            shutil.rmtree(self.states)
-            self.states.mkdir()
-            state, kept = None, []
-        whole = "".join(json.dumps(line) + "\n" for line in kept)
-        if self.points.exists() and self.points.read_text(encoding="utf-8", errors="replace") != whole:
-            write_atomically(self.points, whole)
-        self._checkpoints, self._step = len(kept), max(last, 0) if kept else 0
-        return state, float(kept[-1]["wall_s"]) if kept else 0.0
+        """Cut what lies beyond the last sound state; return that state's folder and the seconds spent.
+
+        What was found damaged is in ``damage`` then.
+        """
+        here = self.open()
+        self.damage = []
+        self.forget_failure()
+        for name, kind in here.entries().items():
+            if kind == "file" and _LEFTOVER.fullmatch(name):
+                here.remove(name)
+        content = here.read(POINTS) or b""
+        lines = Lines.of(self.run_id, content)
+        step = self._last_sound(lines)
+        self._note_damage(lines, step)
+        self.states.keep(step)
+        kept = lines.up_to(-1 if step is None else step)
+        if (size := sum(kept.sizes)) != len(content):
+            here.write(POINTS, content[:size])
+        last = kept.checkpoints[-1] if kept.checkpoints else None
+        self._checkpoints, self._crc = len(kept.checkpoints), kept.crcs[-1]
+        self._step = last["step"] if last else 0
+        return None if step is None else self.states.folder(step), float(last["wall_s"]) if last else 0.0
+
+    def _last_sound(self, lines: Lines) -> int | None:
+        """Return the last state that is as its line says; of others nothing is believed."""
+        for step in self.states.steps():
+            if step not in lines.states:
+                self.damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
+            elif self.states.is_sound(step, self.run_id, lines.states[step]):
+                return step
+            else:
+                self.damage.append(f"{self.states.folder(step)}: damaged: its checksum does not match")
+        return None
+
+    def _note_damage(self, lines: Lines, step: int | None) -> None:
+        if lines.damage:
+            self.damage.append(f"{self.folder / POINTS}: {lines.damage}")
+        try:
+            self._document(DONE)
+        except Damaged as error:
+            self.damage.append(str(error))
+        onward = "starts again" if step is None else f"continues from step {step}"
+        self.damage = [f"{cause}; the run {onward}" for cause in self.damage]
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
         """Append each checkpoint, publish states at most once a second, and pass them on.
@@ -179,103 +263,91 @@ class RunStore:
         began = published = time.monotonic()
         took = 0.0
         # What a short run would lose is soon made again: the engine syncs many of them together.
-        self.sync_alone = self.state() is not None
-        with self.points.open("a", encoding="utf-8") as file:
+        self.sync_alone = self.last_state is not None
+        with os.fdopen(self.open().open(POINTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb", 0) as file:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
-                file.write(json.dumps(checkpoint.line(time.monotonic() - started), allow_nan=False) + "\n")
-                file.flush()
-                self._checkpoints, self._step = self._checkpoints + 1, checkpoint.step
                 now = time.monotonic()
+                line = checkpoint.line(now - started)
                 due = now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE)
                 last = checkpoint.final or self.is_asked_to_stop()
                 self.sync_alone = self.sync_alone or now - began >= PUBLISH_EVERY_S
-                if due or last:
-                    self._publish(file, checkpoint)
+                state = self._save(checkpoint) if due or last else None
+                text, self._crc = checksums.line(line, self._crc, state)
+                file.write(text)
+                self._checkpoints, self._step = self._checkpoints + 1, checkpoint.step
+                if state:
+                    if self.sync_alone:
+                        os.fsync(file.fileno())
+                    self.states.publish(checkpoint.step, self.sync_alone)
                     published = time.monotonic()
                     took = published - now
                 yield checkpoint
                 if last:
                     return
 
+    def _save(self, checkpoint: Checkpoint) -> str:
+        """Write the state of a checkpoint, not yet published, and return its checksum."""
+        checkpoint.save(self.states.begin(checkpoint.step))
+        return self.states.checksum(checkpoint.step, self.run_id, self.sync_alone)
+
     def problem_ids(self) -> dict[str, list[str]]:
-        """Return the ids of the problems of each evaluation set whose single results are recorded."""
-        path = self.folder / "problems.json"
-        return read_json(path) if path.is_file() else {}
+        """Return the ids of the problems of each evaluation set whose single results are recorded.
+
+        Raises
+        ------
+        Damaged
+            they are not as they were written.
+        """
+        return (self._document(PROBLEMS) or {}).get("sets", {})
 
     def _keep_problem_ids(self, checkpoint: Checkpoint) -> None:
         if checkpoint.counts:
-            known = self.problem_ids()
+            try:
+                known = self.problem_ids()
+            except Damaged:
+                known = {}
             new = {c.eval_set: list(c.problem_ids) for c in checkpoint.counts if c.eval_set not in known}
             if new:
-                write_atomically(self.folder / "problems.json", json.dumps({**known, **new}))
-
-    def _publish(self, points: TextIO, checkpoint: Checkpoint) -> None:
-        if self.sync_alone:
-            os.fsync(points.fileno())
-        temporary = self.states / f".{checkpoint.step}"
-        temporary.mkdir()
-        checkpoint.save(temporary)
-        self._keep_state(temporary)
-
-    def _keep_state(self, temporary: Path) -> None:
-        """Publish the state in ``.<step>`` in place of the one before."""
-        for path in temporary.rglob("*") if self.sync_alone else ():
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        before = self.state()
-        temporary.rename(self.states / temporary.name.removeprefix("."))
-        if self.sync_alone:
-            sync_folder(self.states)
-        if before is not None:
-            shutil.rmtree(before)
-
-    def pieces(self) -> Iterator[dict[str, Any]]:
-        """Yield what is settled of the run, in pieces that `accept` puts together elsewhere."""
-        state = self.state()
-        if state is not None:
-            for path in sorted(p for p in state.rglob("*") if p.is_file()):
-                name = f"state/.{state.name}/{path.relative_to(state)}"
-                with path.open("rb") as file:
-                    while data := file.read(_PIECE_BYTES):
-                        yield {"append": name, "data": data}
-        for path in (self.folder / name for name in ("problems.json", "points.jsonl")):
-            if path.is_file():
-                yield {"write": path.name, "text": path.read_text(encoding="utf-8")}
-        if state is not None:
-            yield {"publish": state.name}
-
-    def accept(self, piece: dict[str, Any]) -> None:
-        """Take a piece of a run that is made elsewhere: of a file, a whole file, or that a state is whole."""
-        if "append" in piece:
-            path = self.folder / piece["append"]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                file.write(piece["data"])
-        elif "write" in piece:
-            write_atomically(self.folder / piece["write"], piece["text"])
-        else:
-            self._keep_state(self.states / f".{piece['publish']}")
+                checksums.write(self.open(), PROBLEMS, {"sets": {**known, **new}}, self.run_id)
 
     def finish(self, compute: int) -> None:
         """Mark the run, resumed and recorded before, as finished up to ``compute``, and with which lines."""
-        marker = {"compute": compute, "step": self._step, "checkpoints": self._checkpoints}
-        write_atomically(self.folder / "DONE", json.dumps(marker) + "\n", sync=self.sync_alone)
+        last = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
+        marker = {"compute": compute, **last}
+        checksums.write(self.open(), DONE, marker, self.run_id, sync=self.sync_alone)
 
     def restart(self) -> None:
         """Forget all that was recorded: its state cannot be continued from."""
-        shutil.rmtree(self.states, ignore_errors=True)
-        self.points.unlink(missing_ok=True)
+        self.states.keep(None)
+        self.open().remove(POINTS)
 
     def fail(self, cause: str, details: str) -> None:
         """Record why the run stopped, with the last lines of its log."""
         failure = {"cause": cause, "details": details, "unix_time": int(time.time()), "log": self._log_tail()}
-        write_atomically(self.folder / "FAILED.json", json.dumps(failure, indent=1) + "\n")
+        self.open().write(FAILED, f"{json.dumps(failure, indent=1)}\n".encode())
+
+    def forget_failure(self) -> None:
+        """Remove what `fail` recorded."""
+        self.open().remove(FAILED)
+
+    # -- what libraries print ------------------------------------------------------------------------------
+
+    def open_log(self) -> int:
+        """Open the log to append to, and return its descriptor."""
+        return self.open().open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def drop_empty_log(self) -> None:
+        """Remove the log if nothing was printed."""
+        status = self.open().status(LOG)
+        if status is not None and not status.st_size:
+            self.open().remove(LOG)
 
     def _log_tail(self) -> list[str]:
-        if not self.log.is_file():
+        try:
+            log = self.open().open(LOG)
+        except (FileNotFoundError, StoreError):
             return []
-        with self.log.open("rb") as file:
-            file.seek(-min(_LOG_TAIL_BYTES, self.log.stat().st_size), os.SEEK_END)
+        with os.fdopen(log, "rb") as file:
+            file.seek(-min(_LOG_TAIL_BYTES, os.fstat(log).st_size), os.SEEK_END)
             return file.read().decode("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isolaw import locks
-from isolaw.errors import StoreError
+from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.parsing import parse_section
-from isolaw.spec import SweepSpec
-from isolaw.store.files import read_json, write_atomically
+from isolaw.spec import EvaluationSpec, RunSpec, SweepSpec
+from isolaw.store import checksums, locks, run
+from isolaw.store.folder import LINKS_HINT, Folder, Kind
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore
+from isolaw.store.states import WHERE, Elsewhere, is_own
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
 
-FORMAT = "isolaw.sweep/1"
+FORMAT = "isolaw.sweep/2"
+SPEC, WRITTEN, RUNS = "sweep.json", "sweep.toml", "runs"
+POINTS, PROBLEMS = "points.parquet", "problems.parquet"
+_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, WHERE, locks.NAME)
+# All that isolaw makes in a sweep's directory; the last three are the libraries' that it calls.
+_OWN: dict[str, Kind] = {
+    **dict.fromkeys(_FILES, "file"),
+    **dict.fromkeys((RUNS, "slurm", "tensorboard", "wandb", "mlruns"), "folder"),
+}
+_LEFTOVER = re.compile(rf"\.(?:{'|'.join(map(re.escape, _FILES))}|clock)\.[0-9a-f]+\.tmp")
+_RUN_ID = re.compile(r"[0-9a-f]{64}")
 _LAST_SYNC_S = 5.0
+_SHOWN = 8
 
 
 class SweepStore:
@@ -36,89 +48,227 @@ class SweepStore:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
+        self._root: Folder | None = None
+        self._runs: Folder | None = None
+        self._states: Elsewhere | None = None
+
+    def root(self) -> Folder:
+        """Open the directory itself."""
+        if self._root is None:
+            self._root = Folder.at(self.directory)
+        return self._root
+
+    def runs(self, make: bool = False) -> Folder:
+        """Open the folder of all runs; with ``make`` it need not exist."""
+        if make:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        if self._runs is None:
+            self._runs = self.root().folder(RUNS, make)
+        return self._runs
+
+    def states(self) -> Folder | None:
+        """Open the folder of all runs' states; None where they are in the runs' own folders."""
+        with contextlib.suppress(FileNotFoundError):  # of the sweep's directory
+            return self._elsewhere().folder()
+        return None
+
+    def _elsewhere(self) -> Elsewhere:
+        if self._states is None:
+            self._states = Elsewhere(self.root())
+        return self._states
 
     @property
     def exists(self) -> bool:
-        """Whether the directory holds a sweep."""
-        return (self.directory / "sweep.json").is_file()
+        """Whether the directory holds a sweep, perhaps one that has lost its ``sweep.json``."""
+        try:
+            return self.root().status(SPEC) is not None or bool(self.specs()[0])
+        except (OSError, NotOurs):
+            return False
 
     @property
     def in_use(self) -> bool:
         """Whether an engine holds the directory now."""
-        return locks.in_use(self.directory / "lock")
+        return locks.in_use(self.root())
+
+    @property
+    def mark(self) -> str:
+        """What the engine that holds the directory wrote, unlike anything that another did."""
+        return locks.told(self.root())
 
     def claim(self) -> None:
-        """Refuse a path that holds something else; nothing is created or changed."""
+        """Refuse a path that holds something else; nothing is created or changed.
+
+        Raises
+        ------
+        StoreError
+            a file, or a directory of somebody else's.
+        NotOurs
+            in a sweep's directory, links and other kinds of things where isolaw's own should be, all of them.
+        """
         d = self.directory
-        if d.exists() and not d.is_dir():
-            raise StoreError(f"{d}: is a file; accepted: a new directory or a sweep's")
-        if d.is_dir() and not self.exists:
-            own = {d / "lock", *_leftovers(d)}
-            held = sorted(p.name for p in d.iterdir() if p not in own)
+        if not os.path.lexists(d):
+            return
+        if not d.is_dir():
+            what = "is a file" if d.exists() else "is a link to nothing"
+            raise StoreError(f"{d}: {what}; accepted: a new directory or a sweep's")
+        if not self.exists:
+            held = sorted(
+                name for name in self.root().entries() if name != locks.NAME and not _LEFTOVER.fullmatch(name)
+            )
             if held:
                 shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
                 raise StoreError(
                     f"{d}: holds something else ({shown}); accepted: a new or empty directory, or a sweep's"
                 )
+        self.check()
+        self.states()
+
+    def check(self) -> None:
+        """Refuse links, and files and folders in each other's place, where isolaw's own should be.
+
+        Raises
+        ------
+        NotOurs
+            all of them.
+        """
+        root = self.root()
+        wrong = _wrong(root, _OWN)
+        if root.entries().get(RUNS) == "folder":
+            runs = self.runs()
+            for name, kind in runs.entries().items():
+                if not _RUN_ID.fullmatch(name):
+                    continue
+                if kind == "folder":
+                    wrong += _wrong_in_run(runs.folder(name))
+                else:
+                    wrong.append(runs.not_ours(name, "folder"))
+        if len(wrong) == 1:
+            raise wrong[0]
+        if wrong:
+            shown = [f"  - {error.what}" for error in wrong[:_SHOWN]]
+            more = [f"  - and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+            head = f"{self.directory}: {len(wrong)} entries are not what isolaw made. {LINKS_HINT}"
+            raise NotOurs("\n".join([head, *shown, *more]))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Long enough for somebody's look at `in_use` to pass.
-        with locks.locked(self.directory / "lock", f"{self.directory}", wait_s=0.3):
-            for leftover in _leftovers(self.directory):
-                leftover.unlink()
+        with locks.locked(self.root(), wait_s=0.3):
+            for name, kind in self.root().entries().items():
+                if kind == "file" and _LEFTOVER.fullmatch(name):
+                    self.root().remove(name)
             yield
 
+    # -- the sweep -----------------------------------------------------------------------------------------
+
     def read_spec(self) -> SweepSpec:
-        """Return the resolved spec of the sweep."""
-        data = read_json(self.directory / "sweep.json")
-        if data.pop("format", None) != FORMAT:
-            raise StoreError(f"{self.directory / 'sweep.json'}: not an isolaw sweep of format {FORMAT!r}")
-        return parse_section(SweepSpec, data, source=str(self.directory / "sweep.json"))
+        """Return the resolved spec of the sweep.
+
+        Raises
+        ------
+        Damaged
+            it is lost, or not as it was written.
+        StoreError
+            it is of another version.
+        """
+        path = self.directory / SPEC
+        try:
+            document = checksums.read(self.root(), SPEC)
+        except Damaged:
+            if self._is_unsealed():
+                raise StoreError(
+                    f"{path}: of an older isolaw, whose sweeps have no checksums; its {POINTS} can be "
+                    "fitted, and that isolaw continues it"
+                ) from None
+            raise
+        if document is None:
+            raise Damaged(f"{path}: lost")
+        if document.pop("format", None) != FORMAT:
+            raise StoreError(f"{path}: not an isolaw sweep of format {FORMAT!r}")
+        try:
+            return parse_section(SweepSpec, document, source=str(path))
+        except InputError as error:
+            raise StoreError(str(error)) from None
+
+    def _is_unsealed(self) -> bool:
+        with contextlib.suppress(ValueError):
+            document = checksums.parsed(self.root().read(SPEC) or b"")
+            return document.get("format") == "isolaw.sweep/1" and "crc" not in document
+        return False
 
     def write_spec(self, spec: SweepSpec, written: str | None) -> None:
-        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it."""
-        data = {"format": FORMAT, **spec.model_dump(mode="json")}
-        write_atomically(self.directory / "sweep.json", json.dumps(data, indent=1) + "\n")
+        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it; decide where states are kept."""
+        checksums.write(self.root(), SPEC, {"format": FORMAT, **spec.model_dump(mode="json")})
         if written is not None:
-            write_atomically(self.directory / "sweep.toml", written)
+            self.root().write(WRITTEN, written.encode())
+        if spec.store.states is not None and self.states_given is None:
+            self._elsewhere().make(spec.store.states)
+
+    def evaluation(self) -> EvaluationSpec | None:
+        """Return the evaluation schedule that the sweep began with; None for one that has not begun.
+
+        Where ``sweep.json`` is damaged, the specs of the runs still say it.
+        """
+        if not self.exists:
+            return None
+        try:
+            return self.read_spec().evaluation
+        except Damaged:
+            kept = [spec.evaluation for spec in self.specs()[0].values()]
+            return max(kept, key=lambda schedule: schedule.horizons, default=None)
+
+    @property
+    def states_given(self) -> str | None:
+        """Which ``store.states`` the sweep began with; None: states are in the runs' own folders."""
+        return self._elsewhere().given if self.directory.is_dir() else None
+
+    # -- its runs ------------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> RunStore:
         """Return the folder of one run."""
-        return RunStore(self.directory / "runs" / run_id)
+        return RunStore(self, run_id)
+
+    def specs(self) -> tuple[dict[str, RunSpec], dict[str, str]]:
+        """Return the spec of each run by its id, and why there is none for others that are not empty."""
+        sound, damaged = {}, {}
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            names = sorted(name for name in self.runs().entries() if _RUN_ID.fullmatch(name))
+        for name in names:
+            own = self.run(name)
+            try:
+                sound[name] = own.read_spec()
+            except NotOurs as error:
+                damaged[name] = str(error)
+            except Damaged as error:
+                if own.bytes_recorded:
+                    damaged[name] = str(error)
+        return sound, damaged
 
     def run_ids(self) -> list[str]:
         """Return all runs that the directory holds, sorted."""
-        return sorted(p.name for p in self._folders() if _has_content(p / "spec.json"))
+        return list(self.specs()[0])
 
-    def damaged(self) -> list[str]:
-        """Return the runs with checkpoints of which it is not known what they are: no spec is left."""
-        folders = [p for p in self._folders() if not _has_content(p / "spec.json")]
-        return sorted(p.name for p in folders if _has_content(p / "points.jsonl"))
-
-    def _folders(self) -> list[Path]:
-        runs = self.directory / "runs"
-        return list(runs.iterdir()) if runs.is_dir() else []
+    # -- what survives -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[threading.Event]:
         """While entered, what was written is made to survive a power cut, at most once a second.
 
-        Yields what to set when something was. One call for the whole file system (``syncfs``) takes as long
+        Yields what to set when something was. One call for a whole file system (``syncfs``) takes as long
         as one for a single file. Where that has other things to write, its end is not waited for for ever.
         """
         news, ended = threading.Event(), threading.Event()
+        places = [folder for folder in (self.root(), self.states()) if folder is not None]
 
         def sync() -> None:
             while not ended.wait(PUBLISH_EVERY_S) or news.is_set():
                 if news.is_set():
                     news.clear()
-                    with contextlib.suppress(FileNotFoundError):  # moved; its runs say so
-                        descriptor = os.open(self.directory, os.O_RDONLY)
-                        ctypes.CDLL(None).syncfs(descriptor)
-                        os.close(descriptor)
+                    for place in places:
+                        ctypes.CDLL(None).syncfs(place.descriptor)
 
         thread = threading.Thread(target=sync, daemon=True)
         thread.start()
@@ -134,19 +284,39 @@ class SweepStore:
 
         return tables.collect(self)
 
-    def publish(self, runs: Runs) -> Path:
+    def publish(self, runs: Runs) -> None:
         """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
         from isolaw.store import tables
 
-        return tables.publish(self.directory, runs)
+        tables.publish(self.root(), runs)
 
 
-def _has_content(path: Path) -> bool:
-    """Whether a file is there, and not left empty by a power cut."""
-    return path.is_file() and path.stat().st_size > 0
+def _wrong(folder: Folder, own: Mapping[str, Kind]) -> list[NotOurs]:
+    """What has a name of isolaw's own in a folder, and is of another kind."""
+    entries = folder.entries().items()
+    return [folder.not_ours(name, own[name]) for name, kind in entries if own.get(name, kind) != kind]
 
 
-def _leftovers(folder: Path) -> list[Path]:
-    """Temporary files of a writer that was killed."""
-    names = ("sweep", "points", "problems", "clock")
-    return [path for name in names for path in folder.glob(f".{name}.*.tmp")]
+def _wrong_in_run(folder: Folder) -> list[NotOurs]:
+    out = _wrong(folder, run.OWN)
+    if folder.entries().get(run.STATE) == "folder":
+        kept = folder.folder(run.STATE)
+        for name, kind in kept.entries().items():
+            if not is_own(name):
+                continue
+            if kind == "folder":
+                out += _wrong_below(kept.folder(name))
+            else:
+                out.append(kept.not_ours(name, "folder"))
+    return out
+
+
+def _wrong_below(folder: Folder) -> list[NotOurs]:
+    """What is neither file nor folder anywhere in a state."""
+    out = []
+    for name, kind in folder.entries().items():
+        if kind == "folder":
+            out += _wrong_below(folder.folder(name))
+        elif kind != "file":
+            out.append(folder.not_ours(name, "file"))
+    return out

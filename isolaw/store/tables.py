@@ -2,57 +2,80 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from isolaw.errors import StoreError
+from isolaw.errors import Damaged, NotOurs, StoreError
 from isolaw.runs import Runs
 from isolaw.spec import RunSpec
-from isolaw.store.files import replacing
+from isolaw.store.folder import Folder
+from isolaw.store.run import POINTS
+from isolaw.store.sweep import POINTS as TABLE
+from isolaw.store.sweep import PROBLEMS as PROBLEMS_TABLE
 from isolaw.store.sweep import SweepStore
+
+_HEALS = "The sweep's own command makes it again"
 
 
 def collect(store: SweepStore) -> Runs:
-    """Return all recorded checkpoints of a sweep, also those of unfinished runs."""
+    """Return all recorded checkpoints of a sweep, also those of unfinished runs.
+
+    What is damaged, or a link in place of isolaw's own, is left out, and noted.
+
+    Raises
+    ------
+    StoreError
+        nothing has been recorded yet.
+    """
     records: list[dict[str, Any]] = []
     problems: list[pd.DataFrame] = []
     attributes = {}
     unfinished = 0
-    for run_id in store.run_ids():
+    specs, damaged = store.specs()
+    notes = [f"left out: {cause}. {_HEALS}" for cause in damaged.values()]
+    for run_id, spec in specs.items():
         run = store.run(run_id)
-        spec = run.read_spec()
-        lines = run.lines()
+        try:
+            recorded = run.recorded()
+        except NotOurs as error:
+            notes.append(f"left out: {error}")
+            continue
+        if recorded.damage:
+            notes.append(f"left out: {run.folder / POINTS}: {recorded.damage}, and what follows it. {_HEALS}")
+        lines = recorded.checkpoints
         if lines:
             records += _records(run_id, spec, lines)
-            problems += _problem_results(run_id, lines, run.problem_ids())
+            try:
+                problems += _problem_results(run_id, lines, run.problem_ids())
+            except (Damaged, NotOurs, KeyError) as error:
+                notes.append(f"left out: results of single problems of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
-            unfinished += run.done_compute(lines) // spec.batch_rollouts < spec.steps
-    damaged = store.damaged()
-    lost = f"left out, since their spec.json is lost or empty: runs {', '.join(damaged)}" if damaged else ""
+            unfinished += run.done_compute(recorded) // spec.batch_rollouts < spec.steps
     if not records:
-        raise StoreError(f"{store.directory}: no checkpoint has been recorded yet{lost and f' ({lost})'}")
-    notes = (f"{unfinished} of {len(attributes)} runs are not finished",) if unfinished else ()
+        lost = "".join(f"\n  - {note}" for note in notes)
+        raise StoreError(f"{store.directory}: no checkpoint has been recorded yet{lost}")
+    if unfinished:
+        notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
     return Runs(
         pd.DataFrame.from_records(records),
         attributes,
         str(store.directory),
-        (*notes, f"{lost} (the sweep's own command writes it anew)") if lost else notes,
+        tuple(notes),
         pd.concat(problems, ignore_index=True) if problems else None,
     )
 
 
-def publish(directory: Path, runs: Runs) -> Path:
+def publish(directory: Folder, runs: Runs) -> None:
     """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
-    path = directory / "points.parquet"
-    tables = {path: runs.to_parquet}
+    tables = {TABLE: runs.to_parquet}
     if runs.problems is not None:
-        tables[directory / "problems.parquet"] = runs.problems.to_parquet
-    for target, write in tables.items():
-        with replacing(target) as temporary:
-            write(temporary)
-    return path
+        tables[PROBLEMS_TABLE] = runs.problems.to_parquet
+    for name, write in tables.items():
+        with directory.replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
+            write(file)
 
 
 def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ class Mirror:
         tracked = self._tracked(run.read_spec(), lines)
         if key not in self._reached:
             self._reached[key] = tracker.reached(tracked)
-        began = run.points.stat().st_mtime - lines[-1]["wall_s"]
+        began = run.recorded_at - lines[-1]["wall_s"]
         for line in lines:
             if line["compute"] <= self._reached[key]:
                 continue

@@ -62,8 +62,7 @@ def with_a_state() -> Callable[[Path], list[str]]:
 
     def find(out: Path) -> list[str]:
         store = SweepStore(out)
-        states = {run_id: store.run(run_id).state() for run_id in store.run_ids()}
-        return [run_id for run_id, state in states.items() if state and int(state.name)]
+        return [run_id for run_id in store.run_ids() if store.run(run_id).last_state]
 
     return find
 

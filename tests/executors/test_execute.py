@@ -58,7 +58,7 @@ def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.Plan) -> None
     (run.folder / "spec.json").write_text("{")
     (event,) = base.execute(tmp_path, planned.todo[0])
     assert event.kind == "failed"
-    assert "spec.json: not JSON" in event.cause
+    assert "spec.json: damaged: not JSON" in event.cause
     assert run.failure is not None
     assert run.failure["cause"] == event.cause
     assert run.done_compute() == 0
@@ -88,10 +88,8 @@ def test_a_run_that_is_asked_to_stop_keeps_its_state(
     next(events)
     run.ask_to_stop()
     assert [e.kind for e in events] == ["checkpoint", "stopped"]
-    state = run.state()
-    assert state is not None
     assert run.settled() == run.lines()
-    assert int(state.name) == run.lines()[-1]["step"]
+    assert run.last_state == run.lines()[-1]["step"]
     run.proceed()
     for run_id in planned.todo:
         assert list(base.execute(tmp_path, run_id))[-1].kind == "done"

@@ -74,8 +74,8 @@ def test_every_executor_makes_the_same_table(tmp_path: Path, tiny, on_ray, same)
 def test_a_killed_worker(tmp_path: Path, long, on_ray, holder, alone, same, shared) -> None:
     out, events, killed = tmp_path / "out", [], ""
     for event in events_of(long(executor=on_ray(shared=shared)), out):
-        state = SweepStore(out).run(event.run_id).state() if event.run_id else None
-        if not killed and event.kind == "checkpoint" and state is not None and int(state.name):
+        state = SweepStore(out).run(event.run_id).last_state if event.run_id else None
+        if not killed and event.kind == "checkpoint" and state:
             killed = event.run_id
             os.kill(holder(out, killed) if shared is None else worker_of(killed), signal.SIGKILL)
         events.append(event)

@@ -107,7 +107,7 @@ def test_jobs_outlive_a_killed_engine_and_are_waited_for(
     spec, out = long(sweep={"seeds": 1}, executor=LOCAL), tmp_path / "out"
     (run_id,) = engine.plan(spec, out).todo
     run = SweepStore(out).run(run_id)
-    killed_engine(spec, out, lambda: run.state() is not None)
+    killed_engine(spec, out, lambda: run.last_state is not None)
     job = holder(out, run_id)
     said = isolaw("status", out)[1]
     assert "; 1 run being made\n" in said

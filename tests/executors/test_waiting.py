@@ -71,7 +71,7 @@ def test_failures_that_are_not_all_the_same_do_not(tmp_path: Path, between: str)
 
 def test_a_lost_run_is_made_again_while_it_gets_further(tmp_path: Path) -> None:
     runs = queue(tmp_path, "a", retries=2)
-    states = SweepStore(tmp_path).run("a").states
+    states = SweepStore(tmp_path).run("a").folder / "state"
     for step in range(1, 8):  # as pre-emption does it, again and again
         assert begun(runs) == "a"
         (states / str(step)).mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_a_lost_run_is_made_again_while_it_gets_further(tmp_path: Path) -> None:
 
 
 def test_without_retries_it_fails(tmp_path: Path) -> None:
-    SweepStore(tmp_path).run("a").states.mkdir(parents=True)
+    (SweepStore(tmp_path).run("a").folder / "state").mkdir(parents=True)
     runs = queue(tmp_path, "a")
     begun(runs)
     assert settle(runs, "a", "lost", "the worker process died") == ["failed"]

@@ -331,8 +331,8 @@ def test_states_are_as_large_as_planned(
     spec = SweepSpec.parse(sections(sweep={"seeds": 3}))
     planned = engine.plan(spec, tmp_path / "out")
     assert not any("GiB" in note for note in planned.notes)
-    state = SweepStore(learned).run(SweepStore(learned).run_ids()[0]).state()
-    assert state is not None
+    run = SweepStore(learned).run(SweepStore(learned).run_ids()[0])
+    state = run.states.folder(run.states.steps()[0])
     written = sum(path.stat().st_size for path in state.rglob("*") if path.is_file())
     assert written == pytest.approx(BACKEND.needs(planned.runs[0]).disk_bytes, rel=0.05)
     needed = len(planned.runs) * BACKEND.needs(planned.runs[0]).disk_bytes

@@ -12,13 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from isolaw import locks
 from isolaw.errors import InUse
+from isolaw.store import locks
+from isolaw.store.folder import Folder
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "lock"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder.at(tmp_path)
 
 
 def held_elsewhere(path: Path, seconds_ago: float, host: str = "elsewhere", process: int = 7) -> None:
@@ -27,21 +33,21 @@ def held_elsewhere(path: Path, seconds_ago: float, host: str = "elsewhere", proc
     os.utime(path, (time.time() - seconds_ago,) * 2)
 
 
-def test_it_says_who_holds_it_and_is_empty_afterwards(path: Path) -> None:
-    with locks.locked(path, "it"):
-        first = locks.told(path)
+def test_it_says_who_holds_it_and_is_empty_afterwards(path: Path, folder: Folder) -> None:
+    with locks.locked(folder):
+        first = locks.told(folder)
         assert first.startswith(f"process {os.getpid()} on {socket.gethostname()}\n")
-        assert locks.in_use(path)
-    assert locks.told(path) == ""
-    assert not locks.in_use(path)
-    with locks.locked(path, "it"):
-        assert locks.told(path) != first
+        assert locks.in_use(folder)
+    assert locks.told(folder) == ""
+    assert not locks.in_use(folder)
+    with locks.locked(folder):
+        assert locks.told(folder) != first
 
 
-def test_signs_of_life(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_of_life(path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "BEAT_S", 0.01)
     monkeypatch.setattr(locks, "_LIFE", locks._Life())
-    with locks.locked(path, "it"):
+    with locks.locked(folder):
         os.utime(path, (0, 0))
         until = time.monotonic() + 5
         while time.time() - path.stat().st_mtime > 60:
@@ -54,31 +60,31 @@ def test_signs_of_life(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kernel_has_locks", [True, False])
 def test_another_host_holds_it_while_it_shows_life(
-    path: Path, monkeypatch: pytest.MonkeyPatch, kernel_has_locks: bool
+    path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch, kernel_has_locks: bool
 ) -> None:
     if not kernel_has_locks:
         without_kernel_locks(monkeypatch)
     held_elsewhere(path, seconds_ago=20)
     before = path.stat().st_mtime
     for _ in range(2):  # a look does not renew it
-        assert locks.in_use(path)
+        assert locks.in_use(folder)
         with (
             pytest.raises(
-                InUse, match=r"it is in use by process 7 on elsewhere, which showed life 2[01] s ago"
+                InUse, match=r" is in use by process 7 on elsewhere, which showed life 2[01] s ago"
             ),
-            locks.locked(path, "it", wait_s=0.1),
+            locks.locked(folder, wait_s=0.1),
         ):
             pass
     assert path.stat().st_mtime == before
     held_elsewhere(path, seconds_ago=locks.STALE_S + 1)
-    assert not locks.in_use(path)
-    with locks.locked(path, "it"):
+    assert not locks.in_use(folder)
+    with locks.locked(folder):
         pass
 
 
-def test_after_a_kill_on_this_host_it_is_free_at_once(path: Path) -> None:
+def test_after_a_kill_on_this_host_it_is_free_at_once(path: Path, folder: Folder) -> None:
     held_elsewhere(path, seconds_ago=0, host=socket.gethostname())
-    with locks.locked(path, "it"):
+    with locks.locked(folder):
         pass
 
 
@@ -89,17 +95,17 @@ def without_kernel_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", refuses)
 
 
-def test_where_the_kernel_has_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernel_has_no_locks(path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     without_kernel_locks(monkeypatch)
-    with locks.locked(path, "it"), pytest.raises(InUse), locks.locked(path, "it"):
+    with locks.locked(folder), pytest.raises(InUse), locks.locked(folder):
         pass
     held_elsewhere(path, seconds_ago=0, host=socket.gethostname(), process=2**22 + 1)  # above any process id
-    with locks.locked(path, "it"):
+    with locks.locked(folder):
         pass
 
 
 def test_two_that_come_together_where_the_kernel_has_no_locks(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_kernel_locks(monkeypatch)
     entered: list[int] = []
@@ -117,7 +123,7 @@ def test_two_that_come_together_where_the_kernel_has_no_locks(
 
     def come(number: int) -> None:
         try:
-            with locks.locked(path, "it"):
+            with locks.locked(folder):
                 entered.append(number)
                 time.sleep(0.5)
         except InUse:
@@ -131,10 +137,10 @@ def test_two_that_come_together_where_the_kernel_has_no_locks(
     assert len(entered) == 1
 
 
-def test_other_errors_are_not_hidden(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_not_hidden(path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(file: object, kind: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(fcntl, "flock", fails)
-    with pytest.raises(OSError, match="Input/output"), locks.locked(path, "it"):
+    with pytest.raises(OSError, match="Input/output"), locks.locked(folder):
         pass

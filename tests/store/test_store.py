@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from isolaw.errors import StoreError
 from isolaw.simulators.interference import PRESETS
 from isolaw.spec import RunSpec
 from isolaw.store import RunStore, SweepStore
+from isolaw.store.checksums import Lines, line
 
 PUBLISHED = 5  # checkpoints whose state was published; two more were recorded
 
@@ -40,7 +42,7 @@ def results(run: RunStore) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def expected(spec: RunSpec, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
-    run = RunStore(tmp_path_factory.mktemp("whole") / "run")
+    run = SweepStore(tmp_path_factory.mktemp("whole")).run(spec.run_id)
     run.create(spec)
     list(go_on(run, spec))
     return results(run)
@@ -49,7 +51,7 @@ def expected(spec: RunSpec, tmp_path_factory: pytest.TempPathFactory) -> list[di
 @pytest.fixture
 def run(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     """A run that stopped two checkpoints after its last published state."""
-    run = RunStore(tmp_path / "run")
+    run = SweepStore(tmp_path).run(spec.run_id)
     run.create(spec)
     monkeypatch.setattr("isolaw.store.run.PUBLISH_EVERY_S", 0.0)
     monkeypatch.setattr("isolaw.store.run.PUBLISHING_SHARE", 1e9)
@@ -75,13 +77,14 @@ def test_lines_beyond_the_last_state_are_cut(run: RunStore, spec: RunSpec, expec
     assert steps(run) == recorded[:PUBLISHED]
     assert int(state.name) == recorded[PUBLISHED - 1]
     assert wall_s == run.lines()[-1]["wall_s"]
+    assert run.damage == []
     list(go_on(run, spec))
     assert results(run) == expected
 
 
 def test_a_torn_last_line_is_dropped(run: RunStore, spec: RunSpec, expected) -> None:
     whole = run.lines()
-    with run.points.open("ab") as file:
+    with (run.folder / "points.jsonl").open("ab") as file:
         file.write(b'{"step": 99, "comp')
     assert run.lines() == whole
     list(go_on(run, spec))
@@ -90,52 +93,128 @@ def test_a_torn_last_line_is_dropped(run: RunStore, spec: RunSpec, expected) -> 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
 def test_cut_anywhere_the_run_ends_the_same(run: RunStore, spec: RunSpec, expected, share: float) -> None:
-    with run.points.open("r+b") as file:
-        file.truncate(int(share * run.points.stat().st_size))
+    with (run.folder / "points.jsonl").open("r+b") as file:
+        file.truncate(int(share * (run.folder / "points.jsonl").stat().st_size))
     list(go_on(run, spec))
     assert results(run) == expected
 
 
 def test_a_state_without_its_line_restarts_the_run(run: RunStore, spec: RunSpec, expected) -> None:
-    first = run.points.read_bytes().split(b"\n", 1)[0]
-    run.points.write_bytes(first + b"\n")
+    points = run.folder / "points.jsonl"
+    points.write_bytes(points.read_bytes().split(b"\n", 1)[0] + b"\n")
     assert run.resume() == (None, 0.0)
+    (said,) = run.damage
+    assert "points.jsonl has no line for it; the run starts again" in said
     assert run.lines() == []
     list(go_on(run, spec))
     assert results(run) == expected
 
 
 def test_lines_without_a_state_restart_the_run(run: RunStore, spec: RunSpec, expected) -> None:
-    state = run.state()
-    assert state is not None
-    state.rename(run.states / f".{state.name}")  # as a kill just before the rename leaves it
+    state = run.states.folder(run.states.steps()[0])
+    state.rename(state.with_name(f".{state.name}"))  # as a kill just before the rename leaves it
     assert run.resume() == (None, 0.0)
     list(go_on(run, spec))
     assert results(run) == expected
 
 
-def test_leftovers_are_removed(run: RunStore) -> None:
-    state = run.state()
-    assert state is not None
-    (run.states / ".7").mkdir()
-    (run.states / ".7" / "arrays.npz").write_bytes(b"half")
-    (run.states / "0").mkdir(exist_ok=True)  # a kill between the rename and the removal of the old one
+def test_leftovers_are_removed_and_what_is_not_ours_stays(run: RunStore) -> None:
+    states = run.folder / "state"
+    (last,) = run.states.steps()
+    (states / ".7").mkdir()
+    (states / ".7" / "arrays.npz").write_bytes(b"half")
+    (states / "0").mkdir(exist_ok=True)  # a kill between the rename and the removal of the old one
+    (states / "notes").mkdir()
+    (states / "notes" / "mine").write_text("mine")
     (run.folder / ".points.jsonl.123.tmp").write_text("half")
+    (run.folder / ".mine.123.tmp").write_text("mine")
     run.fail("something", "")
-    assert run.resume()[0] == state
-    assert [p.name for p in run.states.iterdir()] == [state.name]
-    assert sorted(p.name for p in run.folder.iterdir()) == ["points.jsonl", "spec.json", "state"]
+    state, _ = run.resume()
+    assert state == states / str(last)
+    assert sorted(p.name for p in states.iterdir()) == [str(last), "notes"]
+    assert (states / "notes" / "mine").read_text() == "mine"
+    assert sorted(p.name for p in run.folder.iterdir()) == [
+        ".mine.123.tmp", "points.jsonl", "spec.json", "state",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", [b"\0" * 40, b'{"step": 1', b"", b'"a"', b"[1]", b"{}"])
-def test_a_damaged_middle_line_is_named(run: RunStore, damage: bytes) -> None:
-    lines = run.points.read_bytes().split(b"\n")
+@pytest.mark.parametrize("damage", [b"\0" * 40, b'{"step": 1', b"", b'"a"', b"[1]", b"{}", b"[" * 10_000])
+def test_a_damaged_line_is_cut_with_all_that_follows(
+    run: RunStore, spec: RunSpec, expected, damage: bytes
+) -> None:
+    points = run.folder / "points.jsonl"
+    whole, lines = run.lines(), points.read_bytes().split(b"\n")
     lines[1] = damage
-    run.points.write_bytes(b"\n".join(lines))
-    for read in (run.lines, run.resume):
-        with pytest.raises(StoreError) as error:
-            read()
-        assert f"{run.points}: line 2" in str(error.value)
+    points.write_bytes(b"\n".join(lines))
+    assert run.lines() == whole[:1]
+    assert run.resume() == (None, 0.0)
+    assert any("points.jsonl: line 2 is damaged" in said for said in run.damage)
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+@pytest.mark.parametrize("change", ["swap", "repeat", "lose", "digit", "another run's"])
+def test_lines_that_look_sound_and_are_not(run: RunStore, spec: RunSpec, expected, change: str) -> None:
+    points = run.folder / "points.jsonl"
+    whole, lines = run.lines(), points.read_bytes().splitlines(keepends=True)
+    if change == "swap":
+        lines[1], lines[2] = lines[2], lines[1]
+    elif change == "repeat":
+        lines[1:1] = [lines[0]]
+    elif change == "lose":
+        del lines[1]
+    elif change == "digit":
+        lines[1] = lines[1].replace(b'"value": 0.', b'"value": 1.', 1)
+    else:
+        lines = [line for line, _ in chained("f" * 64, whole)]
+    points.write_bytes(b"".join(lines))
+    assert run.lines() == whole[: 0 if change == "another run's" else 1]
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+def chained(run_id: str, checkpoints: list[dict[str, object]]) -> Iterator[tuple[bytes, int]]:
+    crc = Lines.of(run_id, b"").crcs[-1]
+    for checkpoint in checkpoints:
+        text, crc = line(checkpoint, crc)
+        yield text, crc
+
+
+@pytest.mark.parametrize("change", ["flip", "lose", "add", "rename"])
+def test_a_state_that_is_not_as_it_was_written_restarts_the_run(
+    run: RunStore, spec: RunSpec, expected, change: str
+) -> None:
+    state = run.states.folder(run.states.steps()[0])
+    arrays = state / "arrays.npz"
+    if change == "flip":
+        content = bytearray(arrays.read_bytes())
+        content[8] ^= 4  # the compression field
+        arrays.write_bytes(content)
+    elif change == "lose":
+        arrays.unlink()
+    elif change == "add":
+        (state / "more").touch()
+    else:
+        state.rename(state.with_name("3"))
+    assert run.resume() == (None, 0.0)
+    (said,) = run.damage
+    assert "the run starts again" in said
+    list(go_on(run, spec))
+    assert results(run) == expected
+
+
+def test_of_two_states_the_last_sound_one_counts(run: RunStore, spec: RunSpec, expected) -> None:
+    """As after a kill between the publication of a state and the removal of the one before."""
+    before = run.states.folder(run.states.steps()[0])
+    shutil.copytree(before, run.folder / "kept")
+    list(go_on(run, spec))
+    after = run.states.folder(run.states.steps()[0])
+    (run.folder / "kept").rename(before)
+    (after / "state.json").write_text("{}")
+    assert run.resume()[0] == before
+    assert f"continues from step {before.name}" in run.damage[0]
+    list(go_on(run, spec))
+    assert results(run) == expected
 
 
 def test_wall_s_goes_on_where_it_stopped(run: RunStore, spec: RunSpec) -> None:
@@ -168,7 +247,7 @@ def test_layout(done: SweepStore) -> None:
             "lock",
         }
         assert run.read_spec().run_id == run_id
-        assert [p.name for p in run.states.iterdir()] == [str(run.read_spec().steps)]
+        assert [p.name for p in (run.folder / "state").iterdir()] == [str(run.read_spec().steps)]
         assert run.done_compute() == 20_000
 
 
@@ -182,8 +261,8 @@ def test_points_parquet_can_be_rebuilt(done: SweepStore, tiny) -> None:
 
 def test_unfinished_runs_can_be_read(done: SweepStore) -> None:
     run = done.run(done.run_ids()[0])
-    lines = run.points.read_bytes().splitlines(keepends=True)
-    run.points.write_bytes(b"".join(lines[:3]) + lines[3][:10])
+    lines = (run.folder / "points.jsonl").read_bytes().splitlines(keepends=True)
+    (run.folder / "points.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:10])
     points = done.collect().points
     assert points[points["run_id"] == run.folder.name]["step"].nunique() == 3
 
@@ -199,30 +278,69 @@ def test_collect_before_anything_is_there(tmp_path: Path) -> None:
         SweepStore(tmp_path).collect()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "isolaw.sweep/99"}'])
-def test_a_sweep_json_that_is_none(done: SweepStore, content: str) -> None:
-    (done.directory / "sweep.json").write_text(content)
-    with pytest.raises(StoreError, match=r"sweep\.json"):
-        done.read_spec()
+def lose(path: Path) -> None:
+    path.unlink()
 
 
-def test_a_damaged_spec_is_named(done: SweepStore) -> None:
-    path = done.run(done.run_ids()[0]).folder / "spec.json"
-    path.write_text(path.read_text()[:-1])
-    with pytest.raises(StoreError, match=r"spec\.json: not JSON"):
-        done.collect()
+def flip(path: Path) -> None:
+    path.write_text(path.read_text().replace("20000", "30000", 1))
 
 
-@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_text("")])
-def test_a_run_without_its_spec_is_told(done: SweepStore, tiny, lose) -> None:
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lose, "lost"),
+        (flip, "its checksum does not match"),
+        (lambda path: path.write_text(""), "the file is empty"),
+        (lambda path: path.write_text(path.read_text()[:-1]), "not JSON"),
+        (lambda path: path.write_text("[" * 100_000), "nested too deeply"),
+        (lambda path: path.write_text('{"a": Infinity}'), "Infinity is no JSON"),
+    ],
+)
+def test_a_damaged_spec_is_told_and_written_anew(done: SweepStore, tiny, isolaw, damage, why: str) -> None:
     before, (run_id, *_) = done.collect(), done.run_ids()
-    lose(done.run(run_id).folder / "spec.json")
+    path = done.run(run_id).folder / "spec.json"
+    damage(path)
     (note,) = done.collect().notes
-    assert run_id in note
-    assert engine.status(done.directory)["damaged"] == [run_id]
+    assert f"{path}: " in note
+    assert why in note
+    (said,) = engine.status(done.directory)["damaged"]
+    assert said["run_id"] == run_id
+    for command in (["status"], ["fit", "--out", done.directory.parent / "law.json"]):
+        _, out, err = isolaw(*command, done.directory)
+        assert str(path) in out + err
     engine.sweep(tiny(), done.directory)
     assert engine.status(done.directory)["damaged"] == []
     pd.testing.assert_frame_equal(done.collect().points, before.points)
+
+
+@pytest.mark.parametrize("damage", [lose, flip, lambda path: path.write_text("[" * 100_000)])
+def test_a_damaged_sweep_json_is_written_anew_by_the_sweeps_own_command(
+    done: SweepStore, tiny, same, isolaw, damage
+) -> None:
+    larger = tiny(sweep={"compute": 40_000})
+    whole = engine.sweep(larger, done.directory.parent / "whole")
+    path = done.directory / "sweep.json"
+    damage(path)
+    for command in (["status", done.directory], ["sweep", "--out", done.directory]):
+        code, out, err = isolaw(*command)
+        assert (code, out) == (2, "")
+        assert f"{path}: " in err
+    engine.sweep(tiny(), done.directory.parent / "whole2")
+    runs = engine.sweep(larger, done.directory)
+    same(runs, engine.sweep(larger, done.directory.parent / "whole2"))
+    assert engine.status(done.directory)["done"] == 4
+    assert len(runs) == len(whole)
+
+
+def test_a_sweep_without_checksums_is_of_an_older_version(done: SweepStore, isolaw) -> None:
+    path = done.directory / "sweep.json"
+    document = json.loads(path.read_text())
+    del document["crc"]
+    path.write_text(json.dumps({**document, "format": "isolaw.sweep/1"}))
+    code, _, err = isolaw("sweep", "--out", done.directory)
+    assert code == 2
+    assert "of an older isolaw" in err
 
 
 def test_a_damaged_failure_is_one(done: SweepStore) -> None:
@@ -313,12 +431,12 @@ def test_nothing_is_pickled(done: SweepStore) -> None:
     for path in done.directory.rglob("*.npz"):
         with np.load(path, allow_pickle=False) as arrays:
             assert all(arrays[name].dtype != object for name in arrays)
-    assert json.loads((done.directory / "sweep.json").read_text())["format"] == "isolaw.sweep/1"
+    assert json.loads((done.directory / "sweep.json").read_text())["format"] == "isolaw.sweep/2"
 
 
 def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp_path: Path) -> None:
     sweep = SweepStore(tmp_path / "sweep")
-    run = sweep.run("a")
+    run = sweep.run(spec.run_id)
     run.create(spec)
     counts = [
         Counts("validation", 4, ["x", "y"], [4, 0]),
@@ -339,7 +457,7 @@ def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp
     sweep.publish(sweep.collect())
     written = pd.read_parquet(sweep.directory / "problems.parquet")
     pd.testing.assert_frame_equal(written, problems, check_dtype=False)
-    selected = sweep.collect().select(["a"]).problems
+    selected = sweep.collect().select([spec.run_id]).problems
     assert selected is not None
     assert len(selected) == 6
 
@@ -350,7 +468,7 @@ def test_a_state_that_takes_long_to_write_is_written_seldom(
     """Saving a large model takes at most a tenth of a run's time."""
     clock = [0.0]
     monkeypatch.setattr("isolaw.store.run.time.monotonic", lambda: clock[0])
-    run = RunStore(tmp_path / "run")
+    run = SweepStore(tmp_path).run(spec.run_id)
     run.create(spec)
     saved = []
 

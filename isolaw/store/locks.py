@@ -17,72 +17,92 @@ import fcntl
 import os
 import secrets
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any
 
 from isolaw.errors import InUse
+from isolaw.store.folder import Folder
+
+NAME = "lock"
 
 BEAT_S = 10.0
 STALE_S = 60.0
 # Of two holders that come together where the kernel has no locks, the last to write stays.
 _SETTLES_S = 1.0
+_LONGEST = 4096  # bytes of a lock that are looked at
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock on ``path``, which meanwhile says who does.
+def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold a folder exclusively; its file ``lock`` meanwhile says who does.
 
     Raises
     ------
     InUse
         after ``wait_s`` another still holds it.
+    NotOurs
+        the lock is a link, or no file.
     OSError
         the file cannot be written.
     """
     until = time.monotonic() + wait_s
-    with path.open("ab+", buffering=0) as file:
-        while (holder := _other_holder(path, has := _take(file, fcntl.LOCK_EX))) is not None:
+    with _opened(folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
+        while (holder := _other_holder(folder, file, has := _take(file, fcntl.LOCK_EX))) is not None:
             if has:
                 fcntl.flock(file, fcntl.LOCK_UN)
             if time.monotonic() >= until:
-                raise InUse(f"{what} is in use by {holder}")
+                raise InUse(f"{folder.path} is in use by {holder}")
             time.sleep(0.05)
         mark = f"process {os.getpid()} on {socket.gethostname()}\n{secrets.token_hex(8)}\n"
         _write(file, mark)
         if has is None:
             time.sleep(_SETTLES_S)
-            if not told(path).endswith(mark):
-                raise InUse(f"{what} is in use by {_name(path)}")
+            if not _content(file).endswith(mark):
+                raise InUse(f"{folder.path} is in use by {_first_line(_content(file))}")
             _write(file, mark)
-        _LIFE.show(file.fileno())
+        _LIFE.show(file)
         try:
             yield
         finally:
-            _LIFE.end(file.fileno())
+            _LIFE.end(file)
             with contextlib.suppress(OSError):  # a disk that can no longer be written
-                if told(path) == mark:
+                if _content(file) == mark:
                     _write(file, "")
 
 
-def in_use(path: Path) -> bool:
-    """Return whether somebody holds the lock on ``path``."""
-    if not path.is_file():
+def in_use(folder: Folder) -> bool:
+    """Return whether somebody holds a folder."""
+    if folder.status(NAME) is None:
         return False
-    with path.open("r", encoding="utf-8") as file:
-        return _other_holder(path, _take(file, fcntl.LOCK_SH)) is not None
+    with _opened(folder, os.O_RDONLY) as file:
+        return _other_holder(folder, file, _take(file, fcntl.LOCK_SH)) is not None
 
 
-def told(path: Path) -> str:
-    """Return what the holder of the lock on ``path`` wrote: unlike anything else that was ever there."""
-    return path.read_text(encoding="utf-8")
+def told(folder: Folder) -> str:
+    """Return what the holder of a folder wrote, unlike anything that was ever there; "" if nobody."""
+    if folder.status(NAME) is None:
+        return ""
+    with _opened(folder, os.O_RDONLY) as file:
+        return _content(file)
 
 
-def _take(file: IO[Any], kind: int) -> bool | None:
+def holder(folder: Folder) -> str:
+    """Return who holds a folder, as its lock says."""
+    return _first_line(told(folder))
+
+
+@contextlib.contextmanager
+def _opened(folder: Folder, flags: int) -> Iterator[int]:
+    file = folder.open(NAME, flags)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _take(file: int, kind: int) -> bool | None:
     """Take the kernel's lock: whether that worked, or None where the mount has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -95,47 +115,58 @@ def _take(file: IO[Any], kind: int) -> bool | None:
     return True
 
 
-def _other_holder(path: Path, taken: bool | None) -> str | None:
+def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
     """Return who holds the lock, where that is another, given what the kernel says."""
-    name = _name(path)
+    name = _first_line(_content(file))
     if taken is False:
         return name or "another process"
     process, _, host = name.removeprefix("process ").partition(" on ")
-    if not host or (host == socket.gethostname() and (taken or not _is_alive(int(process)))):
-        return None  # nobody, or one whose end the kernel has seen
-    age = _now(path.parent) - path.stat().st_mtime
+    if not host or not process.isdecimal():
+        return None  # nobody
+    if host == socket.gethostname() and (taken or not _is_alive(int(process))):
+        return None  # one whose end the kernel has seen
+    age = _now(folder) - os.fstat(file).st_mtime
     if age > STALE_S:
         return None
     return f"{name}, which showed life {max(age, 0):.0f} s ago (after {STALE_S:.0f} s it counts as gone)"
 
 
-def _name(path: Path) -> str:
-    return told(path).partition("\n")[0].strip()
+def _content(file: int) -> str:
+    return os.pread(file, _LONGEST, 0).decode(errors="replace")
 
 
-def _now(folder: Path) -> float:
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].strip()
+
+
+def _now(folder: Folder) -> float:
     """Return the time by the clock that the folder's files are stamped with."""
+    name = f".clock.{secrets.token_hex(8)}.tmp"
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=".tmp") as file:
-            return os.fstat(file.fileno()).st_mtime
+        file = folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except OSError:  # it cannot be written
         return time.time()
+    try:
+        return os.fstat(file).st_mtime
+    finally:
+        os.close(file)
+        folder.remove(name)
 
 
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
     return True
 
 
-def _write(file: IO[bytes], text: str) -> None:
-    if os.fstat(file.fileno()).st_size:
-        file.truncate(0)
-    file.write(text.encode())
+def _write(file: int, text: str) -> None:
+    if os.fstat(file).st_size:
+        os.truncate(file, 0)
+    os.write(file, text.encode())
 
 
 class _Life:

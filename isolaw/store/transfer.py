@@ -1,0 +1,66 @@
+"""A run that is made where its sweep's directory is not seen: its files in pieces, there and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from isolaw.store.folder import Folder
+from isolaw.store.run import DONE, FAILED, LOG, OWN, POINTS, PROBLEMS, RunStore
+
+_PIECE_BYTES = 2**24
+
+
+def pieces(run: RunStore) -> Iterator[dict[str, Any]]:
+    """Yield what is settled of a run, in pieces that `accept` puts together elsewhere."""
+    last = run.last_state
+    if last is not None:
+        yield from _of_state(run.states.open(last), "", last)
+    for name in (PROBLEMS, POINTS):
+        if (content := run.open().read(name)) is not None:
+            yield {"write": name, "data": content}
+    if last is not None:
+        yield {"publish": last}
+
+
+def _of_state(folder: Folder, prefix: str, step: int) -> Iterator[dict[str, Any]]:
+    for name, kind in folder.entries().items():
+        if kind == "folder":
+            yield from _of_state(folder.folder(name), f"{prefix}{name}/", step)
+            continue
+        with os.fdopen(folder.open(name), "rb") as file:
+            while data := file.read(_PIECE_BYTES):
+                yield {"state": step, "file": prefix + name, "data": data}
+
+
+def ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield what is left of a run after an event of this ``kind``, in pieces."""
+    for name in {"done": (DONE,), "failed": (FAILED,)}.get(kind, ()):
+        if (content := run.open().read(name)) is not None:
+            yield {"write": name, "data": content}
+    if kind != "checkpoint" and (log := run.open().read(LOG)) is not None:
+        yield {"log": log}
+
+
+def accept(run: RunStore, piece: dict[str, Any]) -> None:
+    """Take a piece of a run that is made elsewhere: of a file, a whole file, or that a state is whole."""
+    match piece:
+        case {"publish": step}:
+            run.states.publish(step, run.sync_alone)
+        case {"write": name, "data": data}:
+            assert name in OWN
+            run.open().write(name, data)
+        case {"log": data}:
+            _append(run.open_log(), data)
+        case {"state": step, "file": path, "data": data}:
+            *folders, name = path.split("/")
+            folder = run.states.unfinished(step)
+            for one in folders:
+                folder = folder.folder(one, make=True)
+            _append(folder.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT), data)
+
+
+def _append(file: int, data: bytes) -> None:
+    with os.fdopen(file, "wb") as opened:
+        opened.write(data)
