@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from isolaw.errors import Problem
+from isolaw.errors import Problem, RunError
 from isolaw.spec import RunSpec
 
 
@@ -126,8 +126,17 @@ class RunContext:
     nodes: Nodes | None = field(default=None, compare=False)
 
 
-class DamagedState(Exception):
-    """A published state cannot be read; the run has to start again."""
+class UnreadableState(RunError):
+    """A state is as it was written (its checksum is right), and the run cannot continue from it.
+
+    Another version wrote it, or this machine lacks what reads it: what the run has cost is not thrown away.
+    """
+
+    def __init__(self, folder: Path, error: Exception) -> None:
+        super().__init__(
+            f"{folder}: the run cannot continue from it ({type(error).__name__}: {error}). The state is as "
+            "it was written; remove that folder, and the run starts again"
+        )
 
 
 class Backend(Protocol):

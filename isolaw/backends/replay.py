@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from isolaw.backends.base import Checkpoint, OneCore, Row, RunContext
+from isolaw.backends.base import Checkpoint, OneCore, Row, RunContext, UnreadableState
 from isolaw.errors import DataError, Problem, SpecError
 from isolaw.logs.table import Mapped, read_table
 from isolaw.parsing import parse_section
@@ -97,7 +97,12 @@ class Replay(OneCore):
         if points.empty:
             raise DataError(f"{spec.sources['source']}: the run has no checkpoint within C = {spec.compute}")
         last = int(points["step"].max())
-        done = json.loads((ctx.state / "state.json").read_text())["step"] if ctx.state else -1
+        done = -1
+        if ctx.state is not None:
+            try:
+                done = json.loads((ctx.state / "state.json").read_text())["step"]
+            except Exception as error:
+                raise UnreadableState(ctx.state, error) from error
         for step, rows in points.groupby("step", sort=True):
             if int(step) <= done:
                 continue

@@ -7,7 +7,6 @@ refused, 2 wrong usage or input, 3 partly done, 130 interrupted.
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
@@ -60,13 +59,8 @@ for command in (
     cli.add_command(command)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; a user's mistake is one message, no traceback."""
-    sys.exit(run(arguments))
-
-
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code; a user's mistake is one message, no traceback."""
     try:
         code = cli.main(args=arguments, prog_name="isolaw", standalone_mode=False)
     except click.ClickException as error:

@@ -7,7 +7,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,20 @@ def print_json(value: Any) -> None:
     """Print JSON to standard output; NaN is a defect, not a value."""
     text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
     click.echo("\n".join(shown(line) for line in text.split("\n")))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While entered, Ctrl-C is an exception: what was started, and folders of the moment, end with it."""
+    before = signal.getsignal(signal.SIGINT)
+    mine = threading.current_thread() is threading.main_thread() and callable(before)
+    if mine:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, before)
 
 
 def note(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, note, print_json, shown
+from isolaw.cli.common import announce_compilation, interruptible, note, print_json, shown
 
 
 @click.command()
@@ -35,6 +35,7 @@ from isolaw.cli.common import announce_compilation, note, print_json, shown
     "--jobs", type=click.IntRange(min=1), help="Threads; two more than there are cores unless given."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@interruptible()
 def findings(
     model: str,
     preset: str | None,

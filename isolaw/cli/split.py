@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import note, print_json
+from isolaw.cli.common import interruptible, note, print_json
 
 if TYPE_CHECKING:
     from isolaw.backends.real.split import Draw, Split
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the samples.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sampled, load no model.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@interruptible()
 def split(
     model: str,
     problems: str,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from isolaw import backends
-from isolaw.backends.base import DamagedState, Nodes, RunContext
+from isolaw.backends.base import Nodes, RunContext
 from isolaw.errors import InUse, IsolawError
 from isolaw.store import RunStore, SweepStore
 
@@ -126,19 +126,13 @@ def _execute(run: RunStore, nodes: Nodes | None) -> Iterator[Event]:
     spec = run.read_spec()
     backend = backends.get(spec.backend)
     compute, final = 0, False
-    for _ in range(2):
-        state, wall_s = run.resume()
-        for cause in run.damage:
-            yield Event(run_id, "warning", cause=cause)
-        try:
-            context = RunContext(state, run.is_asked_to_stop, nodes)
-            for checkpoint in run.record(backend.run(spec, context), wall_s):
-                compute, final = checkpoint.compute, checkpoint.final
-                yield Event(run_id, "checkpoint", compute)
-            break
-        except DamagedState as error:
-            yield Event(run_id, "warning", cause=f"{error}; the run starts again")
-            run.restart()
+    state, wall_s = run.resume()
+    for cause in run.damage:
+        yield Event(run_id, "warning", cause=cause)
+    context = RunContext(state, run.is_asked_to_stop, nodes)
+    for checkpoint in run.record(backend.run(spec, context), wall_s):
+        compute, final = checkpoint.compute, checkpoint.final
+        yield Event(run_id, "checkpoint", compute)
     if run.is_asked_to_stop() and not final:
         yield Event(run_id, "stopped", compute)
         return

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -34,14 +35,19 @@ class _Worker:
     ) -> None:
         self.run_id: str | None = None
         self.place = place
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "isolaw.executors.worker", str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C is the engine's to handle
-            env={**os.environ, "ISOLAW_WORKER": str(place)},
-        )
+        # Ctrl-C is the engine's to handle. A SIGINT to the worker itself waits until that is ready for it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "isolaw.executors.worker", str(directory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, "ISOLAW_WORKER": str(place)},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._events = events
         threading.Thread(target=self._forward, daemon=True).start()
 

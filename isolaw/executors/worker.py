@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -28,6 +29,9 @@ _TELL_EVERY_S = 0.1
 
 def main(directory: str) -> None:
     """Serve until the input ends."""
+    # SIGINT ends a worker at once, without a traceback; until here its engine has kept it from it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Events keep the original standard output; whatever a library prints goes to the run's log.
     teller = _Teller(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)

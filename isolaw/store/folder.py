@@ -23,7 +23,7 @@ Kind = Literal["file", "folder", "symbolic link", "device, pipe or socket"]
 
 LINKS_HINT = (
     "isolaw follows no links below a sweep's directory, and changed nothing. Put back what isolaw made, or "
-    "remove the entry, and the same sweep makes it again"
+    "remove the entry, and the same sweep makes it again (store.states keeps states on another disk)"
 )
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # Opening a pipe would wait for its other end.

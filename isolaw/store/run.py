@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isolaw.backends.base import Checkpoint
-from isolaw.errors import Damaged, InputError, StoreError
+from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.parsing import parse_section
 from isolaw.spec import RunSpec, canonical_json
 from isolaw.store import checksums, locks
@@ -147,7 +147,7 @@ class RunStore:
         """
         try:
             marker = self._document(DONE)
-        except Damaged:
+        except (Damaged, NotOurs):
             marker = None
         if marker is None:
             return 0
@@ -316,11 +316,6 @@ class RunStore:
         last = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
         marker = {"compute": compute, **last}
         checksums.write(self.open(), DONE, marker, self.run_id, sync=self.sync_alone)
-
-    def restart(self) -> None:
-        """Forget all that was recorded: its state cannot be continued from."""
-        self.states.keep(None)
-        self.open().remove(POINTS)
 
     def fail(self, cause: str, details: str) -> None:
         """Record why the run stopped, with the last lines of its log."""

@@ -76,7 +76,7 @@ def test_messages(isolaw: Call, tmp_path: Path, command: str) -> None:
 def test_a_terminal_gets_our_own_escapes_only(tmp_path: Path) -> None:
     folder = log(tmp_path / f"x{EVIL}", EVIL)
     ours, theirs = pty.openpty()
-    program = [sys.executable, "-c", "from isolaw.cli import main; main()"]
+    program = [sys.executable, "-c", "from isolaw.__main__ import main; main()"]
     command = [*program, "read", folder, "--set", "n=8", "--set", "B_p=16"]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs) as process:
         os.close(theirs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from isolaw.backends.bandit import checks, options
 from isolaw.backends.bandit.batches import Batches
 from isolaw.backends.bandit.evaluation import Evaluation
-from isolaw.backends.base import Checkpoint, DamagedState, OneCore, RunContext
+from isolaw.backends.base import Checkpoint, OneCore, RunContext, UnreadableState
 from isolaw.errors import Problem, SpecError
 from isolaw.simulators.model import Model, Update
 from isolaw.simulators.problems import ORDER
@@ -69,8 +68,8 @@ class Bandit(OneCore):
         if ctx.state is not None:
             try:
                 done = _restore(ctx.state, model, rollouts, batches)
-            except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-                raise DamagedState(f"{ctx.state}: {error}") from error
+            except Exception as error:
+                raise UnreadableState(ctx.state, error) from error
         evaluation = Evaluation(spec, update, lambda *key: stream(_EVALUATION, *key))
         for step in spec.schedule():
             if step <= done:

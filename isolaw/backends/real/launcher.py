@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row, RunContext
+from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
 from isolaw.backends.real import ranks, settings
 from isolaw.errors import RunError
 from isolaw.spec import RunSpec
@@ -176,7 +176,7 @@ class Processes:
             if told is None:
                 raise self._ended()
             if "failed" in told:
-                raise _failure(told)
+                raise RunError(told["failed"])
             return told
 
     def _look(self) -> None:
@@ -196,17 +196,13 @@ class Processes:
             while True:
                 _, told = self.told.get(timeout=0.1)
                 if told and "failed" in told:
-                    return _failure(told)
+                    return RunError(told["failed"])
         status = f"torchrun's exit status {self.process.returncode}"
         return RunError(
             f"torchrun ended before the run began ({status})"
             if self.first is None
             else f"a process of the run ended ({status})"
         )
-
-
-def _failure(told: dict[str, Any]) -> Exception:
-    return (DamagedState if told["damaged"] else RunError)(told["failed"])
 
 
 def _checkpoints(processes: Processes) -> Iterator[Checkpoint]:

@@ -25,9 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 
-from isolaw.backends.base import Checkpoint, Counts, DamagedState, Row
+from isolaw.backends.base import Checkpoint, Counts, Row, UnreadableState
 from isolaw.backends.real import advantages as adv
 from isolaw.backends.real import looks, objective, settings
 from isolaw.backends.real.actor import Actor
@@ -322,8 +321,10 @@ class Run:
             self.since = looks.Means(**state["since"])
             self.seconds = state["seconds"]
             self.waiting = [Batch.from_state(one, self.processes) for one in state["waiting"]]
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            raise DamagedState(f"{folder}: {error}") from error
+        except torch.OutOfMemoryError:  # told as everywhere
+            raise
+        except Exception as error:
+            raise UnreadableState(folder, error) from error
 
     def close(self) -> None:
         """Release what the next run does not reuse."""

@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from isolaw.backends.base import DamagedState
 from isolaw.backends.real import environment
 from isolaw.errors import RunError
 from isolaw.parsing import parse_section
@@ -57,9 +56,9 @@ def main(address: str, port: int) -> None:
                 if first:
                     line.tell({})
         line.end({"done": True})
-    except (RunError, DamagedState) as error:
+    except RunError as error:
         # Any process may find the fault; the others then only see that it has gone.
-        line.end({"failed": str(error), "damaged": isinstance(error, DamagedState)})
+        line.end({"failed": str(error)})
         raise
     # Past the destructors of libraries that disagree about who leaves first.
     sys.stdout.flush()

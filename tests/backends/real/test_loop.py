@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from isolaw.backends.base import DamagedState  # noqa: E402
+from isolaw.backends.base import UnreadableState  # noqa: E402
 from isolaw.backends.real import advantages as adv  # noqa: E402
 from isolaw.backends.real import sampling  # noqa: E402
 from isolaw.backends.real.loop import Run  # noqa: E402
@@ -364,7 +364,7 @@ def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path) -> No
     "damage", ["model.safetensors", "exp_avg.safetensors", "loop.json", "optimizer.json"]
 )
 @pytest.mark.parametrize("how", ["cut", "gone", "foreign"])
-def test_a_damaged_state_is_told_from_other_errors(run, tmp_path: Path, damage: str, how: str) -> None:
+def test_a_state_that_cannot_be_read_is_named(run, tmp_path: Path, damage: str, how: str) -> None:
     one = run(real={"sampler": "transformers"})
     one.advance()
     one.save(tmp_path)
@@ -377,7 +377,7 @@ def test_a_damaged_state_is_told_from_other_errors(run, tmp_path: Path, damage: 
         path.write_text("{}")
     else:
         save_file({"other.weight": torch.zeros(1)}, path)
-    with pytest.raises(DamagedState):
+    with pytest.raises(UnreadableState):
         run(real={"sampler": "transformers"}).restore(tmp_path)
 
 

@@ -260,7 +260,7 @@ def test_the_command_with_vllm(
     """Both samplers find the same model: avg@16 differs by less than four standard errors."""
     command = [*sums, "--more-samples", "16", "--json", "--out"]
     arguments = [str(a) for a in [*command, tmp_path / "vllm", "--sampler", "vllm"]]
-    run = [sys.executable, "-c", "from isolaw.cli import main; main()", *arguments]
+    run = [sys.executable, "-c", "from isolaw.__main__ import main; main()", *arguments]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
     ours = json.loads(done.stdout)["avg@16"]
     _, stdout, _ = isolaw(*command, tmp_path / "transformers", "--sampler", "transformers")
