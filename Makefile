@@ -3,7 +3,7 @@
 # make test       set up, then every test
 # make docs       pages to look at: reports of the demo sweep and of recorded runs, in build/docs
 # make check      ruff and mypy
-# make fuzz       60 s of fuzzing for each log reader; SECONDS=5 for less
+# make fuzz       60 s of fuzzing for each log reader (SECONDS=5 for less), damaged sweeps, signals
 # make real-cpu   what training without a GPU needs; .venv then takes 3.3 GB
 PYTHON ?= python3
 VENV   := .venv
@@ -88,6 +88,8 @@ fuzz: $(STAMPS)/fuzz
 	    { tail -40 .fuzz/log; exit 1; }; \
 	  grep -E 'executed_units|peak_rss' .fuzz/log; \
 	done
+	$(BIN)/python fuzz/store.py --cases 1000
+	$(BIN)/python fuzz/signals.py --signals 50
 
 clean:
 	rm -rf $(VENV) build demo demo-real .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

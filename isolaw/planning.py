@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import allocation, backends, executors
-from isolaw.errors import Problem, SpecError, StoreError
+from isolaw.errors import Damaged, Problem, SpecError, StoreError
 from isolaw.spec import RunSpec, SweepSpec
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
@@ -199,6 +199,10 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
     given = spec.evaluation
     kept = store.evaluation()
     if kept is not None:
+        try:
+            store.read_spec()
+        except Damaged as error:
+            notes.append(f"{error}; it is written anew")
         changed = [
             Problem(
                 f"evaluation.{name}",

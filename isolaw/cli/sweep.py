@@ -130,7 +130,6 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
             hint = f"isolaw sweep FILE --out {out}, with the sweep's own file or its --set, writes it anew"
             if not settings:
                 raise StoreError(f"{error}. {hint}") from None
-            note(f"{error}; it is written anew, from --set and the defaults")
     return SweepSpec.read(file, settings), read_text(file) if file else None
 
 
