@@ -21,6 +21,9 @@ and at a run's end, the lines are synced and the state is published under a temp
 renamed. Runs of less than a second are synced together, by the engine, once a second. On resume, lines
 beyond the last published state are cut and a torn last line is dropped, so at most the last second (or ten
 times what a state takes to write) is lost and nothing is counted twice. No pickles.
+
+Below the directory every name is looked up in a handle of its folder and no link is followed (`folder`); what
+is read there is compared with its checksum (`checksums`). States may be on another disk (`states`).
 """
 
 from isolaw.store.folder import Folder

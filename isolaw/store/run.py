@@ -19,7 +19,7 @@ from isolaw.spec import RunSpec, canonical_json
 from isolaw.store import checksums, locks
 from isolaw.store.checksums import Lines
 from isolaw.store.folder import Folder, Kind
-from isolaw.store.states import States
+from isolaw.store.states import STATE, States
 
 if TYPE_CHECKING:
     from isolaw.store.sweep import SweepStore
@@ -30,7 +30,7 @@ PUBLISHING_SHARE = 0.1
 WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 SPEC, POINTS, PROBLEMS, LOG, STOP = "spec.json", "points.jsonl", "problems.json", "log", "stop"
-DONE, FAILED, STATE, MEETING = "DONE", "FAILED.json", "state", "meeting.json"
+DONE, FAILED, MEETING = "DONE", "FAILED.json", "meeting.json"
 # All that isolaw makes in a run's folder.
 OWN: dict[str, Kind] = {
     **dict.fromkeys((SPEC, POINTS, PROBLEMS, LOG, STOP, DONE, FAILED, MEETING, locks.NAME), "file"),
@@ -55,7 +55,7 @@ class RunStore:
         self.asked_to_stop = threading.Event()
         self.sync_alone = True
         self.damage: list[str] = []  # what `resume` found, in words
-        self.states = States(self._open_states)
+        self.states = States(sweep, run_id)
         self._opened: Folder | None = None
         # Of what is recorded: how many checkpoints, the last of them, and its line's checksum.
         self._checkpoints, self._step, self._crc = 0, 0, 0
@@ -86,14 +86,6 @@ class RunStore:
     def _document(self, name: str) -> dict[str, Any] | None:
         here = self._here()
         return checksums.read(here, name, self.run_id) if here else None
-
-    def _open_states(self, make: bool) -> Folder | None:
-        parent, name = self.sweep.states(), self.run_id
-        if parent is None:
-            parent, name = self.open() if make else self._here(), STATE
-        with contextlib.suppress(FileNotFoundError):
-            return parent.folder(name, make) if parent else None
-        return None
 
     # -- what the run is -----------------------------------------------------------------------------------
 

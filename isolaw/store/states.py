@@ -8,18 +8,22 @@ copy of a sweep's directory, which must not continue from, and remove, the state
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from isolaw.errors import StoreError
 from isolaw.store import checksums
 from isolaw.store.folder import Folder
 
+if TYPE_CHECKING:
+    from isolaw.store.sweep import SweepStore
+
 FORMAT = "isolaw.states/1"
-WHERE, MARKER = "states.json", "isolaw.json"
+STATE, WHERE, MARKER = "state", "states.json", "isolaw.json"
 # The folders that isolaw makes here: of a state, by its step, and of one that is being written.
 _STATE, _UNFINISHED = re.compile(r"0|[1-9][0-9]*"), re.compile(r"\.(?:0|[1-9][0-9]*)")
 
@@ -34,12 +38,14 @@ class States:
 
     Parameters
     ----------
-    opened
-        opens the folder that holds them, and with ``True`` makes it; None where there is none.
+    sweep
+        the directory of its sweep.
+    run_id
+        the run.
     """
 
-    def __init__(self, opened: Callable[[bool], Folder | None]) -> None:
-        self._opened = opened
+    def __init__(self, sweep: SweepStore, run_id: str) -> None:
+        self._sweep, self._run_id = sweep, run_id
         self._folder: Folder | None = None
 
     @property
@@ -48,15 +54,20 @@ class States:
         return self._made().path
 
     def _here(self) -> Folder | None:
-        if self._folder is None:
-            self._folder = self._opened(False)
-        return self._folder
+        with contextlib.suppress(FileNotFoundError):
+            return self._open(make=False)
+        return None
 
     def _made(self) -> Folder:
-        folder = self._here() or self._opened(True)
-        assert folder is not None
-        self._folder = folder
-        return folder
+        return self._open(make=True)
+
+    def _open(self, make: bool) -> Folder:
+        if self._folder is None:
+            parent, name = self._sweep.states(), self._run_id
+            if parent is None:
+                parent, name = self._sweep.runs(make).folder(self._run_id, make), STATE
+            self._folder = parent.folder(name, make)
+        return self._folder
 
     def steps(self) -> list[int]:
         """Return the steps of the published states, the last first."""

@@ -17,7 +17,7 @@ from isolaw.spec import EvaluationSpec, RunSpec, SweepSpec
 from isolaw.store import checksums, locks, run
 from isolaw.store.folder import LINKS_HINT, Folder, Kind
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore
-from isolaw.store.states import WHERE, Elsewhere, is_own
+from isolaw.store.states import STATE, WHERE, Elsewhere, is_own
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -299,8 +299,8 @@ def _wrong(folder: Folder, own: Mapping[str, Kind]) -> list[NotOurs]:
 
 def _wrong_in_run(folder: Folder) -> list[NotOurs]:
     out = _wrong(folder, run.OWN)
-    if folder.entries().get(run.STATE) == "folder":
-        kept = folder.folder(run.STATE)
+    if folder.entries().get(STATE) == "folder":
+        kept = folder.folder(STATE)
         for name, kind in kept.entries().items():
             if not is_own(name):
                 continue

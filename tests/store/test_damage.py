@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.errors import NotOurs
-from isolaw.store import Folder
+from isolaw.store import Folder, SweepStore
 
 ROOT = Path(__file__).parents[2]
 LARGER = {"sweep": {"compute": 40_000}}
@@ -128,6 +129,21 @@ def test_what_has_been_opened_stays_the_same(tmp_path: Path) -> None:
     own.remove_folder("5")
     assert (tmp_path / "moved" / "file").read_bytes() == b"x"
     assert (tmp_path / "mine" / "5").is_dir()
+
+
+def test_handles_are_closed_when_they_are_no_longer_used(tmp_path: Path, tiny) -> None:
+    """Without waiting for a garbage collection: a sweep has more runs than a process may have files."""
+    engine.sweep(tiny(), tmp_path)
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            engine.plan(tiny(sweep={"compute": 40_000}), tmp_path)
+            engine.status(tmp_path)
+            SweepStore(tmp_path).collect()
+        assert len(os.listdir("/proc/self/fd")) <= before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc"])
