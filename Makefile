@@ -1,6 +1,7 @@
 # make demo       set up, then the main job: a simulated sweep, its law, a recommendation
 # make demo-real  the same with a real language model, tiny and trained without a GPU: some minutes
 # make test       set up, then every test
+# make test-kernels  the quick numerical tests again, as other processors run them
 # make docs       pages to look at: reports of the demo sweep and of recorded runs, in build/docs
 # make check      ruff and mypy
 # make fuzz       60 s of fuzzing for each log reader (SECONDS=5 for less), damaged sweeps, signals
@@ -14,7 +15,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu demo demo-real test docs check fuzz clean
+.PHONY: help install real-cpu demo demo-real test test-kernels docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -71,6 +72,18 @@ test: $(STAMPS)/test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/real-cpu; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# What rounds differently from processor to processor is BLAS: its kernels, and how its threads share the work.
+KERNELS = Haswell:2 Prescott:1 $(if $(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),SkylakeX:1)
+# All but the odd runs of test_degenerate, which take as long as the rest and compare no numbers.
+NUMERICAL = tests/fits tests/simulators tests/findings --ignore tests/fits/test_degenerate.py
+
+test-kernels: $(STAMPS)/test
+	@for kernel in $(KERNELS); do \
+	  echo "OpenBLAS for $${kernel%:*}, threads: $${kernel#*:}"; \
+	  OPENBLAS_CORETYPE=$${kernel%:*} OPENBLAS_NUM_THREADS=$${kernel#*:} \
+	    $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(NUMERICAL) || exit 1; \
+	done
 
 docs: install
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/pages.sh build/docs

@@ -18,6 +18,7 @@ import numpy as np
 
 from isolaw.findings.estimate import Floats
 from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.surface import FLAT, highest
 
 BANDWIDTH = 2.5
 LEAST_LEVELS = 3
@@ -56,7 +57,7 @@ class Optimum:
     Attributes
     ----------
     log2_n
-        log2 n*.
+        log2 n*; where rewards are equal, but for rounding, the smallest.
     tolerance
         log2 of the smallest n within 0.005 of the best.
     reward
@@ -95,20 +96,21 @@ def optimum(log2_n: Floats, reward: Floats) -> Optimum:
         return Optimum(nothing, nothing, nothing, nothing)
     fine, curves = smooth(log2_n[measured], flat[:, measured])
     rows = np.arange(len(curves))
-    top = curves.argmax(axis=1)
+    top = highest(curves, 1)
     inner = np.clip(top, 1, fine.size - 2)
     before, here, after = curves[rows, inner - 1], curves[rows, inner], curves[rows, inner + 1]
     bend = before - 2 * here + after
-    moved = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)
     step = fine[1] - fine[0]
+    bends = bend < -FLAT * step**2 * np.abs(here)
+    moved = np.where(bends, 0.5 * (before - after) / np.where(bends, bend, 1.0), 0.0)
     refined = fine[inner] + step * np.clip(moved, -1, 1)
     best = np.where(top == inner, refined, fine[top])
-    highest = np.maximum(curves[rows, top], here - 0.25 * (before - after) * moved * (top == inner))
-    enough = curves >= highest[:, None] - TOLERANCE
+    reward_there = np.maximum(curves[rows, top], here - 0.25 * (before - after) * moved * (top == inner))
+    enough = curves >= reward_there[:, None] - TOLERANCE - FLAT
     first = enough.argmax(axis=1)
     left = np.maximum(first - 1, 0)
     rise = curves[rows, first] - curves[rows, left]
-    share = (highest - TOLERANCE - curves[rows, left]) / np.where(rise > 0, rise, 1.0)
+    share = (reward_there - TOLERANCE - curves[rows, left]) / np.where(rise > 0, rise, 1.0)
     tolerance = np.where(rise > 0, fine[left] + step * np.clip(share, 0, 1), fine[first])
     bound = np.where(best >= fine[-1] - _EDGE, 1.0, np.where(best <= fine[0] + _EDGE, -1.0, 0.0))
-    return Optimum(*(part.reshape(shape) for part in (best, tolerance, highest, bound)))
+    return Optimum(*(part.reshape(shape) for part in (best, tolerance, reward_there, bound)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.compare import LAWS, derivatives
 from isolaw.fits.frontier import Path
-from isolaw.fits.logistic import fit_logistic
+from isolaw.fits.logistic import ALIKE, ROUNDING, fit_logistic
 from isolaw.fits.select import Floats
 from isolaw.fits.surface import FLAT, Surface
 
@@ -76,9 +76,9 @@ def _least_squares(
         normal = np.einsum("xp,dx,xq->dpq", terms, own, terms)
         theta = np.einsum("dpq,xq,dx->dp", np.linalg.pinv(normal, hermitian=True), terms, own * value)
         fitted = theta @ terms.T
-        kept = (below & (above | (fitted > value))) | (above & (fitted < value))
+        kept = (below & (above | (fitted > value - ROUNDING))) | (above & (fitted < value + ROUNDING))
         loss = np.sum(weight * np.where(kept, 0.0, fitted - value) ** 2, axis=1)
-        better = loss < least
+        better = loss < least - ALIKE
         out[better], least[better] = theta[better], loss[better]
         wanted = ~bound | ~kept
         if (wanted == used).all():

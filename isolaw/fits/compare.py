@@ -85,10 +85,12 @@ def nearest_level(
 ) -> NDArray[np.int64]:
     """Return the index of the measured n nearest in log2; ``allowed`` (levels, …) restricts it.
 
-    >>> nearest_level(np.array([3.4, 3.6]), np.array([8, 16]))
-    array([0, 1])
+    Half way between two it is the smaller.
+
+    >>> nearest_level(np.array([3.4, 3.5, 3.6]), np.array([8, 16]))
+    array([0, 0, 1])
     """
-    distance = np.abs(np.log2(levels).reshape((-1,) + (1,) * log2_n.ndim) - log2_n)
+    distance = np.abs(np.log2(levels).reshape((-1,) + (1,) * log2_n.ndim) - log2_n).round(9)
     if allowed is not None:
         distance = np.where(allowed, distance, np.inf)
     return np.asarray(distance.argmin(axis=0))
@@ -258,7 +260,7 @@ def rules(frontier: Frontier, law_log2_n: Floats | None) -> dict[str, Any]:
         return np.asarray(best - reward[level, columns])
 
     constants = {int(n): losses(np.full(columns.size, np.log2(n))) for n in frontier.levels[throughout]}
-    n = min(constants, key=lambda n: constants[n].mean()) if constants else None
+    n = min(constants, key=lambda n: round(float(constants[n].mean()), 12)) if constants else None
     out: dict[str, Any] = {
         "basis": "regret in reward on the fitted curves, in the sample",
         "constant": None if n is None else {"n": n, **(summary(constants[n]) or {})},

@@ -21,6 +21,7 @@ from isolaw.fits.select import Configuration, Selection
 _FLAT_WITHIN = 0.5
 _LEAST_ON_PLATEAU = 5
 _DRAWS_BEYOND = 0.025
+_SAME_N = 1e-6  # doublings of n: a law that ends there ends at the grid's largest n
 _HIGHEST = 60.0  # log2 of an n that no one runs: keeps a wild draw finite
 # Rewards from a quarter of a run's compute on are looked at for a fall that its curve cannot show.
 _LATE = 4
@@ -103,7 +104,7 @@ def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Ma
         return "the law is still rising at the largest compute"
     if law.plateau[0] > largest - _FLAT_WITHIN:
         return f"the law levels off at the grid's largest n, {path.levels[-1]}"
-    beyond = float(np.mean(law.plateau[1:] > largest)) if law.plateau.size > 1 else 0.0
+    beyond = float(np.mean(law.plateau[1:] > largest + _SAME_N)) if law.plateau.size > 1 else 0.0
     if beyond > _DRAWS_BEYOND:
         return f"in {beyond:.0%} of draws n* passes the grid's largest n, {path.levels[-1]}"
     return ""
@@ -128,7 +129,7 @@ def _rests(path: Path, x: NDArray[np.float64]) -> bool:
     doublings = abs(log_n[index] - log_n[strict[0]])
     next_rise = log_n[min(index + 1, log_n.size - 1)] - log_n[index]
     each = (x[last] - x[0]) / max(doublings, 1.0)
-    return bool(x[-1] - x[last] >= 2 * each * next_rise)
+    return bool(x[-1] - x[last] >= 2 * each * next_rise - 1e-9)  # stairs of the same points are equally long
 
 
 def grid_entry(c: Configuration) -> dict[str, Any]:

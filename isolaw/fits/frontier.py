@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.curves import Curves
 from isolaw.fits.select import Configuration, Floats
-from isolaw.fits.surface import FLAT, Ridge
+from isolaw.fits.surface import FLAT, Ridge, highest
 
 TOLERANCE = 0.005
 POINTS = 50
@@ -33,7 +33,7 @@ class Frontier:
     reward
         the best reward of each n where it was measured, else −inf, (1 + D, N, X).
     strict, tolerance
-        index of the best n, and of the smallest n within 0.005 of it, (1 + D, X).
+        index of the best n (of equals the smallest), and of the smallest n within 0.005 of it, (1 + D, X).
     below, above
         where the strict n* is only a lower (upper) bound, (1 + D, X); both where all rewards are equal.
     alone
@@ -147,8 +147,8 @@ def trace(configurations: list[Configuration], curves: list[Curves], compute: Fl
     """Trace the frontier at ``compute`` (X,), each of which some configuration covers."""
     levels, reward = envelope(configurations, curves, compute)
     best = reward.max(axis=1, keepdims=True)
-    strict = reward.argmax(axis=1)
-    tolerance = (reward >= best - TOLERANCE).argmax(axis=1)
+    strict = highest(reward, 1)
+    tolerance = (reward >= best - TOLERANCE - FLAT * np.abs(best)).argmax(axis=1)
     measured = np.isfinite(reward[0])  # (N, X), the same in every draw
     top = levels.size - 1
     columns = np.arange(compute.size)
@@ -215,6 +215,7 @@ def crossovers(configurations: list[Configuration], curves: list[Curves], first:
     for i, a in enumerate(levels):
         for j in range(i + 1, levels.size):
             lead = best[j] - best[i]
+            lead[np.abs(lead) <= FLAT * np.abs(best[i])] = 0.0  # equal, but for rounding
             low, high = max(spans[i][0], spans[j][0]), min(spans[i][1], spans[j][1])
             shared = (low, high) if high > low else None
             draws = _overtaken(compute, lead, low, high) if shared else np.full(len(lead), np.nan)

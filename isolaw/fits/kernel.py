@@ -14,6 +14,11 @@ _STEPS = 500
 _ROUNDS = 30  # of reweighting, under the robust loss
 _HUBER = 1.345  # 95 % efficient where errors are normal
 _MAD = 1.4826
+# Where points are fewer than parameters, many shapes fit alike, and rounding, which differs between
+# processors, must not choose. Of sums of squares that differ by less than this share of the constant's, the
+# kernel takes the one with the smallest slope, which claims least beyond the points.
+_TIE = 1e-12
+_NOTHING = 1e-24  # of a sum of squares: what is left of it is rounding
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -175,36 +180,48 @@ def _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out):  
         return
     points = grid.shape[0]
     sse = np.empty(points)
-    _grid_sse(grid_s, y, w, origin, low, sse)
+    slopes = np.zeros(points)
+    _grid_sse(grid_s, y, w, origin, low, sse, slopes)
     # What stands if y rises nowhere: the level, and no shape in particular.
     level = origin if np.isnan(low) else low
     out[0], out[1], out[2], out[3] = level, 0.0, total + sw * (level - origin) ** 2, 2
     out[4:] = grid[0]
+    tie, nothing = _TIE * out[2], _NOTHING * out[2]
     found = False
     minimum = sse < np.inf
     for g in range(points):
         for other in neighbours[g]:
-            if sse[other] < sse[g]:
+            if other != g and _better(sse[other], slopes[other], sse[g], slopes[g], tie, other < g):
                 minimum[g] = False
     shape = np.empty(grid.shape[1])
     for _ in range(_STARTS):
         best = -1
         for g in range(points):
-            if minimum[g] and (best < 0 or sse[g] < sse[best]):
+            if minimum[g] and (best < 0 or _better(sse[g], slopes[g], sse[best], slopes[best], tie, False)):
                 best = g
         if best < 0:
             break
         minimum[best] = False
         shape[:] = grid[best]
-        status, base, slope, value = _descend(code, x, log_x, y, w, origin, low, lo, hi, shape)
-        if not found or value < out[2]:
+        status, base, slope, value = _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape)
+        if not found or _better(value, slope, out[2], out[1], tie, False):
             out[0], out[1], out[2], out[3] = base, slope, value, status
             out[4:] = shape
             found = True
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-untyped-def]
+    """Whether one fit goes before another; ``equal``: also if they do not differ."""
+    if abs(sse - other_sse) > tie:
+        return sse < other_sse
+    if abs(slope - other_slope) > 1e-9 * abs(other_slope):
+        return slope < other_slope
+    return equal
+
+
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _grid_sse(grid_s, y, w, origin, low, sse):  # type: ignore[no-untyped-def]
+def _grid_sse(grid_s, y, w, origin, low, sse, slopes):  # type: ignore[no-untyped-def]
     """The sum of squares of the best line at each grid point, ∞ where none rises.
 
     By subtraction, which is fast, and too few digits for anything but the choice of starts.
@@ -232,11 +249,14 @@ def _grid_sse(grid_s, y, w, origin, low, sse):  # type: ignore[no-untyped-def]
         if np.isnan(low):
             spread -= ws * ws / sw
             along -= ws * swy / sw
-        sse[g] = total - along * along / spread if along > 0 and spread > 1e-12 * wss else np.inf
+        rises = along > 0 and spread > 1e-12 * wss
+        slopes[g] = along / spread if rises else 0.0
+        # An upper bound: where s hardly varies, rounding may have taken more off than there was.
+        sse[g] = total - along * slopes[g] + 1e-15 * slopes[g] ** 2 * wss if rises else np.inf
 
 
 @njit(cache=True, nogil=True)
-def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[no-untyped-def]
+def _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape):  # type: ignore[no-untyped-def]
     """Levenberg–Marquardt on the shape, the line projected out; ``shape`` is moved to the minimum."""
     size, dims = x.size, shape.size
     s = np.empty(size)
@@ -269,7 +289,7 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, shape):  # type: ignore[
             # The gradient's share of what is left of the residuals: the cosine of their angle.
             if abs(gradient[k]) > 1e-9 * np.sqrt(normal[k, k] * sse) + 1e-300:
                 stuck = False
-        if stuck:
+        if stuck or sse <= nothing:
             converged = True
             break
         for _ in range(40):
@@ -366,9 +386,11 @@ def _project(d, s, w, free):  # type: ignore[no-untyped-def]
     for k in range(d.shape[0]):
         wd = 0.0
         wsd = 0.0
+        wdd = 0.0
         for p in range(size):
             wd += w[p] * d[k, p]
             wsd += w[p] * s[p] * d[k, p]
+            wdd += w[p] * d[k, p] * d[k, p]
         if free:
             css = wss - ws * ws / sw
             along = (wsd - ws * wd / sw) / css if css > 0 else 0.0
@@ -376,5 +398,9 @@ def _project(d, s, w, free):  # type: ignore[no-untyped-def]
         else:
             along = wsd / wss if wss > 0 else 0.0
             mean = 0.0
+        left = 0.0
         for p in range(size):
             d[k, p] -= mean + along * s[p]
+            left += w[p] * d[k, p] * d[k, p]
+        if left <= _NOTHING * wdd:  # this shape parameter moves no point that the line does not move back
+            d[k, :] = 0.0

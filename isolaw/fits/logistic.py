@@ -20,6 +20,10 @@ from isolaw.fits.solve import Axis, Floats, varpro
 
 # Bounds that are broken join the fit and those that are kept leave it, until nothing changes.
 _ROUNDS = 12
+# In doublings: a bound is broken by more than this, or by rounding. Squared and summed over all points: laws
+# that differ by less fit alike, as many do where few points are more than bounds, and the first is kept.
+ROUNDING = 1e-9
+ALIKE = 1e-12
 # k times the range of x: from hardly bent to a step between neighbouring points.
 _STEEPNESS = (1.0, 400.0)
 
@@ -96,7 +100,9 @@ def fit_logistic(
     fitted = law(x)
     loss = _one_sided(fitted, log2_n, below, above)
     for _ in range(_ROUNDS):
-        broken = (below & ~above & (fitted < log2_n)) | (above & ~below & (fitted > log2_n))
+        broken = (below & ~above & (fitted < log2_n - ROUNDING)) | (
+            above & ~below & (fitted > log2_n + ROUNDING)
+        )
         wanted = ~bound | broken
         changed = np.flatnonzero(np.any(wanted != used, axis=1) & wanted.any(axis=1))
         if not changed.size:
@@ -105,7 +111,7 @@ def fit_logistic(
         refit = _fit(x, log2_n[changed], used[changed], axes)
         fitted[changed] = refit(x)
         own = _one_sided(fitted[changed], log2_n[changed], below[changed], above[changed])
-        better = own < loss[changed]
+        better = own < loss[changed] - ALIKE
         loss[changed[better]] = own[better]
         law = law.replaced(changed[better], refit, better)
     return law

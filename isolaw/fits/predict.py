@@ -26,7 +26,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
 from isolaw.fits.select import Configuration, Floats
-from isolaw.fits.surface import FLAT, LEAST_LEVELS, fit_surface
+from isolaw.fits.surface import FLAT, LEAST_LEVELS, fit_surface, highest
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ class Prediction:
 
 
 _WILD = 60.0  # log2 of an n that no one runs
+_EDGE = 1e-6  # of an n: as near to an end of the grid is there
 _FAR = 10.0  # times the largest compute measured: beyond, nothing is claimed
 _BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
 _MOST = 1e15  # rollouts that no budget pays for
@@ -239,7 +240,7 @@ def _rewards(method: str, candidates: list[_Candidate]) -> tuple[Floats, Floats,
     if method == "paper" or np.unique(log2_n).size < LEAST_LEVELS:
         best = curves.max(axis=0)
         flat = (best - curves.min(axis=0) <= FLAT * np.abs(best)) & (len(curves) > 1)
-        return curves, best, np.where(flat, np.nan, log2_n[curves.argmax(axis=0)])
+        return curves, best, np.where(flat, np.nan, log2_n[highest(curves, 0)])
     surface = fit_surface(
         [c.configuration for c in candidates], curves.T[:, :, None], np.ones((len(candidates), 1), dtype=bool)
     )
@@ -286,7 +287,7 @@ def _n_star(
     if math.isnan(n[0]):
         flags.append("flat: at this budget no measured n is better than another")
         return REFUSED
-    draws = np.where(n >= high - 1e-6, np.inf, np.where(n <= low + 1e-6, -np.inf, n))
+    draws = np.where(n >= high - _EDGE, np.inf, np.where(n <= low + _EDGE, -np.inf, n))
     largest = max(g["rollouts_per_problem"] for g in document["grid"])
     status: Any = "ok"
     if draws[0] == np.inf:
@@ -338,11 +339,11 @@ def _law_n(law: Law, budget: int, factor: float) -> Quantity:
     if log2_n is None:
         return REFUSED
     n, levels = np.exp2(log2_n), law.levels
-    draws = np.where(n > levels[-1], np.inf, np.where(n < levels[0], -np.inf, n))
+    draws = np.where(n >= levels[-1] - _EDGE, np.inf, np.where(n <= levels[0] + _EDGE, -np.inf, n))
     if factor > _FAR:
         return Quantity(float(n[0]), None, "not_identified")
-    if not levels[0] <= n[0] <= levels[-1]:
-        outside: Any = "lower_bound" if n[0] > levels[-1] else "upper_bound"
+    if np.isinf(draws[0]):  # as n*, also where it levels off at the end of what was measured
+        outside: Any = "lower_bound" if draws[0] > 0 else "upper_bound"
         return from_draws(float(np.clip(n[0], levels[0], levels[-1])), draws[1:], outside)
     return from_draws(float(n[0]), draws[1:])
 

@@ -31,7 +31,20 @@ _DEGREES = (2, 4)
 _FINE = 8  # points for each doubling of n, refined by a parabola
 _FINE_B = 2
 FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
+_RANK = (
+    1e-9  # of the largest singular value: measured allocations are far from this, what cancels is far below
+)
 LEAST_LEVELS = 3
+
+
+def highest(values: Floats, axis: int) -> NDArray[np.int64]:
+    """Return the index of the largest value along an axis; of equals, but for rounding, the first.
+
+    >>> int(highest(np.array([0.1, 0.3, 0.1 + 0.2]), 0))
+    1
+    """
+    top = values.max(axis=axis, keepdims=True)
+    return np.asarray((values >= top - FLAT * np.abs(top)).argmax(axis=axis))
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,8 @@ class Terms:
         """Choose the terms that configurations at these points determine, the highest left out first."""
         levels = np.unique(log2_n)
         octaves = float(np.ptp(levels)) if levels.size else 0.0
-        degree = int(np.clip(round(octaves / _OCTAVES_PER_DEGREE), *_DEGREES))
+        # Five doublings are five whatever the logarithms of their ends are rounded to.
+        degree = int(np.clip(round(round(octaves, 9) / _OCTAVES_PER_DEGREE), *_DEGREES))
         exponents = [(i, 0) for i in range(min(degree, levels.size - 1) + 1)]
         batches = np.unique(log2_b).size
         exponents += [(0, 1)] if batches > 1 else []
@@ -60,7 +74,7 @@ class Terms:
         centre = (float(log2_n.mean()), float(log2_b.mean())) if log2_n.size else (0.0, 0.0)
         while exponents:
             chosen = cls(centre, tuple(exponents))
-            if np.linalg.matrix_rank(chosen(log2_n, log2_b)) == len(exponents):
+            if np.linalg.matrix_rank(chosen(log2_n, log2_b), rtol=_RANK) == len(exponents):
                 return chosen
             exponents.remove(max(exponents, key=lambda e: (e[0] + e[1], e[0])))
         return cls(centre, ((0, 0),))
@@ -149,7 +163,7 @@ class Surface:
                 on_grid[id(terms)] = terms(u[inside], v[inside]).T
             coefficients = self.coefficients[:, x, : len(terms.exponents)]
             values = coefficients @ on_grid[id(terms)]
-            best = values.argmax(axis=1)
+            best = highest(values, 1)
             ends = self.plane[0][self.measured[:, x]]
 
             def value(n: Floats, b: Floats, terms: Terms = terms, a: Floats = coefficients) -> Floats:
@@ -161,8 +175,8 @@ class Surface:
             along = partial(lambda value, b, n: value(n, b), value, b)
             log2_b[:, x] = b
             log2_n[:, x], reward[:, x] = _refined(along, n, 1 / _FINE, ends.min(), ends.max())
-            highest, lowest = values.max(axis=1), values.min(axis=1)
-            flat = highest - lowest <= FLAT * np.maximum(np.abs(highest), np.abs(lowest))
+            top, bottom = values.max(axis=1), values.min(axis=1)
+            flat = top - bottom <= FLAT * np.maximum(np.abs(top), np.abs(bottom))
             below[:, x] = flat | (log2_n[:, x] >= ends.max() - 1e-9)
             above[:, x] = flat | (log2_n[:, x] <= ends.min() + 1e-9)
         return Ridge(log2_n, log2_b, reward, below, above)
@@ -196,7 +210,8 @@ def _refined(
     """Move each argmax to the top of the parabola through it and its neighbours; return it and its value."""
     before, here, after = value(at - step), value(at), value(at + step)
     bend = before - 2 * here + after
-    moved = np.where(bend < 0, 0.5 * (before - after) / np.where(bend < 0, bend, 1.0), 0.0)
+    bends = bend < -FLAT * step**2 * np.abs(here)  # by more than rounding: else there is no top to move to
+    moved = np.where(bends, 0.5 * (before - after) / np.where(bends, bend, 1.0), 0.0)
     top = np.clip(at + step * np.clip(moved, -1, 1), low, high)
     reward = value(top)
     better = reward >= here

@@ -238,10 +238,10 @@ def _laws_line(comparison: Mapping[str, Any]) -> str:
 def share(probability: float) -> str:
     """Return a share in percent, rounded down: all is only all.
 
-    >>> share(0.995), share(1.0)
-    ('99%', '100%')
+    >>> share(0.995), share(1.0), share(0.29)
+    ('99%', '100%', '29%')
     """
-    return f"{math.floor(100 * probability)}%"
+    return f"{math.floor(100 * probability + 1e-9)}%"
 
 
 def points_summary(document: Mapping[str, Any]) -> list[str]:

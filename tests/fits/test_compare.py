@@ -61,7 +61,7 @@ def frontier(reward: np.ndarray, levels: list[int] | None = None) -> Frontier:
 def test_nearest_by_hand(levels: np.ndarray, log2_n: float) -> None:
     index = nearest_level(np.array([log2_n]), levels)[0]
     distances = [abs(np.log2(n) - log2_n) for n in levels]
-    assert distances[index] == min(distances)
+    assert distances[index] == pytest.approx(min(distances), abs=1e-9)
 
 
 @given(levels_of, st.floats(-3, 14), st.data())
@@ -70,7 +70,8 @@ def test_nearest_among_those_allowed(levels: np.ndarray, log2_n: float, data: st
     allowed[data.draw(st.integers(0, len(levels) - 1))] = True
     index = nearest_level(np.array([log2_n]), levels, allowed[:, None])[0]
     assert allowed[index]
-    assert abs(np.log2(levels[index]) - log2_n) == min(abs(np.log2(n) - log2_n) for n in levels[allowed])
+    least = min(abs(np.log2(n) - log2_n) for n in levels[allowed])
+    assert abs(np.log2(levels[index]) - log2_n) == pytest.approx(least, abs=1e-9)
 
 
 # Rewards of four n at 40 budgets; the middle two take turns.
@@ -82,7 +83,8 @@ def test_regret_by_hand() -> None:
     out = rules(frontier(TURNS), np.where(X < 0.5, 4.0, 5.0))
     assert out["logistic"] == pytest.approx({"mean_regret": 0.0, "max_regret": 0.0}, abs=1e-12)
     losses = {n: (TURNS.max(axis=0) - TURNS[i]) for i, n in enumerate([8, 16, 32, 64])}
-    best = min(losses, key=lambda n: losses[n].mean())
+    assert losses[16].mean() == pytest.approx(losses[32].mean())
+    best = 16  # of equals the smaller, whatever they are rounded to
     assert out["constant"]["n"] == best
     assert out["constant"]["mean_regret"] == pytest.approx(losses[best].mean())
     assert out["constant"]["max_regret"] == pytest.approx(losses[best].max())

@@ -484,3 +484,14 @@ def test_a_large_offset_costs_its_own_digits_only(case: Case) -> None:
         np.testing.assert_allclose(shifted.slope, plain.slope, rtol=1e-6)
         np.testing.assert_allclose(shifted.shape, plain.shape, atol=1e-6)
         np.testing.assert_allclose(shifted.sse, plain.sse, rtol=1e-6)
+
+
+@each
+def test_of_shapes_that_fit_alike_the_smallest_slope_is_taken(case: Case) -> None:
+    """Two values of x determine no shape: whatever y is rounded to, the same one is taken."""
+    x = np.repeat(case.x[[5, -5]], 3)
+    y = np.tile([-0.1, 0.0, 0.1], 2) + np.repeat([0.3, 0.6], 3)
+    rounded = y * (1 + 1e-15 * np.random.default_rng(0).uniform(-1, 1, (50, 6)))
+    own = case._replace(x=x).fit(np.vstack([y, rounded]), np.ones((1, 6)))
+    np.testing.assert_allclose(own.shape, np.broadcast_to(own.shape[0], own.shape.shape), rtol=1e-6)
+    np.testing.assert_allclose(own.slope, own.slope[0], rtol=1e-6)

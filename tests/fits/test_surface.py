@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolaw.fits.select import Configuration, Floats
-from isolaw.fits.surface import LEAST_LEVELS, Surface, Terms, fit_surface, hat
+from isolaw.fits.surface import LEAST_LEVELS, Surface, Terms, fit_surface, hat, highest
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -127,7 +127,7 @@ def test_in_joint_an_end_of_n_is_a_bound() -> None:
     ridge = fitted(JOINT, (0.01 * u - 0.02 * (v - 5.5) ** 2)[None, :, None]).ridge()
     assert ridge.below[0, 0]
     assert ridge.log2_n[0, 0] == 9
-    assert ridge.log2_b[0, 0] == 5.5
+    assert ridge.log2_b[0, 0] == pytest.approx(5.5, abs=1e-9)
 
 
 def test_draws_and_computes_are_apart() -> None:
@@ -197,6 +197,25 @@ def test_a_flat_surface_has_no_argmax() -> None:
     ridge = fitted(FIXED_BP, values).ridge()
     assert (ridge.below & ridge.above)[:, 0].tolist() == [True, False, True]
     assert ridge.reward[0, 0] == pytest.approx(0.5)
+
+
+@given(st.floats(-1e-15, 1e-15), st.sampled_from([0.25, 0.5]))
+def test_rounding_chooses_nothing(rounding: float, reward: float) -> None:
+    """What varies by less than any processor's rounding leaves the smallest n, and the smallest B_p."""
+    noise = rounding * np.sin(7 * np.arange(len(JOINT)))
+    ridge = fitted(JOINT, (reward + noise)[None, :, None]).ridge()
+    assert (ridge.log2_n[0, 0], ridge.log2_b[0, 0]) == (3, 4)
+    twice = np.array([[0.1, reward, reward * (1 + rounding), 0.2, reward]])
+    assert highest(twice, 1) == 1
+
+
+@pytest.mark.parametrize("first", [1, 3, 5, 7, 11])
+def test_doublings_are_counted_whatever_their_logarithms_are_rounded_to(first: int) -> None:
+    """Between a degree and the next there are odd numbers of doublings."""
+    for doublings, degree in ((5, 2), (7, 4)):
+        u = np.log2(first * 2.0 ** np.arange(doublings + 1))
+        for end in (-1e-15, 1e-15):
+            assert max(Terms.of(np.append(u[:-1], u[-1] + end), np.zeros(u.size)).exponents) == (degree, 0)
 
 
 def test_weights_are_the_numbers_of_runs() -> None:
