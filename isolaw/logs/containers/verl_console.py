@@ -6,6 +6,7 @@ configuration is printed at the start (`isolaw.logs.printed`); otherwise one bes
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from isolaw.logs.text import clean, is_text, lines, unprefixed
 _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,60})")
 _INITIAL = "Initial validation metrics: {"
 _MOST_LINES = 200  # of one step
+_LONGEST_QUOTED = 100_000  # characters of the initial validation
 _SEARCHED = 64_000_000  # bytes in which a console has its first step
 _HEAD = 65_536
 # File names that say what a file is, not whose run: the run is the directory.
@@ -51,12 +53,13 @@ def is_console(path: Path, head: bytes) -> bool:
     if len(head) < _HEAD:
         return False
     searched = 0
-    for _, line in lines(path, RawLog("", "", ""), returns=True):
-        searched += len(line) + 1
-        if _has_step(line):
-            return True
-        if searched > _SEARCHED:
-            return False
+    with contextlib.suppress(DataError):  # then it is none; who reads it says why
+        for _, line in lines(path, RawLog("", "", ""), returns=True):
+            searched += len(line) + 1
+            if _has_step(line):
+                return True
+            if searched > _SEARCHED:
+                return False
     return False
 
 
@@ -172,8 +175,9 @@ class _Reader:
             self._quoted = []
         if self._quoted is not None:
             self._quoted.append(text.strip().removeprefix("(").removesuffix(")")[1:-1])
-            if "}" in text or len(self._quoted) > _MOST_LINES:
-                self._initial = dict(_PAIR.findall("".join(self._quoted)[:100_000]))
+            size = sum(map(len, self._quoted))
+            if "}" in text or len(self._quoted) > _MOST_LINES or size > _LONGEST_QUOTED:
+                self._initial = dict(_PAIR.findall("".join(self._quoted)[:_LONGEST_QUOTED]))
                 self._quoted = None
 
 
