@@ -45,7 +45,8 @@ _INSIDE = re.compile(
 )
 # It begins only where a key can, and is possessive, so that its time is linear.
 _DEEP_KEY = re.compile(
-    r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % _DEEPEST_TOML
+    r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
+    f"{{{_DEEPEST_TOML}}}"
 )
 _LONGEST_REFERENCE = 1_000  # characters
 _INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
@@ -106,8 +107,9 @@ def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
     out = {}
     for key, value in flat.items():
         for _ in range(10):  # a reference to a reference; a circle ends here
-            reference = isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE
-            found = _INTERPOLATION.fullmatch(value) if reference else None
+            if not (isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE):
+                break
+            found = _INTERPOLATION.fullmatch(value)
             if not found:
                 break
             default = scalar(found[3]) if found[1] and found[3] is not None else value

@@ -25,14 +25,15 @@ LONGEST_NAME = 1_000  # characters of a metric's or a setting's name, with those
 DEEPEST = 100  # of nested values
 MOST_SETTINGS = 100_000
 MOST_DAMAGED = 100_000  # records; what is damaged so often is not what it looks like
-MOST_POINTS = 4_000_000  # that come key by key and are sorted into records
-MOST_FILES = 100_000  # that a search looks at
-LARGEST_IN_MEMORY = 640 * MB  # of one file's numbers
+MOST_POINTS = 2_000_000  # that come key by key and are sorted into records
+MOST_FILES = 50_000  # that a search looks at; each takes 0.1 ms
+MOST_LOGS = 5_000  # that a search finds
 
 # Seconds of the processor: waiting for a slow disk does not count, nor does what other threads do.
 FLOOR_S, S_PER_MB = 3.0, 2.0  # the slowest container, TensorBoard, takes 0.3 s for 1 MB
-# Bytes that a record, a value and a name cost until they are a curve.
-_RECORD, _VALUE, _NAME = 200, 16, 800
+# What one file's numbers may take. A value is held as 12 bytes; records and metrics cost mostly time.
+_RECORD, _VALUE, _NAME = 750, 13, 7_500
+_LARGEST = 750 * MB
 
 
 class Meter:
@@ -52,8 +53,8 @@ class Meter:
         spent = time.thread_time() - self._began
         if spent > FLOOR_S + S_PER_MB * done / MB:
             raise DataError(
-                f"{self._path}: its first {done / MB:,.1f} MB took {spent:.0f} s to read; limit: {FLOOR_S:g} s "
-                f"and {S_PER_MB:g} s per MB. The file is damaged, or built to take long: leave it out"
+                f"{self._path}: its first {done / MB:,.1f} MB took {spent:.0f} s to read; limit: {FLOOR_S:g} "
+                f"s and {S_PER_MB:g} s per MB. The file is damaged, or built to take long: leave it out"
             )
 
 
@@ -70,13 +71,13 @@ class Held:
         Raises
         ------
         DataError
-            more than 4 million of them.
+            more than 2 million of them.
         """
         self.points += 1
         if self.points > MOST_POINTS:
             raise DataError(
-                f"{self._source}: over {MOST_POINTS:,} values; isolaw reads so many from one file of this kind. "
-                "Leave out metrics, or keep only every tenth step"
+                f"{self._source}: over {MOST_POINTS:,} values; isolaw reads so many from one file of this "
+                "kind. Leave out metrics, or keep only every tenth step"
             )
 
     def record(self, values: int) -> None:
@@ -85,15 +86,16 @@ class Held:
         Raises
         ------
         DataError
-            all together would take more than 640 MB.
+            over a million records, 57 million values, 100,000 metrics, or a mix that costs as much.
         """
         self.records += 1
         self.values += values
-        if _RECORD * self.records + _VALUE * self.values + _NAME * self.names > LARGEST_IN_MEMORY:
+        if _RECORD * self.records + _VALUE * self.values + _NAME * self.names > _LARGEST:
             raise DataError(
-                f"{self._source}: over {self.records:,} records with {self.values:,} values of {self.names:,} "
-                f"metrics; isolaw holds up to {LARGEST_IN_MEMORY // MB} MB of numbers from one file. "
-                "Split the file into one per run, or keep only every tenth record"
+                f"{self._source}: {self.records:,} records with {self.values:,} values of {self.names:,} "
+                f"metrics, and more; isolaw reads from one file {_LARGEST // _RECORD:,} records, "
+                f"{_LARGEST // _VALUE:,} values or {_LARGEST // _NAME:,} metrics, and less of each together. "
+                "Keep only every tenth record, or fewer metrics"
             )
 
 
@@ -120,7 +122,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def start(path: str | Path, most: int) -> bytes:
-    """Return a file's first bytes, at most so many; of what is no regular file, none: a pipe may wait for ever.
+    """Return a file's first bytes, at most so many; none of a pipe, which may wait for ever.
 
     Raises
     ------

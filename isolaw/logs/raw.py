@@ -124,8 +124,8 @@ class RawLog:
         self.drop(reason)
         if self.dropped[reason] > limits.MOST_DAMAGED:
             raise DataError(
-                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}; this is not what {self.container} look "
-                "like. Leave the file out, or write it again from the tracker"
+                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not what {self.container} "
+                "should hold. Leave the file out, or write it again from the tracker"
             )
 
 

@@ -95,7 +95,9 @@ def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | N
             curve = _later_wins(step.astype(np.int64), value, wall_s, repeated, slack)
             thinned += curve.step.size > most
             out.of[target] = _thinned(curve, most)
-    again, differs = _by_step(*(np.concatenate(own) for own in zip(*repeated, strict=True))) if repeated else _NONE
+    again, differs = (
+        _by_step(*(np.concatenate(own) for own in zip(*repeated, strict=True))) if repeated else _NONE
+    )
     differing = int(differs.sum())
     if differing:
         out.notes.append(f"{_count(differing, 'step')} repeated with other values: the later ones were kept")

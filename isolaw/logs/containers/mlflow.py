@@ -28,7 +28,9 @@ from isolaw.logs.raw import RawLog, number
 
 _LONGEST_LINE = 4_096
 _LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow keeps 6,000
+_LARGEST = 100 * limits.MB  # bytes of a run's metrics: two million values and more
 _DEEPEST = 24  # folders
+_MOST_FILES = 10_000  # of metrics, and of parameters
 _OFTEN = 1_000  # lines between two looks at the clock
 
 
@@ -75,7 +77,14 @@ def _flat(params: Path, texts: dict[str, str]) -> dict[str, Any]:
 
 def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, float]]:
     """Each metric line as (key, step, value, seconds)."""
-    for path in _files(folder):
+    files = _files(folder)
+    size = sum(path.stat().st_size for path in files)
+    if size > _LARGEST:
+        raise DataError(
+            f"{folder}: {size / limits.MB:,.0f} MB of metrics; isolaw reads up to "
+            f"{_LARGEST // limits.MB} MB from one run. Move metrics that are not needed out of the folder"
+        )
+    for path in files:
         key = "/".join(path.relative_to(folder).parts)
         meter = limits.Meter(path)
         with limits.opened(path) as file:
@@ -100,8 +109,8 @@ def _files(folder: Path) -> list[Path]:
         if len(Path(top).relative_to(folder).parts) >= _DEEPEST:
             inner.clear()
         found += [path for name in names if (path := Path(top, name)).is_file()]
-        if len(found) > limits.MOST_FILES:
-            raise DataError(f"{folder}: over {limits.MOST_FILES:,} files; a run has one for each metric")
+        if len(found) > _MOST_FILES:
+            raise DataError(f"{folder}: over {_MOST_FILES:,} files; isolaw reads runs of fewer metrics")
     return sorted(found)
 
 

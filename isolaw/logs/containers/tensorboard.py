@@ -28,7 +28,8 @@ VERSION = b"brain.Event:2"
 _FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC
 _CRC = struct.Struct("<I")
 _LARGEST = 1 << 20  # scalars and a configuration are far below; pictures and graphs above
-_OFTEN = 1_000  # records between two looks at the clock
+_OFTEN = 100  # records between two looks at the clock
+_MOST_JOINED = 10_000  # scalars of one step
 # Where Hugging Face's callback and our own mirror write a run's configuration, and the prefix of its keys.
 _CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
 
@@ -58,7 +59,8 @@ def read(path: Path) -> Iterator[RawLog]:
         if not found:
             continue
         # Writers make an event of each scalar; those of one step that follow each other are one record.
-        if values and (event.step != step or not values.keys().isdisjoint(found)):
+        full = len(values) > _MOST_JOINED
+        if values and (event.step != step or full or not values.keys().isdisjoint(found)):
             log.add(values, step, wall_s)
             values = {}
         if not values:

@@ -8,7 +8,7 @@ batch it holds the share of one device only (``train_batch_size``); the argument
 
 from __future__ import annotations
 
-import io
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -61,7 +61,9 @@ def read(path: Path) -> Iterator[RawLog]:
         begin = text.take(found.end())
         whole = _add_history(log, text)
         if not log.step:
-            raise DataError(f"{path}: its log_history holds no record: nothing was logged before it was written")
+            raise DataError(
+                f"{path}: its log_history holds no record: nothing was logged before it was written"
+            )
         state = _around(begin, text.ahead() if whole else "")
     config, source = beside(path)
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
@@ -75,8 +77,8 @@ class _Window:
     """A file's text, of which only the next MB or more is held."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self._file = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
-        self._meter, self._bytes = limits.Meter(path), file
+        self._file, self._meter = file, limits.Meter(path)
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self.text, self.at, self._ended = "", 0, False
 
     def ahead(self) -> str:
@@ -93,9 +95,10 @@ class _Window:
         """Read on until there is a MB from here on."""
         if self._ended or len(self.text) - self.at >= _LONGEST:
             return
-        self._meter.check(self._bytes.tell())
-        more = self._file.read(_CHUNK)
-        self._ended = not more
+        self._meter.check(self._file.tell())
+        content = self._file.read(_CHUNK)
+        self._ended = not content
+        more = self._decoder.decode(content, final=self._ended)
         # A crash may leave NUL bytes where the file system had not written yet.
         self.text, self.at = self.text[self.at :] + more.rstrip("\0"), 0
 
@@ -109,14 +112,12 @@ def _add_history(log: RawLog, window: _Window) -> bool:
     while True:
         window.fill()
         at = _BETWEEN.match(window.text, window.at).end()  # type: ignore[union-attr]  # it matches nothing, too
-        if at > window.at + _MOST_BETWEEN:
-            window.at = at
-            log.damaged("gaps between records")
-            continue
         if window.text.startswith("]", at):
             window.at = at
             return True
         try:
+            if at > window.at + _MOST_BETWEEN:
+                raise ValueError
             record, window.at = decoder.raw_decode(window.text, at)
         except (ValueError, RecursionError):
             log.drop("torn end of the file")

@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from isolaw.errors import DataError
-from isolaw.logs import configs
+from isolaw.logs import configs, limits
 from isolaw.logs.containers.base import Container
 from isolaw.logs.containers.step_lines import continued, record, steps
 from isolaw.logs.printed import Printed
@@ -26,7 +26,8 @@ _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,6
 _INITIAL = "Initial validation metrics: {"
 _MOST_LINES = 200  # of one step
 _LONGEST_QUOTED = 100_000  # characters of the initial validation
-_SEARCHED = 64_000_000  # bytes in which a console has its first step
+_SEARCHED = 64  # MB in which a console has its first step
+_MOST_TRIED = 100_000  # lines that look like one
 _HEAD = 65_536
 # File names that say what a file is, not whose run: the run is the directory.
 _GENERIC = {
@@ -52,13 +53,21 @@ def is_console(path: Path, head: bytes) -> bool:
         return True
     if len(head) < _HEAD:
         return False
-    searched = 0
-    with contextlib.suppress(DataError):  # then it is none; who reads it says why
-        for _, line in lines(path, RawLog("", "", ""), returns=True):
-            searched += len(line) + 1
-            if _has_step(line):
-                return True
-            if searched > _SEARCHED:
+    rest, tried = b"", 0
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        for _ in range(_SEARCHED):
+            if not (chunk := file.read(limits.MB)):
+                break
+            text = rest + chunk
+            rest = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
+            if b"step:" not in text:
+                continue  # whole MBs are passed over at once: there may be many short lines
+            for line in text.replace(b"\r", b"\n").split(b"\n"):
+                if b"step:" in line:
+                    tried += 1
+                    if _has_step(line):
+                        return True
+            if tried > _MOST_TRIED:
                 return False
     return False
 

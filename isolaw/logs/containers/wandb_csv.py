@@ -79,7 +79,9 @@ def read(path: Path) -> Iterator[RawLog]:
         try:
             header = next(rows, [])
             if len(header) > _MOST_COLUMNS:
-                raise DataError(f"{path}: {len(header):,} columns; limit: {_MOST_COLUMNS:,}. Export fewer runs")
+                raise DataError(
+                    f"{path}: {len(header):,} columns; limit: {_MOST_COLUMNS:,}. Export fewer runs"
+                )
             add = next((add for is_it, add in _KINDS if is_it(header)), None)
             if add is None:
                 raise DataError(f"{path}: not a W&B export; its header: {', '.join(header)[:200]!r}")
@@ -98,13 +100,13 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
     """Each line as text: a line is not read before its length is known."""
     meter = limits.Meter(path)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-    for number, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
+    for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
         if len(line) == _LONGEST_LINE:
             raise DataError(
-                f"{path}: line {number} has over {_LONGEST_LINE // limits.MB} million characters: not a W&B "
+                f"{path}: line {count} has over {_LONGEST_LINE // limits.MB} million characters: not a W&B "
                 "export. Export the runs a few at a time"
             )
-        if not number % _OFTEN:
+        if not count % _OFTEN:
             meter.check(file.tell())
         yield line
 

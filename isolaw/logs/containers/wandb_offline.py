@@ -34,7 +34,9 @@ _HEADER = 7  # the magic, two bytes of check, a version
 _BLOCK = 32_768
 _CHUNK = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST = 2 << 20  # a logged table may be large, a step's numbers are not; a message takes 50 times its bytes
+_LARGEST = (
+    2 << 20
+)  # a logged table may be large, a step's numbers are not; a message takes 50 times its bytes
 _MOST_TOLD = 4 * limits.MB  # of configuration, which is told again when it changes
 _HEAD = 65_536
 _OWN = "_wandb"
