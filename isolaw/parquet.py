@@ -7,8 +7,9 @@ first read as dictionaries: one long text that a million rows repeat is then hel
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,12 +19,14 @@ from isolaw.errors import DataError
 
 _MB = 1_000_000
 _LARGEST = 300 * _MB  # bytes, decoded
-_LARGEST_FOOTER = 8 * _MB
+_LARGEST_FOOTER = 2 * _MB
 _MOST_ROWS = 1_500_000  # of 400 bytes each, as `Runs`
 _MOST_CELLS = 25_000_000
 _MOST_COLUMNS = 10_000
 _MOST_PAGES = 100_000
 _HEADER = 65_536  # bytes of a page's header; statistics may be in it
+_DEEPEST = 12  # of structures in a footer
+_I32, _I64, _LIST, _STRUCT = 5, 6, 9, 12  # kinds of Thrift's compact protocol
 _WIDEST = 32  # bytes of a value of fixed length
 _DELTA_BYTE_ARRAY = 7  # each text repeats the beginning of the one before
 _MEND = "Keep only the rows and columns of the evaluations"
@@ -46,7 +49,7 @@ def read_parquet(path: str | Path) -> pa.Table:
                     f"{path}: {rows:,} rows and {len(schema):,} columns; isolaw reads up to {_MOST_ROWS:,} "
                     f"rows and {_MOST_CELLS:,} cells. {_MEND}"
                 )
-            _check_pages(Path(path), file.metadata)
+            _check_pages(Path(path))
         texts = [field.name for field in schema if _is_text(field.type)]
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             table = file.read(columns=names)
@@ -56,7 +59,9 @@ def read_parquet(path: str | Path) -> pa.Table:
         return table.cast(
             pa.schema([schema.field(name) for name in table.column_names], table.schema.metadata)
         )
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (IndexError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{path}: not a readable Parquet file (its pages are damaged)") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path}: not a readable Parquet file ({reason[:300]})") from None
 
@@ -66,7 +71,7 @@ def column_names(path: str | Path) -> list[str]:
     try:
         with _opened(path) as file:
             return list(file.schema_arrow.names)
-    except (pa.ArrowException, OSError, DataError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError, DataError):
         return []
 
 
@@ -129,49 +134,59 @@ def _too_large(path: str | Path, size: int) -> DataError:
     )
 
 
-def _check_pages(path: Path, metadata: pq.FileMetaData) -> None:
-    """Add up what the pages unpack to, by their own headers."""
+def _check_pages(path: Path) -> None:
+    """Add up what the pages unpack to, by their own headers.
+
+    The footer is read here: Arrow's own objects for it end the process where it is damaged.
+    """
     decoded = pages = 0
     with path.open("rb") as file:
-        for group in range(metadata.num_row_groups):
-            for index in range(metadata.num_columns):
-                column = metadata.row_group(group).column(index)
-                at = column.data_page_offset
-                if column.dictionary_page_offset and 0 < column.dictionary_page_offset < at:
-                    at = column.dictionary_page_offset
-                end = at + column.total_compressed_size
-                while at < end:
-                    file.seek(at)
-                    header, length = _page_header(path, file.read(_HEADER))
-                    size, packed = header.get(2, 0), header.get(3, 0)
-                    pages += 1
-                    if size < 0 or packed < 0 or pages > _MOST_PAGES:
-                        raise DataError(f"{path}: not a readable Parquet file (damaged or too many pages)")
-                    values, encoding = _values(header)
-                    decoded += size * max(values, 1) if encoding == _DELTA_BYTE_ARRAY else size
-                    if decoded > _LARGEST:
-                        raise _too_large(path, decoded)
-                    at += length + packed
+        for at, end in _chunks(_footer(file)):
+            while at < end:
+                file.seek(at)
+                header, length = _struct(file.read(_HEADER))
+                size, packed = header.get((2, _I32), 0), header.get((3, _I32), 0)
+                pages += 1
+                if size < 0 or packed < 0 or pages > _MOST_PAGES:
+                    raise IndexError
+                one, two = (
+                    header.get((5, _STRUCT), {}),
+                    header.get((8, _STRUCT), {}),
+                )  # versions of data pages
+                delta = _DELTA_BYTE_ARRAY in (one.get((2, _I32)), two.get((4, _I32)))
+                values = max(one.get((1, _I32), 1), two.get((1, _I32), 1))
+                decoded += size * values if delta else size
+                if decoded > _LARGEST:
+                    raise _too_large(path, decoded)
+                at += length + packed
 
 
-def _values(header: dict[int, Any]) -> tuple[int, int]:
-    """A data page's number of values and their encoding, in its version 1 or 2; 0 for other pages."""
-    one, two = header.get(5, {}), header.get(8, {})
-    return (two.get(1, 0), two.get(4, 0)) if two else (one.get(1, 0), one.get(2, 0))
+def _footer(file: IO[bytes]) -> dict[tuple[int, int], Any]:
+    file.seek(-8, os.SEEK_END)
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(-8 - length, os.SEEK_END)
+    return _struct(file.read(length))[0]
 
 
-def _page_header(path: Path, data: bytes) -> tuple[dict[int, Any], int]:
-    try:
-        return _struct(data, 0, 0)
-    except (IndexError, RecursionError):
-        raise DataError(f"{path}: not a readable Parquet file (a damaged page)") from None
+def _chunks(footer: dict[tuple[int, int], Any]) -> Iterator[tuple[int, int]]:
+    """Where each column's pages begin and end."""
+    for group in footer.get((4, _LIST), []):
+        for column in group[1, _LIST]:
+            own = column[3, _STRUCT]
+            at, dictionary = own[9, _I64], own.get((11, _I64), 0)
+            at = dictionary if 0 < dictionary < at else at
+            if at < 0:
+                raise IndexError
+            yield at, at + own[7, _I64]
 
 
-def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Read a Thrift structure in the compact protocol: its integers and structures by field, and its end."""
-    if depth > 8:
-        raise IndexError
-    fields: dict[int, Any] = {}
+def _struct(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[tuple[int, int], Any], int]:
+    """Read a Thrift structure in the compact protocol: its values by field and kind, and its end.
+
+    Kept are integers, structures and lists of structures. What Thrift would read otherwise, a field that is
+    there twice, is an IndexError, as is a torn one.
+    """
+    fields: dict[tuple[int, int], Any] = {}
     field = 0
     while data[at]:
         kind, step = data[at] & 15, data[at] >> 4
@@ -179,26 +194,43 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
         if step:
             field += step
         else:
-            field, at = _varint(data, at)
-        value: Any = None
-        if kind in (4, 5, 6):
-            value, at = _varint(data, at)
-        elif kind == 12:
-            value, at = _struct(data, at, depth + 1)
-        elif kind == 8:
-            length, at = _unsigned(data, at)
-            at += length
-        elif kind == 3:
-            at += 1
-        elif kind == 7:
-            at += 8
-        elif kind not in (1, 2):  # a list or a map: no page has one
+            field, at = _number(data, at)
+        if (field, kind) in fields:
             raise IndexError
-        fields[field] = value
-    return {name: value for name, value in fields.items() if value is not None}, at + 1
+        fields[field, kind], at = _value(data, at, kind, depth)
+    return fields, at + 1
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    if depth > _DEEPEST:
+        raise IndexError
+    if kind in (1, 2):  # true and false
+        return None, at
+    if kind in (3, 7):  # a byte, a float
+        return None, at + (1 if kind == 3 else 8)
+    if kind in (4, _I32, _I64):
+        return _number(data, at)
+    if kind == 8:  # a text
+        length, at = _unsigned(data, at)
+        return None, at + length
+    if kind == _STRUCT:
+        return _struct(data, at, depth + 1)
+    if kind in (_LIST, 10):  # or a set
+        size, inner = data[at] >> 4, data[at] & 15
+        at += 1
+        if size == 15:
+            size, at = _unsigned(data, at)
+        items = []
+        for _ in range(size):
+            item, at = (None, at + 1) if inner in (1, 2) else _value(data, at, inner, depth + 1)
+            if at > len(data):
+                raise IndexError
+            items.append(item)
+        return items, at
+    raise IndexError  # a map: Parquet has none
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
     number, at = _unsigned(data, at)
     return (number >> 1) ^ -(number & 1), at
 

@@ -383,7 +383,10 @@ class TestDirectories:
             os.mkdir("d")
             os.chdir("d")
         os.chdir(tmp_path)
-        (log,) = containers.get("mlflow").read(run)
+        try:
+            (log,) = containers.get("mlflow").read(run)
+        finally:
+            subprocess.run(["rm", "-r", str(run)], check=True)  # pytest's own way is recursive
         assert list(log.series) == ["reward"]
 
     def test_a_bad_file_hides_no_good_one(self, tmp_path: Path) -> None:
