@@ -1,6 +1,6 @@
 """Feed the log readers what a fuzzer makes of sound logs: ``python fuzz/readers.py READER [-libfuzzer=…]``.
 
-READER is a container's name, ``read`` (a log and its configuration, through all of reading) or ``config``;
+READER is a container's name, ``table``, ``config`` or ``read`` (a log and its configuration, all of reading);
 without one they are listed. Anything but a message fails, as do more than 5 s for 1 MB and more than 500 MB;
 what failed is kept under ``.fuzz/READER/``, and is read again when its name is given: ``… READER FILE``.
 
@@ -24,10 +24,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import atheris
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 with atheris.instrument_imports(include=["isolaw"]):
     from isolaw.errors import DataError, InputError
-    from isolaw.logs import configs, containers, frameworks
+    from isolaw.logs import configs, containers, frameworks, load
     from isolaw.logs.read import survey
 
     for name in containers.CONTAINERS:
@@ -114,6 +116,14 @@ def as_config(folder: Path, content: bytes) -> None:
             configs.read(folder / name)
 
 
+def as_table(folder: Path, content: bytes) -> None:
+    """A table whose first bytes say Parquet, or say nothing."""
+    write(folder, ["table"], content)
+    with contextlib.suppress(DataError):
+        load.load(folder / "table")
+    load.columns_of(folder / "table", content[:65_536])
+
+
 def whole(folder: Path, content: bytes) -> None:
     """All of reading: as a directory whose files nobody named."""
     write(folder, ["log", "config.yaml"], content)
@@ -126,6 +136,7 @@ READERS: dict[str, Callable[[Path, bytes], None]] = {
     "mlflow": as_mlflow,
     "wandb-offline": as_wandb,
     "config": as_config,
+    "table": as_table,
     "read": whole,
 }
 
@@ -173,6 +184,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         )
     ]
     runs.append(SEPARATOR.join([offline.HEADER, stdout[0], hostile["config.yaml"]]))
+    pq.write_table(pa.table({"run": ["a", "b"], "step": [1, 2], "v": [0.5, None]}), folder / "t.parquet")
     texts = [*metrics, console, *stdout, *state, *exports, *events]
     return {
         "jsonl": metrics,
@@ -190,7 +202,10 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
             hostile["config.yaml"],
             b"a: &a [1, *a]\nb: ${a}\n",
             b'[data]\nn = 8\n"a.b" = [1]\n',
+            b"a.b.c.d.e.f.g.h.i = {j.k = 1}\n[[l.m]]\n",
+            b"%TAG !a! b\n--- {a: !a!b &c 1, d: *c, e: '${a}'}\n",
         ],
+        "table": [(folder / "t.parquet").read_bytes(), b"step,acc\n1,0.5\n", hostile["rows.jsonl"]],
         "read": [text + SEPARATOR + config for text in texts],
     }[reader]
 

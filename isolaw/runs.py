@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isolaw.errors import DataError, nearest
+from isolaw.parquet import read_parquet
 
 # Columns of the table, in order, with their dtypes. Nullable ones may be unknown.
 COLUMNS: dict[str, str] = {
@@ -41,6 +42,7 @@ KEY = ["run_id", "step", "eval_set", "metric"]
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _SHOWN = 5
+_LONGEST_SHOWN = 100  # characters of a value
 _HUGE = 1e100
 _LARGEST = 2**53  # beyond this a float64 is no longer exact
 
@@ -163,15 +165,6 @@ class Runs:
         return cls(table.to_pandas(), attributes, source=str(path))
 
 
-def read_parquet(path: str | Path) -> pa.Table:
-    """Read a Parquet file, or raise `DataError` naming it."""
-    try:
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: not a readable Parquet file ({reason})") from None
-
-
 def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
     where = f"{source}: " if source else ""
     missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
@@ -280,7 +273,7 @@ def _at(table: pd.DataFrame | pd.Series, index: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else str(value)
+    return repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
 
 
 def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:

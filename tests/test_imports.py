@@ -18,7 +18,9 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-BASE = {f"isolaw.{name}" for name in ("allocation", "spec", "parsing", "runs", "metrics", "errors")}
+BASE = {
+    f"isolaw.{name}" for name in ("allocation", "spec", "parsing", "parquet", "runs", "metrics", "errors")
+}
 ABOVE = [
     f"isolaw.{name}" for name in ("backends", "planning", "engine", "cli", "executors", "store", "findings")
 ]

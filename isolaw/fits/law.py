@@ -22,7 +22,7 @@ from isolaw.errors import DataError
 from isolaw.fits.curves import FAMILIES, Curves
 from isolaw.fits.logistic import Logistic
 from isolaw.fits.quantity import Quantity
-from isolaw.runs import read_parquet
+from isolaw.parquet import read_parquet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
-from isolaw.logs.plain_yaml import DEEPEST, parse_yaml
+from isolaw.logs.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS
+from isolaw.logs.plain_yaml import parse_yaml
 from isolaw.logs.plain_yaml import scalar as scalar
 
-LARGEST = 1_000_000  # bytes of a configuration; veRL's has 25,000
-_MOST = 100_000  # values, with aliases written out
+_DEEPEST_TOML = 10  # parts of a key: tomllib's time is quadratic in them
+_LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others
 # Where frameworks and trackers leave it, relative to the log, the most complete first.
 _NAMES = (
     ".hydra/config.yaml",
@@ -42,6 +43,12 @@ _NAMES = (
 _INSIDE = re.compile(
     r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
 )
+# It begins only where a key can, and is possessive, so that its time is linear.
+_DEEP_KEY = re.compile(
+    r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
+    f"{{{_DEEPEST_TOML}}}"
+)
+_LONGEST_REFERENCE = 1_000  # characters
 _INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
 
 
@@ -54,7 +61,8 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
     Raises
     ------
     DataError
-        nested deeper than 100, or more than 100,000 values (an alias bomb).
+        nested deeper than 100, more than 100,000 values (an alias bomb), or a key of more than 1,000
+        characters.
 
     >>> flatten({"data": {"train_batch_size": 512}, "n": {"desc": None, "value": 8}})
     {'data.train_batch_size': 512, 'n.desc': None, 'n.value': 8}
@@ -67,8 +75,8 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
     while stack:
         prefix, value, depth = stack.pop()
         seen += 1
-        if seen > _MOST:
-            raise DataError(f"a configuration of more than {_MOST:,} values")
+        if len(prefix) > LONGEST_NAME:  # each key below repeats it
+            raise DataError(f"a key longer than {LONGEST_NAME:,} characters: {prefix[:40]}…")
         if depth > DEEPEST:
             raise DataError(f"a configuration nested deeper than {DEEPEST}")
         if isinstance(value, Mapping):
@@ -78,8 +86,8 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
         else:
             out[prefix] = value
             continue
-        if seen + len(value) > _MOST:
-            raise DataError(f"a configuration of more than {_MOST:,} values")
+        if seen + len(value) > MOST_SETTINGS:
+            raise DataError(f"a configuration of more than {MOST_SETTINGS:,} values")
         dot = f"{prefix}." if prefix else ""
         stack.extend([(f"{dot}{key}", inner, depth + 1) for key, inner in items][::-1])
     return _interpolated(out)
@@ -99,7 +107,9 @@ def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
     out = {}
     for key, value in flat.items():
         for _ in range(10):  # a reference to a reference; a circle ends here
-            found = isinstance(value, str) and value.startswith("${") and _INTERPOLATION.fullmatch(value)
+            if not (isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE):
+                break
+            found = _INTERPOLATION.fullmatch(value)
             if not found:
                 break
             default = scalar(found[3]) if found[1] and found[3] is not None else value
@@ -137,11 +147,11 @@ def read(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(LARGEST_CONFIG + 1)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    if len(content) > LARGEST:
-        raise DataError(f"{path}: a configuration larger than {LARGEST // 1_000_000} MB")
+    if len(content) > LARGEST_CONFIG:
+        raise DataError(f"{path}: a configuration larger than {LARGEST_CONFIG // MB} MB")
     text = content.decode("utf-8-sig", errors="replace")
     try:
         config = _parse(text, path.suffix)
@@ -157,6 +167,10 @@ def read(path: str | Path) -> dict[str, Any]:
 def _parse(text: str, suffix: str) -> Any:
     try:
         if suffix == ".toml":
+            if len(text) > _LARGEST_TOML:
+                raise DataError(f"a TOML file of more than {_LARGEST_TOML:,} characters")
+            if deep := _DEEP_KEY.search(text):
+                raise DataError(f"a TOML key of more than {_DEEPEST_TOML} parts: {deep[0][:40]}…")
             return tomllib.loads(text)
         if text.lstrip()[:1] in ("{", "["):
             return json.loads(text)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from isolaw.errors import DataError
+from isolaw.logs.limits import DEEPEST
 
-DEEPEST = 100
+_MOST_DIRECTIVES = 20
 
 
 def scalar(text: str) -> Any:
@@ -48,6 +49,8 @@ def parse_yaml(text: str) -> Any:
     """
     import yaml
 
+    if text.startswith("%") and text.count("\n%") >= _MOST_DIRECTIVES:  # the parser compares each with each
+        raise DataError(f"YAML with more than {_MOST_DIRECTIVES} directives")
     root: list[Any] = []
     stack: list[tuple[Any, list[Any]]] = [(root, [])]  # a container, and the key that waits for its value
     anchors: dict[str, Any] = {}

@@ -20,6 +20,7 @@ from isolaw.logs.plain_yaml import parse_yaml
 
 FEWEST = 8  # keys: model output may hold a small dictionary, a configuration is not small
 _LARGEST = 250_000  # characters; veRL's has 25,000
+_MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first
 _FOREIGN = 20  # lines that may stand between those of a dictionary
 _COMMAND = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-m\s+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*\s")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
@@ -45,7 +46,7 @@ class Printed:
         self._kind = ""  # of what is being collected: "dict", "yaml", "command"
         self._worker = ""
         self._lines: list[str] = []
-        self._size = self._open = self._foreign = 0
+        self._size = self._open = self._foreign = self._begun = 0
 
     def add(self, worker: str, line: str) -> None:
         """Take a line, cleaned and without Ray's prefix, of this worker."""
@@ -59,8 +60,9 @@ class Printed:
                 self._foreign += 1  # something else was printed before its end
                 return
             self.close()
-        kind = _kind(line)
+        kind = _kind(line) if self._begun < _MOST_BEGUN else ""
         if kind:
+            self._begun += 1
             self._kind, self._worker = kind, worker
             self._keep(line)
 

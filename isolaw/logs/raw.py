@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from isolaw.errors import DataError
+from isolaw.logs import limits
+
 # What a number may be wrapped in when it was printed: np.float64(0.5), tensor(0.5, device='cuda:0').
 _WRAPPED = re.compile(
     r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
@@ -25,7 +28,7 @@ _WRAPPED = re.compile(
 class Series:
     """One key's values: in which record, and what."""
 
-    record: array[int] = field(default_factory=lambda: array("q"))
+    record: array[int] = field(default_factory=lambda: array("I"))
     value: array[float] = field(default_factory=lambda: array("d"))
 
 
@@ -58,6 +61,8 @@ class RawLog:
         what was left out and why: reason → how often.
     notes
         what else the user should know.
+    held
+        the memory that the numbers take; the logs of one file share it.
     """
 
     source: str
@@ -70,9 +75,20 @@ class RawLog:
     series: dict[str, Series] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    held: limits.Held = None  # type: ignore[assignment]  # its own, unless given
+
+    def __post_init__(self) -> None:
+        self.held = self.held or limits.Held(self.source)
 
     def add(self, values: Mapping[str, Any], step: float = math.nan, wall_s: float = math.nan) -> None:
-        """Append a record; what is not a finite number is dropped and counted, never read as 0."""
+        """Append a record; what is not a finite number is dropped and counted, never read as 0.
+
+        Raises
+        ------
+        DataError
+            the file's numbers would take too much memory.
+        """
+        self.held.record(len(values))
         index = len(self.step)
         self.step.append(step)
         self.wall_s.append(wall_s)
@@ -85,6 +101,10 @@ class RawLog:
                 continue
             series = self.series.get(key)
             if series is None:
+                if len(key) > limits.LONGEST_NAME:
+                    self.drop(f"values of names longer than {limits.LONGEST_NAME:,} characters")
+                    continue
+                self.held.names += 1
                 series = self.series[key] = Series()
             series.record.append(index)
             series.value.append(found)
@@ -92,6 +112,21 @@ class RawLog:
     def drop(self, reason: str, times: int = 1) -> None:
         """Count something that was left out."""
         self.dropped[reason] = self.dropped.get(reason, 0) + times
+
+    def damaged(self, reason: str) -> None:
+        """Count a record that cannot be read.
+
+        Raises
+        ------
+        DataError
+            more than 100,000 of them.
+        """
+        self.drop(reason)
+        if self.dropped[reason] > limits.MOST_DAMAGED:
+            raise DataError(
+                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not what {self.container} "
+                "should hold. Leave the file out, or write it again from the tracker"
+            )
 
 
 def number(value: Any) -> float | None:

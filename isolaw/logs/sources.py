@@ -13,9 +13,11 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from isolaw.errors import DataError
+from isolaw.logs import limits
 from isolaw.logs.containers import CONTAINERS, candidates
 from isolaw.logs.containers.base import Container
 from isolaw.logs.load import columns_of
@@ -162,6 +164,10 @@ def _search_directory(
             continue
         if taken:
             out.found.append(found)
+            if len(out.found) > limits.MOST_LOGS:
+                raise DataError(
+                    f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/*/metrics.jsonl'"
+                )
         else:
             out.passed += 1
 
@@ -169,6 +175,10 @@ def _search_directory(
 def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Iterator[Path]:
     """Yield the files below ``top``, and the directories that are one whole; each place once, links last."""
     seen: set[tuple[int, int]] = set()
+    too_many = DataError(
+        f"{top}: over {limits.MOST_FILES:,} files and directories; name those with the logs, as "
+        f"'{top}/*/metrics.jsonl'"
+    )
     roots = [(top, 0)]
 
     def first_visit(path: Path) -> bool:
@@ -179,6 +189,8 @@ def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Ite
         here = (found.st_dev, found.st_ino)
         new = here not in seen
         seen.add(here)
+        if len(seen) > limits.MOST_FILES:
+            raise too_many
         return new
 
     def walk(path: Path, depth: int) -> Iterator[Path]:
@@ -195,11 +207,14 @@ def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Ite
             notes.append(f"not searched, deeper than {_DEEPEST} directories: {path}")
             return
         try:
-            entries = sorted(os.scandir(path), key=lambda entry: natural(entry.name))
+            with os.scandir(path) as listed:
+                entries = list(islice(listed, limits.MOST_FILES + 1))
         except OSError as error:
             notes.append(f"not searched: {path}: {error.strerror or error}")
             return
-        for entry in entries:
+        if len(entries) > limits.MOST_FILES:
+            raise too_many
+        for entry in sorted(entries, key=lambda entry: natural(entry.name)):
             if entry.name.startswith(".") or entry.name in _SKIPPED:
                 continue
             if entry.is_symlink():

@@ -20,8 +20,10 @@ Floats = NDArray[np.float64]
 Target = tuple[str, str]  # (eval_set, metric)
 
 LAST_STEP = 2**40  # beyond it is no step
-MOST_POINTS = 50_000
+MOST_POINTS = 50_000  # of a metric
+_MOST_IN_ALL = 1_000_000  # of a run's metrics together: its table takes 400 bytes for each
 _HUGE = 1e100
+_NONE = np.empty(0, np.int64), np.empty(0, bool)
 # Measured on a batch of rollouts: where one of these is, a batch was generated.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
@@ -81,7 +83,8 @@ def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | N
     out = Curves()
     targets = _targets(parts, framework, out)
     steps = _steps(parts, framework, targets, logging_steps, out)
-    repeated: dict[int, bool] = {}  # step → whether its values differ
+    repeated: list[tuple[NDArray[np.int64], NDArray[np.bool_]]] = []  # steps, and whether their values differ
+    most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
     # What is told in several ways is rounded in one of them.
     slack = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
@@ -90,17 +93,20 @@ def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | N
         step, value, wall_s = (np.concatenate([piece[i] for piece in pieces]) for i in range(3))
         if step.size:
             curve = _later_wins(step.astype(np.int64), value, wall_s, repeated, slack)
-            thinned += curve.step.size > MOST_POINTS
-            out.of[target] = _thinned(curve)
-    differing = sum(repeated.values())
+            thinned += curve.step.size > most
+            out.of[target] = _thinned(curve, most)
+    again, differs = (
+        _by_step(*(np.concatenate(own) for own in zip(*repeated, strict=True))) if repeated else _NONE
+    )
+    differing = int(differs.sum())
     if differing:
         out.notes.append(f"{_count(differing, 'step')} repeated with other values: the later ones were kept")
-    if len(repeated) > differing:
-        same = len(repeated) - differing
+    if again.size > differing:
+        same = again.size - differing
         out.notes.append(f"{_count(same, 'step')} repeated with the same values, counted once")
     if thinned:
         out.notes.append(
-            f"{_count(thinned, 'metric')} of over {MOST_POINTS:,} steps: so many were kept, evenly spread"
+            f"{_count(thinned, 'metric')} of over {most:,} steps: so many were kept, evenly spread"
         )
     for part in parts:
         out.notes += [note for note in part.notes if note not in out.notes]
@@ -220,7 +226,7 @@ def _later_wins(
     step: NDArray[np.int64],
     value: Floats,
     wall_s: Floats,
-    repeated: dict[int, bool],
+    repeated: list[tuple[NDArray[np.int64], NDArray[np.bool_]]],
     slack: tuple[float, float],
 ) -> Curve:
     order = np.argsort(step, kind="stable")
@@ -228,16 +234,23 @@ def _later_wins(
     last = np.append(step[1:] != step[:-1], True)
     if not last.all():
         kept = value[last][np.cumsum(last) - last]  # for each value, the one that is kept at its step
-        for own, differs in zip(step[~last], ~np.isclose(value, kept, *slack)[~last], strict=True):
-            repeated[int(own)] = repeated.get(int(own), False) or bool(differs)
+        repeated.append(_by_step(step[~last], ~np.isclose(value, kept, *slack)[~last]))
     return Curve(step[last], value[last], wall_s[last])
 
 
-def _thinned(curve: Curve) -> Curve:
+def _by_step(
+    step: NDArray[np.int64], differs: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Each step once, and whether any of its values differs."""
+    unique, place = np.unique(step, return_inverse=True)
+    return unique, np.bincount(place, differs, unique.size) > 0
+
+
+def _thinned(curve: Curve, most: int) -> Curve:
     """A hundred thousand points tell no more of a curve than these, and would fill the memory."""
-    if curve.step.size <= MOST_POINTS:
+    if curve.step.size <= most:
         return curve
-    kept = np.linspace(0, curve.step.size - 1, MOST_POINTS).round().astype(np.int64)
+    kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
     return Curve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
 
 

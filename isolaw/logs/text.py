@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.errors import DataError
+from isolaw.logs import limits
 from isolaw.logs.raw import RawLog
 
-LONGEST = 1_000_000  # bytes of a line
+LONGEST = limits.LONGEST_LINE
+_OFTEN = 1_000  # lines between two looks at the clock
 _CHUNK = 1 << 20
 # Escape sequences (colours, cursor, window titles), and colours whose escape byte a copy has lost.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
@@ -32,33 +34,41 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
     Raises
     ------
     DataError
-        the file cannot be read.
+        the file cannot be read, takes too long, or has a line of more than 256 MB.
     """
-    number, rest, skipping = 0, b"", False
-    try:
-        with Path(path).open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                if returns:
-                    chunk = chunk.replace(b"\r", b"\n")
-                if skipping:
-                    _, end, chunk = chunk.partition(b"\n")
-                    if not end:
-                        continue
-                    skipping = False
-                whole = (rest + chunk).split(b"\n")
-                rest = whole.pop()
-                for line in whole:
-                    number += 1
-                    if len(line) > LONGEST:
-                        log.drop("lines longer than 1 MB")
-                    elif line:
-                        yield number, line
-                if len(rest) > LONGEST:
+    number, rest, skipped, done = 0, b"", 0, 0
+    meter = limits.Meter(path)
+    with limits.opened(path) as file:
+        while chunk := file.read(_CHUNK):
+            done += len(chunk)
+            meter.check(done)
+            if returns:
+                chunk = chunk.replace(b"\r", b"\n")
+            if skipped:
+                before, end, chunk = chunk.partition(b"\n")
+                skipped += len(before)
+                if skipped > limits.LONGEST_SKIPPED:
+                    raise DataError(
+                        f"{path}: line {number} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB: "
+                        "not a text log, or one with a hole. Cut the file before that line"
+                    )
+                if not end:
+                    continue
+                skipped = 0
+            whole = (rest + chunk).split(b"\n")
+            rest = whole.pop()
+            for line in whole:
+                number += 1
+                if not number % _OFTEN:
+                    meter.check(done)
+                if len(line) > LONGEST:
                     log.drop("lines longer than 1 MB")
-                    rest, skipping = b"", True
-                    number += 1
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+                elif line:
+                    yield number, line
+            if len(rest) > LONGEST:
+                log.drop("lines longer than 1 MB")
+                rest, skipped = b"", len(rest)
+                number += 1
     if rest:
         yield number + 1, rest
 

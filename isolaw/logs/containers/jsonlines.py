@@ -25,9 +25,11 @@ from isolaw.logs.text import lines
 _LONGEST_KEY = 300  # of nested metrics, joined
 _EPOCH = 1e9  # seconds; a smaller "time" is no clock
 _SHOWN = 3
+_DEEPEST = 20  # of nested metrics
 _HEAD = 65_536
 _LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
 # File names that say what a file is, not whose run: the run is the directory.
+_BROKEN = "lines that are not JSON objects"
 _GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
 
 
@@ -61,13 +63,17 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "JSON lines", _run(path))
     log.config, log.config_source = configs.beside(path)
     began = math.nan
-    broken: list[int] = []
-    last = 0
-    for last, line in lines(path, log):
+    broken: list[int] = []  # the first of them
+    torn = 0  # the line before, where it is broken
+    for at, line in lines(path, log):
+        if torn:
+            log.damaged(_BROKEN)
+            broken += [torn] if len(broken) < _SHOWN else []
+            torn = 0
         record = _parsed(line)
         if record is None:
             if line.strip(b"\0 \t\r"):
-                broken.append(last)
+                torn = at
             continue
         values = _values(record)
         if b"\\" in line:
@@ -78,12 +84,10 @@ def read(path: Path) -> Iterator[RawLog]:
         log.add(values, _finite(record.get("step")), clock - began)
     if not log.step:
         raise DataError(f"{path}: no line of it is a JSON object; accepted: an object on each line")
-    if broken and broken[-1] == last:
-        broken.pop()
+    if torn:
         log.drop("torn last line")
     if broken:
-        log.drop("lines that are not JSON objects", len(broken))
-        shown = ", ".join(map(str, broken[:_SHOWN])) + (", …" if len(broken) > _SHOWN else "")
+        shown = ", ".join(map(str, broken)) + (", …" if log.dropped[_BROKEN] > _SHOWN else "")
         log.notes.append(f"left out, not a JSON object: line {shown}")
     yield log
 
@@ -112,12 +116,12 @@ def _values(record: dict[str, Any]) -> dict[str, Any]:
     return dict(_joined(values)) if any(type(value) is dict for value in values.values()) else values
 
 
-def _joined(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _joined(values: dict[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
-        if len(prefix) + len(key) > _LONGEST_KEY:
+        if len(prefix) + len(key) > _LONGEST_KEY or depth > _DEEPEST:
             continue
         if type(value) is dict:
-            yield from _joined(value, f"{prefix}{key}/")
+            yield from _joined(value, f"{prefix}{key}/", depth + 1)
         else:
             yield f"{prefix}{key}", value
 

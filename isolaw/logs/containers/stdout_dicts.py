@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -99,6 +101,26 @@ def read(path: Path) -> Iterator[RawLog]:
     yield log
 
 
+class _Bar:
+    """How far a progress bar had come when each dictionary was printed."""
+
+    def __init__(self) -> None:
+        self._before, self._done = array("q"), array("q")  # which dictionary was next, how far it had come
+
+    def move(self, before: int, done: int) -> None:
+        """Take what it shows before this dictionary."""
+        if self._before and self._before[-1] == before:
+            self._done[-1] = done
+        else:
+            self._before.append(before)
+            self._done.append(done)
+
+    def at(self, dictionary: int) -> int:
+        """Return what it showed last before this dictionary, -1 if it was not there yet."""
+        index = bisect_right(self._before, dictionary) - 1
+        return self._done[index] if index >= 0 else -1
+
+
 class _Reader:
     def __init__(self, log: RawLog) -> None:
         self.log = log
@@ -107,8 +129,8 @@ class _Reader:
         self._size = self._ends = 0  # how long they are, how many of them end in a brace
         self._worker, self._step = "", math.nan  # of the dictionary that is being read
         self._next = "", math.nan  # worker and step of one whose number stood on a line of its own
-        self._bars: dict[int, int] = {}  # how far a bar of this length has come
-        self._seen: list[tuple[int, bool, dict[int, int]]] = []  # record, of training?, the bars at it
+        self._bars: dict[int, _Bar] = {}  # by their lengths, the one that moved last at the end
+        self._seen: list[tuple[int, bool, int]] = []  # record, of training?, the bar that moved last
 
     @property
     def waits(self) -> bool:
@@ -184,7 +206,7 @@ class _Reader:
         if math.isnan(step):
             if not ("epoch" in values and (trained or any(key.startswith("eval_") for key in values))):
                 return  # something else was printed
-            self._seen.append((len(self.log.step), trained, dict(self._bars)))
+            self._seen.append((len(self.log.step), trained, next(reversed(self._bars), 0)))
         elif all(number(value) is None for value in values.values()):
             return
         self.log.add(values, step)
@@ -201,16 +223,18 @@ class _Reader:
             described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
             total = int(bar[2])
             if not described and (total in self._bars or len(self._bars) < _MOST_BARS):
-                self._bars.pop(total, None)
-                self._bars[total] = int(bar[1])  # the last one is the latest
+                own = self._bars.pop(total, None) or _Bar()
+                self._bars[total] = own  # the last one is the latest
+                own.move(len(self._seen), int(bar[1]))
 
     def _number_by_bars(self) -> None:
         """Take the missing steps from the training's progress bar, if it tells the records apart."""
-        latest = Counter(next(reversed(bars), 0) for _, training, bars in self._seen if training)
+        latest = Counter(total for _, training, total in self._seen if training)
         if not latest:
             return
         total = latest.most_common(1)[0][0]
-        at = [bars.get(total, -1) for _, _, bars in self._seen]
+        bar = self._bars.get(total) or _Bar()
+        at = [bar.at(i) for i in range(len(self._seen))]
         trained = [step for step, (_, training, _) in zip(at, self._seen, strict=True) if training]
         # Where stdout and stderr were buffered apart, several dictionaries follow one bar.
         apart = all(one != other for one, other in pairwise(trained))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from isolaw.errors import DataError
+from isolaw.logs import limits
 from isolaw.logs.configs import flatten
 from isolaw.logs.containers.base import Container
 from isolaw.logs.raw import RawLog
@@ -26,6 +28,8 @@ VERSION = b"brain.Event:2"
 _FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC
 _CRC = struct.Struct("<I")
 _LARGEST = 1 << 20  # scalars and a configuration are far below; pictures and graphs above
+_OFTEN = 100  # records between two looks at the clock
+_MOST_JOINED = 10_000  # scalars of one step
 # Where Hugging Face's callback and our own mirror write a run's configuration, and the prefix of its keys.
 _CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
 
@@ -55,7 +59,8 @@ def read(path: Path) -> Iterator[RawLog]:
         if not found:
             continue
         # Writers make an event of each scalar; those of one step that follow each other are one record.
-        if values and (event.step != step or not values.keys().isdisjoint(found)):
+        full = len(values) > _MOST_JOINED
+        if values and (event.step != step or full or not values.keys().isdisjoint(found)):
             log.add(values, step, wall_s)
             values = {}
         if not values:
@@ -77,10 +82,14 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
             f"{path}: TensorBoard events, and TensorBoard is not installed: pip install 'isolaw[tensorboard]'"
         ) from None
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        meter, walked = limits.Meter(path), 0
+        with limits.opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
             while len(frame := file.read(_FRAME.size)) == _FRAME.size:
                 length, crc = _FRAME.unpack(frame)
+                walked += 1
+                if not walked % _OFTEN:
+                    meter.check(file.tell())
                 if masked_crc32c(frame[:8]) != crc:
                     # Without a length there is no next record to go on with.
                     at = file.tell() - _FRAME.size
@@ -93,23 +102,27 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                     log.drop("records over 1 MiB (pictures, graphs)")
                     file.seek(length + _CRC.size, 1)
                     continue
+                if not length:
+                    log.damaged("empty records")
+                    file.seek(_CRC.size, 1)
+                    continue
                 data = file.read(length)
                 (crc,) = _CRC.unpack(file.read(_CRC.size))
                 try:
                     event = Event.FromString(data)
                 except DecodeError:
-                    log.drop("damaged records")
+                    log.damaged("damaged records")
                     continue
                 if not event.summary.value:
                     continue
                 if masked_crc32c(data) != crc:
-                    log.drop("damaged records")
+                    log.damaged("damaged records")
                     continue
                 yield event
             if frame:
                 log.drop("torn last record")
-    except (OSError, struct.error) as error:  # the file shrank while it was read
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except struct.error as error:  # the file shrank while it was read
+        raise DataError(f"{path}: {error}") from None
 
 
 def _scalars(event: Any, log: RawLog) -> dict[str, float]:
@@ -155,7 +168,8 @@ def _configure(log: RawLog, tag: str, tensor: Any) -> None:
     if len(tensor.string_val) != 1:
         return
     try:
-        config = json.loads(tensor.string_val[0])
+        text = tensor.string_val[0]
+        config = json.loads(text) if len(text) <= limits.LARGEST_CONFIG else None
         flat = flatten(config) if isinstance(config, dict) else {}
     except (ValueError, RecursionError, DataError):
         flat = {}

@@ -8,18 +8,22 @@ batch it holds the share of one device only (``train_batch_size``); the argument
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from isolaw.errors import DataError
+from isolaw.logs import limits
 from isolaw.logs.configs import beside
 from isolaw.logs.containers.base import Container
 from isolaw.logs.raw import RawLog, number
 
-_LARGEST = 1 << 29  # bytes; a thousand steps have one or two million
+_LONGEST = limits.MB  # characters of a record, and of what is before or behind the history
+_CHUNK = 4 * limits.MB
+_MOST_BETWEEN = 1_000  # characters between two records
 _HISTORY = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
@@ -43,20 +47,24 @@ def read(path: Path) -> Iterator[RawLog]:
     Raises
     ------
     DataError
-        it cannot be read, is larger than 512 MB, or has no history.
+        it cannot be read, takes too long, or has no history.
     """
-    text = _text(path)
-    found = _HISTORY.search(text)
-    if found is None:
-        raise DataError(f"{path}: not a trainer's state: no list 'log_history' in it")
     folder = path.parent
     if _CHECKPOINT.fullmatch(folder.absolute().name):
         folder = folder.parent
     log = RawLog(str(path), "trainer state", str(folder))
-    end = _add_history(log, text, found.end())
-    if not log.step:
-        raise DataError(f"{path}: its log_history holds no record: nothing was logged before it was written")
-    state = _around(text, found.end(), end)
+    with limits.opened(path) as file:
+        text = _Window(path, file)
+        found = _HISTORY.search(text.ahead())
+        if found is None:
+            raise DataError(f"{path}: not a trainer's state: no list 'log_history' in its first MB")
+        begin = text.take(found.end())
+        whole = _add_history(log, text)
+        if not log.step:
+            raise DataError(
+                f"{path}: its log_history holds no record: nothing was logged before it was written"
+            )
+        state = _around(begin, text.ahead() if whole else "")
     config, source = beside(path)
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
     log.config_source = source or path.name
@@ -65,44 +73,67 @@ def read(path: Path) -> Iterator[RawLog]:
     yield log
 
 
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise DataError(f"{path}: larger than {_LARGEST >> 20} MB; not a trainer's state")
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    # A crash may leave NUL bytes where the file system had not written yet.
-    return content.decode("utf-8-sig", errors="replace").rstrip("\0")
+class _Window:
+    """A file's text, of which only the next MB or more is held."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._file, self._meter = file, limits.Meter(path)
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self.text, self.at, self._ended = "", 0, False
+
+    def ahead(self) -> str:
+        """Return the text from here on: a MB, unless the file ends before."""
+        self.fill()
+        return self.text[self.at :]
+
+    def take(self, size: int) -> str:
+        """Return the next characters and go on behind them."""
+        self.at += size
+        return self.text[self.at - size : self.at]
+
+    def fill(self) -> None:
+        """Read on until there is a MB from here on."""
+        if self._ended or len(self.text) - self.at >= _LONGEST:
+            return
+        self._meter.check(self._file.tell())
+        content = self._file.read(_CHUNK)
+        self._ended = not content
+        more = self._decoder.decode(content, final=self._ended)
+        # A crash may leave NUL bytes where the file system had not written yet.
+        self.text, self.at = self.text[self.at :] + more.rstrip("\0"), 0
 
 
-def _add_history(log: RawLog, text: str, at: int) -> int:
-    """Add the records from ``at`` on; return where the list ends, -1 if it does not.
+def _add_history(log: RawLog, window: _Window) -> bool:
+    """Add the records from here on; return whether the list ends.
 
     One record at a time: a long history is never held as a tree of objects, and a torn one ends the list.
     """
     decoder = json.JSONDecoder()
     while True:
-        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
-        if text.startswith("]", at):
-            return at
+        window.fill()
+        at = _BETWEEN.match(window.text, window.at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        if window.text.startswith("]", at):
+            window.at = at
+            return True
         try:
-            record, at = decoder.raw_decode(text, at)
+            if at > window.at + _MOST_BETWEEN:
+                raise ValueError
+            record, window.at = decoder.raw_decode(window.text, at)
         except (ValueError, RecursionError):
             log.drop("torn end of the file")
-            return -1
+            return False
         if not isinstance(record, dict):
-            log.drop("records that are not objects")
+            log.damaged("records that are not objects")
             continue
         step = number(record.pop("step", None))
         log.add(record, float("nan") if step is None else step)
 
 
-def _around(text: str, begin: int, end: int) -> dict[str, Any]:
+def _around(begin: str, end: str) -> dict[str, Any]:
     """What the state holds beside its history: all of it, or where that is torn, what comes before."""
-    for tail in (text[end:] if end >= 0 else "", "]}"):
+    for tail in (end, "]}"):
         try:
-            state = json.loads(text[:begin] + tail)
+            state = json.loads(begin + tail)
         except (ValueError, RecursionError):
             continue
         return state if isinstance(state, dict) else {}

@@ -6,6 +6,7 @@ configuration is printed at the start (`isolaw.logs.printed`); otherwise one bes
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from isolaw.errors import DataError
-from isolaw.logs import configs
+from isolaw.logs import configs, limits
 from isolaw.logs.containers.base import Container
 from isolaw.logs.containers.step_lines import continued, record, steps
 from isolaw.logs.printed import Printed
@@ -24,7 +25,9 @@ from isolaw.logs.text import clean, is_text, lines, unprefixed
 _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,60})")
 _INITIAL = "Initial validation metrics: {"
 _MOST_LINES = 200  # of one step
-_SEARCHED = 64_000_000  # bytes in which a console has its first step
+_LONGEST_QUOTED = 100_000  # characters of the initial validation
+_SEARCHED = 64  # MB in which a console has its first step
+_MOST_TRIED = 100_000  # lines that look like one
 _HEAD = 65_536
 # File names that say what a file is, not whose run: the run is the directory.
 _GENERIC = {
@@ -50,13 +53,22 @@ def is_console(path: Path, head: bytes) -> bool:
         return True
     if len(head) < _HEAD:
         return False
-    searched = 0
-    for _, line in lines(path, RawLog("", "", ""), returns=True):
-        searched += len(line) + 1
-        if _has_step(line):
-            return True
-        if searched > _SEARCHED:
-            return False
+    rest, tried = b"", 0
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        for _ in range(_SEARCHED):
+            if not (chunk := file.read(limits.MB)):
+                break
+            text = rest + chunk
+            rest = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
+            if b"step:" not in text:
+                continue  # whole MBs are passed over at once: there may be many short lines
+            for line in text.replace(b"\r", b"\n").split(b"\n"):
+                if b"step:" in line:
+                    tried += 1
+                    if _has_step(line):
+                        return True
+            if tried > _MOST_TRIED:
+                return False
     return False
 
 
@@ -172,8 +184,9 @@ class _Reader:
             self._quoted = []
         if self._quoted is not None:
             self._quoted.append(text.strip().removeprefix("(").removesuffix(")")[1:-1])
-            if "}" in text or len(self._quoted) > _MOST_LINES:
-                self._initial = dict(_PAIR.findall("".join(self._quoted)[:100_000]))
+            size = sum(map(len, self._quoted))
+            if "}" in text or len(self._quoted) > _MOST_LINES or size > _LONGEST_QUOTED:
+                self._initial = dict(_PAIR.findall("".join(self._quoted)[:_LONGEST_QUOTED]))
                 self._quoted = None
 
 

@@ -11,13 +11,16 @@ The configuration is in none of them. The points are a sample of the run's.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from isolaw.errors import DataError
+from isolaw.logs import limits
 from isolaw.logs.containers.base import Container
-from isolaw.logs.containers.joined import add_points
+from isolaw.logs.containers.joined import Points
 from isolaw.logs.raw import RawLog, number
 
 _LONG = {"run_name", "metric", "step", "value"}
@@ -28,6 +31,9 @@ _SAMPLED = (
     "a W&B export is a sample of the run's history; its own folder, or run.scan_history(), holds all of it"
 )
 _MOST_RUNS = 10_000
+_MOST_COLUMNS = 100_000
+_LONGEST_LINE = 8 * limits.MB  # characters: a panel of many runs has long lines
+_OFTEN = 100  # lines between two looks at the clock
 Rows = Iterable[list[str]]
 LogOf = Callable[[str], RawLog]
 
@@ -53,13 +59,14 @@ def read(path: Path) -> Iterator[RawLog]:
         the x axis is a time, two runs have one name, or it is not a CSV table.
     """
     logs: dict[str, RawLog] = {}
+    held = limits.Held(str(path))
     torn = 0
 
     def log_of(run: str) -> RawLog:
         if run not in logs:
             if len(logs) == _MOST_RUNS:
                 raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
-            logs[run] = RawLog(str(path), "W&B CSV", run, notes=[_SAMPLED])
+            logs[run] = RawLog(str(path), "W&B CSV", run, notes=[_SAMPLED], held=held)
         return logs[run]
 
     def whole(row: list[str], header: list[str]) -> bool:
@@ -67,25 +74,41 @@ def read(path: Path) -> Iterator[RawLog]:
         torn += 0 < len(row) < len(header)
         return len(row) >= len(header)
 
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            rows = csv.reader(file)
-            try:
-                header = next(rows, [])
-                add = next((add for is_it, add in _KINDS if is_it(header)), None)
-                if add is None:
-                    raise DataError(f"{path}: not a W&B export; its header: {', '.join(header)[:200]!r}")
-                add(path, header, (row for row in rows if whole(row, header)), log_of)
-            except csv.Error as error:
-                raise DataError(f"{path}: line {rows.line_num}: not CSV ({error})") from None
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    with limits.opened(path) as file:
+        rows = csv.reader(_lines(path, file))
+        try:
+            header = next(rows, [])
+            if len(header) > _MOST_COLUMNS:
+                raise DataError(
+                    f"{path}: {len(header):,} columns; limit: {_MOST_COLUMNS:,}. Export fewer runs"
+                )
+            add = next((add for is_it, add in _KINDS if is_it(header)), None)
+            if add is None:
+                raise DataError(f"{path}: not a W&B export; its header: {', '.join(header)[:200]!r}")
+            add(path, header, (row for row in rows if whole(row, header)), log_of)
+        except csv.Error as error:
+            raise DataError(f"{path}: line {rows.line_num}: not CSV ({error})") from None
     if not logs:
         raise DataError(f"{path}: a W&B export without any value")
     for log in logs.values():
         if torn:
             log.drop("torn lines", torn)
         yield log
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
+    """Each line as text: a line is not read before its length is known."""
+    meter = limits.Meter(path)
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+    for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
+        if len(line) == _LONGEST_LINE:
+            raise DataError(
+                f"{path}: line {count} has over {_LONGEST_LINE // limits.MB} million characters: not a W&B "
+                "export. Export the runs a few at a time"
+            )
+        if not count % _OFTEN:
+            meter.check(file.tell())
+        yield line
 
 
 def _is_wide(header: list[str]) -> bool:
@@ -141,14 +164,16 @@ def _counts_steps(x: str) -> bool:
 
 def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
     run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
-    points: dict[str, list[tuple[str, float, float, float]]] = {}
+    points: dict[str, Points] = {}
     for row in rows:
         at, found = number(row[step]), number(row[value])
         if found is None:
             continue
-        points.setdefault(row[run], []).append((row[metric], math.nan if at is None else at, found, math.nan))
-    for name, own in points.items():
-        add_points(log_of(name), own)
+        if row[run] not in points:
+            points[row[run]] = Points(log_of(row[run]))
+        points[row[run]].add(row[metric], math.nan if at is None else at, found, math.nan)
+    for own in points.values():
+        own.close()
 
 
 def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
+from isolaw.logs import limits
 from isolaw.logs.configs import beside, flatten, overrides
 from isolaw.logs.containers.base import Container
 from isolaw.logs.raw import RawLog, number
@@ -33,7 +34,10 @@ _HEADER = 7  # the magic, two bytes of check, a version
 _BLOCK = 32_768
 _CHUNK = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST = 16 << 20  # a logged table may be large, a step's numbers are not
+_LARGEST = (
+    2 << 20
+)  # a logged table may be large, a step's numbers are not; a message takes 50 times its bytes
+_MOST_TOLD = 4 * limits.MB  # of configuration, which is told again when it changes
 _HEAD = 65_536
 _OWN = "_wandb"
 
@@ -61,7 +65,8 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "W&B run", folder.name)
     try:
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
-            _add_records(log, file)
+            if file.is_file():  # no pipe: opening one may wait for ever
+                _add_records(log, file)
         if not log.config:
             log.config, log.config_source = beside(folder)
         if not log.config:
@@ -83,13 +88,17 @@ def _add_records(log: RawLog, file: Path) -> None:
             f"{file}: a W&B run, and wandb is not installed: pip install 'isolaw[wandb]'"
         ) from None
     config: dict[str, Any] = {}
+    told = 0  # bytes of configuration
     for data in _chunks(file, log):
         try:
             record = Record.FromString(data)
         except DecodeError:
-            log.drop("damaged records")
+            log.damaged("damaged records")
             continue
         kind = record.WhichOneof("record_type")
+        told += len(data) if kind in ("config", "run") else 0
+        if told > _MOST_TOLD:
+            raise DataError(f"{file}: over {_MOST_TOLD // limits.MB} MB of configuration; a run has a few kB")
         if kind == "history":
             _add_history(log, record.history)
         elif kind == "config":
@@ -108,11 +117,13 @@ def _add_records(log: RawLog, file: Path) -> None:
 def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
     """Walk the blocks and join what was split; a damaged block costs what is left of it."""
     parts: list[bytes] | None = None  # of a record that goes on in the next block
-    with file.open("rb") as blocks:
+    meter, size = limits.Meter(file), 0
+    with limits.opened(file) as blocks:
         block, at = blocks.read(_BLOCK), _HEADER
         if not block.startswith(_MAGIC):
             raise DataError(f"{file}: not a .wandb file (it does not begin with {_MAGIC.decode()!r})")
         while block:
+            meter.check(blocks.tell())
             while at + _CHUNK.size <= len(block):
                 crc, length, kind = _CHUNK.unpack_from(block, at)
                 data = block[at + _CHUNK.size : at + _CHUNK.size + length]
@@ -121,17 +132,19 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
                     parts = [data]  # the file ends in it
                     break
                 if zlib.crc32(data, zlib.crc32(bytes([kind]))) != crc:
-                    log.drop("damaged records")
+                    log.damaged("damaged records")
                     parts = None
                     break
                 if kind in (_FULL, _FIRST):
-                    parts = []
+                    parts, size = [], 0
                 elif kind not in (_MIDDLE, _LAST) or parts is None:
                     continue  # the rest of something damaged
-                parts.append(data)
+                size += len(data)
+                if size <= _LARGEST:
+                    parts.append(data)
                 if kind in (_FULL, _LAST):
-                    if sum(map(len, parts)) > _LARGEST:
-                        log.drop("records over 16 MiB")
+                    if size > _LARGEST:
+                        log.drop("records over 2 MiB")
                     else:
                         yield b"".join(parts)
                     parts = None
@@ -174,8 +187,7 @@ def _update(config: dict[str, Any], record: Any) -> None:
 def _add_command_line(log: RawLog, path: Path) -> None:
     """Take what Hydra was told (``data.train_batch_size=512``) where the configuration was not logged."""
     try:
-        with path.open("rb") as file:
-            words = json.loads(file.read(_LARGEST))["args"]
+        words = json.loads(limits.start(path, limits.LARGEST_CONFIG))["args"]
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return  # none, or none that says anything
     log.config = overrides(word for word in words if isinstance(word, str)) if isinstance(words, list) else {}

@@ -1,0 +1,136 @@
+"""What reading one file may cost: a log may come from anyone, and must end in runs or in one message.
+
+Sizes and counts are limited before anything of that size is built, by what the bytes show and not by what
+a header promises. Time is limited relative to the size, so that a large log is read and a small one that
+is built to take for ever is not. Every limit is far above what frameworks write.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from isolaw.errors import DataError
+
+MB = 1_000_000
+LARGEST_LOG = 10_000 * MB
+LARGEST_CONFIG = 1 * MB  # veRL's has 25,000 bytes
+LONGEST_LINE = 1 * MB
+LONGEST_SKIPPED = 256 * MB  # of one line: a longer one is a hole in a file, not text
+LONGEST_NAME = 1_000  # characters of a metric's or a setting's name, with those around it
+DEEPEST = 100  # of nested values
+MOST_SETTINGS = 100_000
+MOST_DAMAGED = 100_000  # records; what is damaged so often is not what it looks like
+MOST_POINTS = 2_000_000  # that come key by key and are sorted into records
+MOST_FILES = 50_000  # that a search looks at; each takes 0.1 ms
+MOST_LOGS = 5_000  # that a search finds
+
+# Seconds of the processor: waiting for a slow disk does not count, nor does what other threads do.
+FLOOR_S, S_PER_MB = 3.0, 2.0  # the slowest container, TensorBoard, takes 0.3 s for 1 MB
+# What one file's numbers may take. A value is held as 12 bytes; records and metrics cost mostly time.
+_RECORD, _VALUE, _NAME = 750, 13, 7_500
+_LARGEST = 750 * MB
+
+
+class Meter:
+    """The time that reading a file takes, measured in seconds of the processor from now on."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path, self._began = path, time.thread_time()
+
+    def check(self, done: int) -> None:
+        """Compare the time with the bytes that are done.
+
+        Raises
+        ------
+        DataError
+            more than 3 s and 2 s for each MB.
+        """
+        spent = time.thread_time() - self._began
+        if spent > FLOOR_S + S_PER_MB * done / MB:
+            raise DataError(
+                f"{self._path}: its first {done / MB:,.1f} MB took {spent:.0f} s to read; limit: {FLOOR_S:g} "
+                f"s and {S_PER_MB:g} s per MB. The file is damaged, or built to take long: leave it out"
+            )
+
+
+class Held:
+    """The memory that one file's numbers take; the logs of one file share it."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.records = self.values = self.names = self.points = 0
+
+    def point(self) -> None:
+        """Count a value that comes alone, before it is part of a record.
+
+        Raises
+        ------
+        DataError
+            more than 2 million of them.
+        """
+        self.points += 1
+        if self.points > MOST_POINTS:
+            raise DataError(
+                f"{self._source}: over {MOST_POINTS:,} values; isolaw reads so many from one file of this "
+                "kind. Leave out metrics, or keep only every tenth step"
+            )
+
+    def record(self, values: int) -> None:
+        """Count a record of so many values.
+
+        Raises
+        ------
+        DataError
+            over a million records, 57 million values, 100,000 metrics, or a mix that costs as much.
+        """
+        self.records += 1
+        self.values += values
+        if _RECORD * self.records + _VALUE * self.values + _NAME * self.names > _LARGEST:
+            raise DataError(
+                f"{self._source}: {self.records:,} records with {self.values:,} values of {self.names:,} "
+                f"metrics, and more; isolaw reads from one file {_LARGEST // _RECORD:,} records, "
+                f"{_LARGEST // _VALUE:,} values or {_LARGEST // _NAME:,} metrics, and less of each together. "
+                "Keep only every tenth record, or fewer metrics"
+            )
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a log to read its bytes.
+
+    Raises
+    ------
+    DataError
+        it cannot be read, while it is open either, or has more than 10 GB.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST_LOG:
+                raise DataError(
+                    f"{path}: {size / MB:,.0f} MB; isolaw reads logs of up to {LARGEST_LOG // MB:,} MB. "
+                    "Split the file, or keep only the lines with metrics"
+                )
+            yield file
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def start(path: str | Path, most: int) -> bytes:
+    """Return a file's first bytes, at most so many; none of a pipe, which may wait for ever.
+
+    Raises
+    ------
+    OSError
+        it cannot be read.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(most)
