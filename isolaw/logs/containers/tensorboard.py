@@ -115,6 +115,9 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                     continue
                 if not event.summary.value:
                     continue
+                if len(event.summary.value) > _MOST_JOINED:
+                    log.drop(f"records of over {_MOST_JOINED:,} values")
+                    continue
                 if masked_crc32c(data) != crc:
                     log.damaged("damaged records")
                     continue
