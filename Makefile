@@ -76,7 +76,7 @@ test: $(STAMPS)/test
 # What rounds differently from processor to processor is BLAS: its kernels, and how its threads share the work.
 KERNELS = Haswell:2 Prescott:1 $(if $(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),SkylakeX:1)
 # All but the odd runs of test_degenerate, which take as long as the rest and compare no numbers.
-NUMERICAL = tests/fits tests/simulators tests/findings --ignore tests/fits/test_degenerate.py
+NUMERICAL = tests/fits --ignore tests/fits/test_degenerate.py
 
 test-kernels: $(STAMPS)/test
 	@for kernel in $(KERNELS); do \

@@ -53,9 +53,18 @@ class SweepStore:
         self._states: Elsewhere | None = None
 
     def root(self) -> Folder:
-        """Open the directory itself."""
+        """Open the directory itself.
+
+        Raises
+        ------
+        FileNotFoundError
+            there is none.
+        """
         if self._root is None:
-            self._root = Folder.at(self.directory)
+            try:
+                self._root = Folder.at(self.directory)
+            except NotADirectoryError as error:  # a file, or below one
+                raise FileNotFoundError(*error.args) from None
         return self._root
 
     def runs(self, make: bool = False) -> Folder:
