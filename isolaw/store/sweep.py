@@ -7,34 +7,32 @@ import ctypes
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.parsing import parse_section
 from isolaw.spec import EvaluationSpec, RunSpec, SweepSpec
-from isolaw.store import checksums, locks, run
-from isolaw.store.folder import LINKS_HINT, Folder, Kind
+from isolaw.store import check, checksums, locks
+from isolaw.store.folder import Folder, Kind
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore
-from isolaw.store.states import STATE, WHERE, Elsewhere, is_own
+from isolaw.store.states import WHERE, Elsewhere
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 FORMAT = "isolaw.sweep/2"
-SPEC, WRITTEN, RUNS = "sweep.json", "sweep.toml", "runs"
+SPEC, WRITTEN = "sweep.json", "sweep.toml"
 POINTS, PROBLEMS = "points.parquet", "problems.parquet"
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, WHERE, locks.NAME)
 # All that isolaw makes in a sweep's directory; the last three are the libraries' that it calls.
 _OWN: dict[str, Kind] = {
     **dict.fromkeys(_FILES, "file"),
-    **dict.fromkeys((RUNS, "slurm", "tensorboard", "wandb", "mlruns"), "folder"),
+    **dict.fromkeys((check.RUNS, "slurm", "tensorboard", "wandb", "mlruns"), "folder"),
 }
 _LEFTOVER = re.compile(rf"\.(?:{'|'.join(map(re.escape, _FILES))}|clock)\.[0-9a-f]+\.tmp")
-_RUN_ID = re.compile(r"[0-9a-f]{64}")
 _LAST_SYNC_S = 5.0
-_SHOWN = 8
 
 
 class SweepStore:
@@ -72,7 +70,7 @@ class SweepStore:
         if make:
             self.directory.mkdir(parents=True, exist_ok=True)
         if self._runs is None:
-            self._runs = self.root().folder(RUNS, make)
+            self._runs = self.root().folder(check.RUNS, make)
         return self._runs
 
     def states(self) -> Folder | None:
@@ -140,24 +138,7 @@ class SweepStore:
         NotOurs
             all of them.
         """
-        root = self.root()
-        wrong = _wrong(root, _OWN)
-        if root.entries().get(RUNS) == "folder":
-            runs = self.runs()
-            for name, kind in runs.entries().items():
-                if not _RUN_ID.fullmatch(name):
-                    continue
-                if kind == "folder":
-                    wrong += _wrong_in_run(runs.folder(name))
-                else:
-                    wrong.append(runs.not_ours(name, "folder"))
-        if len(wrong) == 1:
-            raise wrong[0]
-        if wrong:
-            shown = [f"  - {error.what}" for error in wrong[:_SHOWN]]
-            more = [f"  - and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-            head = f"{self.directory}: {len(wrong)} entries are not what isolaw made. {LINKS_HINT}"
-            raise NotOurs("\n".join([head, *shown, *more]))
+        check.sweep(self.root(), _OWN)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -244,7 +225,7 @@ class SweepStore:
         sound, damaged = {}, {}
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
-            names = sorted(name for name in self.runs().entries() if _RUN_ID.fullmatch(name))
+            names = sorted(name for name in self.runs().entries() if check.RUN_ID.fullmatch(name))
         for name in names:
             own = self.run(name)
             try:
@@ -298,34 +279,3 @@ class SweepStore:
         from isolaw.store import tables
 
         tables.publish(self.root(), runs)
-
-
-def _wrong(folder: Folder, own: Mapping[str, Kind]) -> list[NotOurs]:
-    """What has a name of isolaw's own in a folder, and is of another kind."""
-    entries = folder.entries().items()
-    return [folder.not_ours(name, own[name]) for name, kind in entries if own.get(name, kind) != kind]
-
-
-def _wrong_in_run(folder: Folder) -> list[NotOurs]:
-    out = _wrong(folder, run.OWN)
-    if folder.entries().get(STATE) == "folder":
-        kept = folder.folder(STATE)
-        for name, kind in kept.entries().items():
-            if not is_own(name):
-                continue
-            if kind == "folder":
-                out += _wrong_below(kept.folder(name))
-            else:
-                out.append(kept.not_ours(name, "folder"))
-    return out
-
-
-def _wrong_below(folder: Folder) -> list[NotOurs]:
-    """What is neither file nor folder anywhere in a state."""
-    out = []
-    for name, kind in folder.entries().items():
-        if kind == "folder":
-            out += _wrong_below(folder.folder(name))
-        elif kind != "file":
-            out.append(folder.not_ours(name, "file"))
-    return out
