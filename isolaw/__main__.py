@@ -8,6 +8,7 @@ answers while Python gets here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -18,6 +19,11 @@ _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    for number in range(3):  # a stream that is closed leaves its number to the next file that is opened
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            continue
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if callable(signal.getsignal(signal.SIGINT)):  # in the background it is ignored
         signal.signal(signal.SIGINT, _interrupted)
     from isolaw.cli import run
@@ -29,7 +35,7 @@ def main() -> None:
 
 def _interrupted(_number: int, _frame: Any) -> None:
     cursor = _SHOW_CURSOR if os.isatty(2) else b""
-    os.write(2, cursor + b"isolaw: interrupted; the same command continues\n")
+    os.write(2, cursor + b"isolaw: interrupted\n")
     os._exit(130)
 
 

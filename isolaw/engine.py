@@ -152,10 +152,14 @@ def status(out: str | Path) -> dict[str, Any]:
     failures, generated, total, at_work = [], 0, 0, 0
     for run_id, run_spec in specs.items():
         run = store.run(run_id)
-        recorded, failure = run.recorded(), run.failure
+        try:
+            recorded, failure = run.recorded(), run.failure
+        except OSError as error:  # no permission, a bad sector
+            damaged[run_id] = str(error)
+            continue
         lines = recorded.checkpoints
         if recorded.damage:
-            damaged[run_id] = f"{run.folder / 'points.jsonl'}: {recorded.damage}"
+            damaged[run_id] = recorded.damage
         # A recorded run may end before the horizon; finished, it has all there is.
         finished = run.done_compute(recorded) // run_spec.batch_rollouts >= run_spec.steps
         reached = lines[-1]["compute"] if lines else 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from isolaw import allocation, backends, executors
 from isolaw.errors import Damaged, Problem, SpecError, StoreError
-from isolaw.spec import RunSpec, SweepSpec
+from isolaw.spec import RunSpec, StoreSection, SweepSpec
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
 
@@ -87,6 +87,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     """
     store = SweepStore(out)
     store.claim()
+    spec = _with_states(spec)
     backends.get(spec.sweep.backend)
     notes: list[str] = []
     if spec.sweep.backend == "replay":
@@ -112,20 +113,28 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     there, damaged = store.specs() if store.exists else ({}, {})
     _check_directory(store, spec, runs, list(there.values()))
     known = {run.run_id for run in runs}
-    notes += [f"left out: {cause}" for run_id, cause in damaged.items() if run_id not in known]
+    notes += [
+        f"{cause}" if run_id in known else f"left out: {cause}" for run_id, cause in sorted(damaged.items())
+    ]
     if whole_directory:
         runs += [own for run_id, own in there.items() if run_id not in known]
-    left, remaining = [], 0
+    left, remaining, again = [], 0, 0
     for run in runs:
         recorded = store.run(run.run_id).recorded()
         if store.run(run.run_id).done_compute(recorded) // run.batch_rollouts < run.steps:
             left.append(run)
-            made = recorded.checkpoints[-1]["compute"] if recorded.checkpoints else 0
+            last = store.run(run.run_id).last_state
+            steps = recorded.checkpoints if last is not None else []
+            kept = [line["compute"] for line in steps if line["step"] <= (last or 0)]
+            made = max(kept, default=0)
+            again += bool(recorded.checkpoints) and not kept
             remaining += max(run.steps * run.batch_rollouts - made, 0)
     todo = [run.run_id for run in executors.order(store.directory, left)]
     begun = sum(store.run(run_id).last_state is not None for run_id in todo)
     if idle := executors.idle(spec.executor):
         notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
+    if again:
+        notes.append(f"{again} of the runs begun have no state to continue from, and start at step 0")
     notes += _disk(store, spec, left)
     return Plan(spec, runs, todo, begun, remaining, notes)
 
@@ -147,6 +156,15 @@ def _disk(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[s
     ]
 
 
+def _with_states(spec: SweepSpec) -> SweepSpec:
+    """Write the folder for states as it is from anywhere: without ~ and variables, and absolute."""
+    asked = spec.store.states
+    if asked is None:
+        return spec
+    path = os.path.abspath(os.path.expanduser(os.path.expandvars(asked)))
+    return spec.model_copy(update={"store": StoreSection(states=path)})
+
+
 def _check_states(store: SweepStore, spec: SweepSpec) -> list[Problem]:
     """Return what is wrong with the folder for states: it is chosen once, before the sweep begins."""
     asked, kept = spec.store.states, store.states_given
@@ -155,7 +173,7 @@ def _check_states(store: SweepStore, spec: SweepSpec) -> list[Problem]:
     if kept is None and store.exists and any(store.run(r).last_state is not None for r in store.run_ids()):
         accepted = "nothing: the sweep keeps its states in its own directory"
         return [Problem("store.states", "the sweep has begun", found=asked, accepted=accepted)]
-    if kept is not None and os.path.abspath(asked) != kept:
+    if kept is not None and os.path.realpath(asked) != os.path.realpath(kept):
         return [Problem("store.states", "the sweep has begun", found=asked, accepted=kept)]
     if not os.path.isdir(asked) or not os.access(asked, os.W_OK | os.X_OK):
         return [Problem("store.states", found=asked, accepted="a folder that exists and can be written")]
@@ -202,7 +220,7 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
         try:
             store.read_spec()
         except Damaged as error:
-            notes.append(f"{error}; it is written anew")
+            notes.append(str(error))
         changed = [
             Problem(
                 f"evaluation.{name}",

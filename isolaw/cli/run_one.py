@@ -37,6 +37,7 @@ def _make(directory: str, asked: threading.Event) -> int:
     run = sweep.run(folder.name)
     if run.folder != folder or not sweep.exists:
         raise StoreError(f"{directory}: not a run of a sweep; accepted: OUT/runs/<run_id>")
+    sweep.check()
     spec = run.read_spec()
     nodes = None
     # A task of such a job, not somebody's shell in one.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, note, print_json
+from isolaw.cli.common import announce_compilation, note, print_json, shown
 
 if TYPE_CHECKING:
     from isolaw.engine import Plan
@@ -117,7 +117,7 @@ def sweep(
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
-    from isolaw.errors import Damaged, StoreError
+    from isolaw.errors import Damaged
     from isolaw.parsing import read_text
     from isolaw.spec import SweepSpec
     from isolaw.store import SweepStore
@@ -126,10 +126,9 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
     if file is None and store.exists:
         try:
             return SweepSpec.read(settings=settings, base=store.read_spec()), None
-        except Damaged as error:
-            hint = f"isolaw sweep FILE --out {out}, with the sweep's own file or its --set, writes it anew"
+        except Damaged:
             if not settings:
-                raise StoreError(f"{error}. {hint}") from None
+                raise
     return SweepSpec.read(file, settings), read_text(file) if file else None
 
 
@@ -209,13 +208,14 @@ def _graceful() -> Iterator[threading.Event]:
 def _report(result: dict[str, Any], made: int, seconds: float, options: str) -> None:
     out = result["directory"]
     if not made and not result["todo"]:
-        click.echo(f"Nothing is left to do: {result['done']} runs are done in {out}.")
+        click.echo(shown(f"Nothing is left to do: {result['done']} runs are done in {out}."))
     else:
         from isolaw.report.words import number
 
-        click.echo(
+        text = (
             f"{result['done']} of {result['runs']} runs are done ({made} now, in {seconds:.1f} s), "
             f"{number(result['rollouts'])} rollouts: {result['points']}"
         )
+        click.echo(shown(text))
     if result["done"]:
-        click.echo(f"Next: isolaw fit {out}{options} --out {out}/law.json --figures {out}/figures")
+        click.echo(shown(f"Next: isolaw fit {out}{options} --out {out}/law.json --figures {out}/figures"))

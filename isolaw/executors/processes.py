@@ -42,6 +42,7 @@ class _Worker:
                 [sys.executable, "-P", "-m", "isolaw.executors.worker", str(directory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=None if _is_open(2) else subprocess.DEVNULL,
                 text=True,
                 start_new_session=True,
                 env={**os.environ, "ISOLAW_WORKER": str(place)},
@@ -71,6 +72,14 @@ class _Worker:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # what it was given last
             self.process.stdin.close()
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 class _Processes:

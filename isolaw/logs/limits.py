@@ -26,7 +26,7 @@ DEEPEST = 100  # of nested values
 MOST_SETTINGS = 100_000
 MOST_DAMAGED = 100_000  # records; what is damaged so often is not what it looks like
 MOST_POINTS = 2_000_000  # that come key by key and are sorted into records
-MOST_FILES = 50_000  # that a search looks at; each takes 0.1 ms
+MOST_FILES = 1_000_000  # that a search looks at; each takes 0.1 ms
 MOST_LOGS = 5_000  # that a search finds
 
 # Seconds of the processor: waiting for a slow disk does not count, nor does what other threads do.
@@ -92,9 +92,8 @@ class Held:
         self.values += values
         if _RECORD * self.records + _VALUE * self.values + _NAME * self.names > _LARGEST:
             raise DataError(
-                f"{self._source}: {self.records:,} records with {self.values:,} values of {self.names:,} "
-                f"metrics, and more; isolaw reads from one file {_LARGEST // _RECORD:,} records, "
-                f"{_LARGEST // _VALUE:,} values or {_LARGEST // _NAME:,} metrics, and less of each together. "
+                f"{self._source}: more than {self.records:,} records with {self.values:,} values of "
+                f"{self.names:,} metrics; limit: what takes {_LARGEST // MB} MB, about a million records. "
                 "Keep only every tenth record, or fewer metrics"
             )
 

@@ -166,7 +166,7 @@ def _search_directory(
             out.found.append(found)
             if len(out.found) > limits.MOST_LOGS:
                 raise DataError(
-                    f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/*/metrics.jsonl'"
+                    f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/**/metrics.jsonl'"
                 )
         else:
             out.passed += 1
@@ -177,7 +177,7 @@ def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Ite
     seen: set[tuple[int, int]] = set()
     too_many = DataError(
         f"{top}: over {limits.MOST_FILES:,} files and directories; name those with the logs, as "
-        f"'{top}/*/metrics.jsonl'"
+        f"'{top}/**/*.jsonl'"
     )
     roots = [(top, 0)]
 

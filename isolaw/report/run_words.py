@@ -29,7 +29,7 @@ def sweep_state(state: Mapping[str, Any]) -> list[str]:
         f"seed {failure['seed']}: {failure['cause']}"
         for failure in state["failures"]
     ]
-    lines += [f"damaged: {own['cause']}; the sweep's own command mends it" for own in state["damaged"]]
+    lines += [f"damaged: {own['cause']}" for own in state["damaged"]]
     if (state["done"] < state["runs"] or state["damaged"]) and not state["running"]:
         waits = ", and wait for what is being made" if state["at_work"] else ""
         lines.append(f"Continue{waits}: isolaw sweep --out {state['directory']}")

@@ -7,11 +7,11 @@ backend (``[bandit]``, ``[replay]``, ``[real]``) is passed on to it unread.
 
 from isolaw.spec.executor import ExecutorSection
 from isolaw.spec.run import RunSpec, canonical_json
-from isolaw.spec.sections import EvaluationSpec, ProblemsSpec, Recipe, TrackingSection
+from isolaw.spec.sections import EvaluationSpec, ProblemsSpec, Recipe, StoreSection, TrackingSection
 from isolaw.spec.sweep import SweepSpec
 from isolaw.spec.values import Count, Positive, Share
 
 __all__ = [
     "Count", "EvaluationSpec", "ExecutorSection", "Positive", "ProblemsSpec", "Recipe", "RunSpec", "Share",
-    "SweepSpec", "TrackingSection", "canonical_json",
+    "StoreSection", "SweepSpec", "TrackingSection", "canonical_json",
 ]  # fmt: skip

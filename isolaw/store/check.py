@@ -12,6 +12,7 @@ from isolaw.store.states import STATE, is_own
 
 RUNS, RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
 _SHOWN = 8
+_DEEPEST = 16
 
 
 def sweep(directory: Folder, own: Mapping[str, Kind]) -> None:
@@ -40,7 +41,7 @@ def sweep(directory: Folder, own: Mapping[str, Kind]) -> None:
 
 
 def _wrong(folder: Folder, own: Mapping[str, Kind]) -> Iterator[NotOurs]:
-    for name, kind in folder.entries().items():
+    for name, kind in sorted(folder.entries().items()):
         if own.get(name, kind) != kind:
             yield folder.not_ours(name, own[name])
 
@@ -49,7 +50,7 @@ def _wrong_in_runs(directory: Folder) -> Iterator[NotOurs]:
     if directory.entries().get(RUNS) != "folder":
         return
     runs = directory.folder(RUNS)
-    for name, kind in runs.entries().items():
+    for name, kind in sorted(runs.entries().items()):
         if RUN_ID.fullmatch(name) and kind != "folder":
             yield runs.not_ours(name, "folder")
         elif RUN_ID.fullmatch(name):
@@ -67,10 +68,13 @@ def _wrong_states(states: Folder) -> Iterator[NotOurs]:
             yield from _wrong_below(states.folder(name))
 
 
-def _wrong_below(folder: Folder) -> Iterator[NotOurs]:
+def _wrong_below(folder: Folder, depth: int = 0) -> Iterator[NotOurs]:
     """What is neither file nor folder anywhere in a state."""
-    for name, kind in folder.entries().items():
-        if kind == "folder":
-            yield from _wrong_below(folder.folder(name))
+    for name, kind in sorted(folder.entries().items()):
+        if kind == "folder" and depth == _DEEPEST:
+            what = f"{folder.path / name}: folders nested deeper than {_DEEPEST}, as no state has them"
+            yield NotOurs(what, LINKS_HINT)
+        elif kind == "folder":
+            yield from _wrong_below(folder.folder(name), depth + 1)
         elif kind != "file":
             yield folder.not_ours(name, "file")

@@ -17,14 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from isolaw.errors import NotOurs
+from isolaw.errors import Damaged, NotOurs
 
 Kind = Literal["file", "folder", "symbolic link", "device, pipe or socket"]
 
 LINKS_HINT = (
-    "isolaw follows no links below a sweep's directory, and changed nothing. Put back what isolaw made, or "
-    "remove the entry, and the same sweep makes it again (store.states keeps states on another disk)"
+    "isolaw follows no links below a sweep's directory, and changed nothing. Put back what isolaw made (for "
+    "a link: rm LINK && mv TARGET LINK). If you remove the entry instead, the same sweep computes it again"
 )
+_LARGEST_BYTES = 2**32
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # Opening a pipe would wait for its other end.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -73,18 +74,29 @@ class Folder:
         """
         if make:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self.descriptor)
+                self._mkdir(name)
         try:
             return Folder(self.path / name, os.open(_single(name), _FOLDER, dir_fd=self.descriptor))
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise self.not_ours(name, "folder") from None
-            raise
+            raise self._named(error, name) from None
 
     def new_folder(self, name: str) -> Folder:
         """Make a folder that does not exist yet, and open it."""
-        os.mkdir(name, dir_fd=self.descriptor)
+        self._mkdir(name)
         return self.folder(name)
+
+    def _mkdir(self, name: str) -> None:
+        try:
+            os.mkdir(name, dir_fd=self.descriptor)
+        except OSError as error:
+            raise self._named(error, name) from None
+
+    def _named(self, error: OSError, name: str) -> OSError:
+        """Return an error with the whole path: of one that was looked up here, it knows the last part."""
+        error.filename = str(self.path / name)
+        return error
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
         """Open a file in this folder and return its descriptor.
@@ -101,19 +113,29 @@ class Folder:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
                 raise self.not_ours(name, "file") from None
-            raise
+            raise self._named(error, name) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise self.not_ours(name, "file")
         return descriptor
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None where there is no such file."""
+        """Return a file's content, None where there is no such file.
+
+        Raises
+        ------
+        NotOurs
+            a link, or no file.
+        Damaged
+            of more than 4 GiB.
+        """
         try:
             descriptor = self.open(name)
         except FileNotFoundError:
             return None
         with os.fdopen(descriptor, "rb") as file:
+            if (size := os.fstat(descriptor).st_size) > _LARGEST_BYTES:
+                raise Damaged(f"{self.path / name}: {size:,} bytes; isolaw writes no file of that size")
             return file.read()
 
     def status(self, name: str) -> os.stat_result | None:
@@ -131,8 +153,11 @@ class Folder:
     def write(self, name: str, content: bytes, sync: bool = True, mode: int = 0o666) -> None:
         """Write a file that is whole or not there: under a temporary name, which is then renamed."""
         with self.replacing(name, mode) as descriptor:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(content)
+            try:
+                with os.fdopen(os.dup(descriptor), "wb") as file:
+                    file.write(content)
+            except OSError as error:
+                raise self._named(error, name) from None
             if sync:
                 os.fsync(descriptor)
 

@@ -126,7 +126,7 @@ def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
     if host == socket.gethostname() and (taken or not _is_alive(int(process))):
         return None  # one whose end the kernel has seen
     age = _now(folder) - os.fstat(file).st_mtime
-    if age > STALE_S:
+    if abs(age) > STALE_S:  # what lies ahead is no sign of life either: a clock was wrong
         return None
     return f"{name}, which showed life {max(age, 0):.0f} s ago (after {STALE_S:.0f} s it counts as gone)"
 

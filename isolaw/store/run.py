@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,7 @@ class RunStore:
         path = self.folder / SPEC
         document = self._document(SPEC)
         if document is None:
-            raise Damaged(f"{path}: lost")
+            raise Damaged(f"{path}: missing")
         try:
             return parse_section(RunSpec, document, source=str(path))
         except InputError as error:  # of another version
@@ -116,7 +117,24 @@ class RunStore:
 
     def recorded(self) -> Lines:
         """Return the checkpoints recorded so far; a torn last line, and damaged ones, are left out."""
-        return Lines.of(self.run_id, self._read(POINTS) or b"")
+        marker = self._marker()  # first: the run may be at work
+        try:
+            lines = Lines.of(self.run_id, self._read(POINTS) or b"")
+        except Damaged as error:
+            return replace(Lines.of(self.run_id, b""), damage=str(error))
+        if not lines.damage and marker and marker["lines"] not in lines.marks:
+            lines.damage = (
+                f"{marker['checkpoints']} checkpoints were recorded, and {len(lines.sizes)} are left"
+            )
+        if lines.damage:
+            lines.damage = f"{self.folder / POINTS}: {lines.damage}"
+        return lines
+
+    def _marker(self) -> dict[str, Any] | None:
+        """What ``DONE`` says; None without one that can be believed."""
+        with contextlib.suppress(Damaged, NotOurs):
+            return self._document(DONE)
+        return None
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the checkpoints recorded so far, as `recorded` does."""
@@ -137,14 +155,11 @@ class RunStore:
 
         A marker that is damaged, or of other lines than are recorded, is not believed.
         """
-        try:
-            marker = self._document(DONE)
-        except (Damaged, NotOurs):
-            marker = None
+        marker = self._marker()
         if marker is None:
             return 0
         lines = recorded or self.recorded()
-        return int(marker["compute"]) if marker["lines"] == f"{lines.crcs[-1]:08x}" else 0
+        return int(marker["compute"]) if marker["lines"] == lines.marks[-1] else 0
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -212,14 +227,15 @@ class RunStore:
         for name, kind in here.entries().items():
             if kind == "file" and _LEFTOVER.fullmatch(name):
                 here.remove(name)
-        content = here.read(POINTS) or b""
-        lines = Lines.of(self.run_id, content)
+        lines = self.recorded()
         step = self._last_sound(lines)
         self._note_damage(lines, step)
         self.states.keep(step)
         kept = lines.up_to(-1 if step is None else step)
-        if (size := sum(kept.sizes)) != len(content):
-            here.write(POINTS, content[:size])
+        if (size := sum(kept.sizes)) != self.bytes_recorded:
+            here.write(POINTS, (here.read(POINTS) or b"")[:size] if size else b"")
+        if (marker := self._marker()) and marker["lines"] not in kept.marks:
+            here.remove(DONE)
         last = kept.checkpoints[-1] if kept.checkpoints else None
         self._checkpoints, self._crc = len(kept.checkpoints), kept.crcs[-1]
         self._step = last["step"] if last else 0
@@ -229,7 +245,8 @@ class RunStore:
         """Return the last state that is as its line says; of others nothing is believed."""
         for step in self.states.steps():
             if step not in lines.states:
-                self.damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
+                if not lines.damage:  # of which it would be a consequence
+                    self.damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
             elif self.states.is_sound(step, self.run_id, lines.states[step]):
                 return step
             else:
@@ -238,7 +255,7 @@ class RunStore:
 
     def _note_damage(self, lines: Lines, step: int | None) -> None:
         if lines.damage:
-            self.damage.append(f"{self.folder / POINTS}: {lines.damage}")
+            self.damage.append(lines.damage)
         try:
             self._document(DONE)
         except Damaged as error:
@@ -256,7 +273,8 @@ class RunStore:
         took = 0.0
         # What a short run would lose is soon made again: the engine syncs many of them together.
         self.sync_alone = self.last_state is not None
-        with os.fdopen(self.open().open(POINTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb", 0) as file:
+        # Buffered: of a line that finds no room, the kernel may take a part without an error.
+        with os.fdopen(self.open().open(POINTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as file:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
                 now = time.monotonic()
@@ -267,6 +285,7 @@ class RunStore:
                 state = self._save(checkpoint) if due or last else None
                 text, self._crc = checksums.line(line, self._crc, state)
                 file.write(text)
+                file.flush()
                 self._checkpoints, self._step = self._checkpoints + 1, checkpoint.step
                 if state:
                     if self.sync_alone:
@@ -280,7 +299,12 @@ class RunStore:
 
     def _save(self, checkpoint: Checkpoint) -> str:
         """Write the state of a checkpoint, not yet published, and return its checksum."""
-        checkpoint.save(self.states.begin(checkpoint.step))
+        folder = self.states.begin(checkpoint.step)
+        try:
+            checkpoint.save(folder)
+        except OSError as error:
+            error.filename = error.filename or str(folder)  # which disk is full
+            raise
         return self.states.checksum(checkpoint.step, self.run_id, self.sync_alone)
 
     def problem_ids(self) -> dict[str, list[str]]:

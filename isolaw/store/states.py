@@ -12,11 +12,12 @@ import contextlib
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw.errors import StoreError
-from isolaw.store import checksums
+from isolaw.store import checksums, locks
 from isolaw.store.folder import Folder
 
 if TYPE_CHECKING:
@@ -167,13 +168,32 @@ class Elsewhere:
         self._folder = folder
         return folder
 
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the states as their only engine; of a sweep that was moved, the marker learns where it is.
+
+        So that of two copies of a moved sweep the first to run keeps the states.
+        """
+        self._folder = None
+        folder = self.folder()
+        if folder is None:
+            yield
+            return
+        with locks.locked(folder, wait_s=0.3):
+            self._folder = None
+            self.folder()  # nobody else has adopted them meanwhile
+            token, here = folder.path.name.removeprefix("isolaw-"), os.path.realpath(self._sweep.path)
+            if checksums.read(folder, MARKER, token) != (marker := {"format": FORMAT, "sweep": here}):
+                checksums.write(folder, MARKER, marker, token)
+            yield
+
     def make(self, parent: str) -> None:
         """Make the folder in ``parent``, and let the sweep's directory say where it is."""
         token = secrets.token_hex(8)
         folder = Folder.at(Path(parent)).new_folder(f"isolaw-{token}")
         marker = {"format": FORMAT, "sweep": os.path.realpath(self._sweep.path)}
         checksums.write(folder, MARKER, marker, token)
-        checksums.write(self._sweep, WHERE, {"folder": os.path.abspath(parent), "token": token})
+        checksums.write(self._sweep, WHERE, {"folder": parent, "token": token})
 
 
 def _same(one: Path, other: Path) -> bool:

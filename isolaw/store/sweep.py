@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,9 @@ class SweepStore:
     def exists(self) -> bool:
         """Whether the directory holds a sweep, perhaps one that has lost its ``sweep.json``."""
         try:
-            return self.root().status(SPEC) is not None or bool(self.specs()[0])
+            there = self.root().status(SPEC)
+            named = there is not None and (stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode))
+            return named or bool(self.specs()[0])
         except (OSError, NotOurs):
             return False
 
@@ -145,7 +148,7 @@ class SweepStore:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Long enough for somebody's look at `in_use` to pass.
-        with locks.locked(self.root(), wait_s=0.3):
+        with locks.locked(self.root(), wait_s=0.3), self._elsewhere().lock():
             for name, kind in self.root().entries().items():
                 if kind == "file" and _LEFTOVER.fullmatch(name):
                     self.root().remove(name)
@@ -166,21 +169,26 @@ class SweepStore:
         path = self.directory / SPEC
         try:
             document = checksums.read(self.root(), SPEC)
-        except Damaged:
+        except Damaged as error:
             if self._is_unsealed():
                 raise StoreError(
                     f"{path}: of an older isolaw, whose sweeps have no checksums; its {POINTS} can be "
                     "fitted, and that isolaw continues it"
                 ) from None
-            raise
+            raise Damaged(f"{error}. {self._remedy}") from None
         if document is None:
-            raise Damaged(f"{path}: lost")
+            raise Damaged(f"{path}: missing. {self._remedy}")
         if document.pop("format", None) != FORMAT:
             raise StoreError(f"{path}: not an isolaw sweep of format {FORMAT!r}")
         try:
             return parse_section(SweepSpec, document, source=str(path))
         except InputError as error:
             raise StoreError(str(error)) from None
+
+    @property
+    def _remedy(self) -> str:
+        file = self.directory / WRITTEN if self.root().status(WRITTEN) else "FILE"
+        return f"isolaw sweep {file} --out {self.directory}, with the options that it had, writes it again"
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):
@@ -231,10 +239,12 @@ class SweepStore:
             try:
                 sound[name] = own.read_spec()
             except NotOurs as error:
+                damaged[name] = error.what
+            except OSError as error:
                 damaged[name] = str(error)
             except Damaged as error:
                 if own.bytes_recorded:
-                    damaged[name] = str(error)
+                    damaged[name] = f"{error}. The sweep's own command writes it again"
         return sound, damaged
 
     def run_ids(self) -> list[str]:

@@ -12,7 +12,6 @@ from isolaw.errors import Damaged, NotOurs, StoreError
 from isolaw.runs import Runs
 from isolaw.spec import RunSpec
 from isolaw.store.folder import Folder
-from isolaw.store.run import POINTS
 from isolaw.store.sweep import POINTS as TABLE
 from isolaw.store.sweep import PROBLEMS as PROBLEMS_TABLE
 from isolaw.store.sweep import SweepStore
@@ -35,22 +34,22 @@ def collect(store: SweepStore) -> Runs:
     attributes = {}
     unfinished = 0
     specs, damaged = store.specs()
-    notes = [f"left out: {cause}. {_HEALS}" for cause in damaged.values()]
+    notes = [f"left out: {cause}" for cause in damaged.values()]
     for run_id, spec in specs.items():
         run = store.run(run_id)
         try:
             recorded = run.recorded()
-        except NotOurs as error:
-            notes.append(f"left out: {error}")
+        except (NotOurs, OSError) as error:
+            notes.append(f"left out: {getattr(error, 'what', error)}")
             continue
         if recorded.damage:
-            notes.append(f"left out: {run.folder / POINTS}: {recorded.damage}, and what follows it. {_HEALS}")
+            notes.append(f"left out: {recorded.damage}. {_HEALS}")
         lines = recorded.checkpoints
         if lines:
             records += _records(run_id, spec, lines)
             try:
                 problems += _problem_results(run_id, lines, run.problem_ids())
-            except (Damaged, NotOurs, KeyError) as error:
+            except (Damaged, NotOurs, OSError, KeyError) as error:
                 notes.append(f"left out: results of single problems of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
             unfinished += run.done_compute(recorded) // spec.batch_rollouts < spec.steps

@@ -202,9 +202,10 @@ def held(holder) -> Callable[[Path], dict[str, int]]:
     def hold(out: Path) -> dict[str, int]:
         store = SweepStore(out)
         for run_id in store.run_ids():
-            if len(stopped) < 2 and run_id not in stopped and store.run(run_id).lines():
-                os.kill(holder(out, run_id), signal.SIGSTOP)
-                stopped[run_id] = holder(out, run_id)
+            process = holder(out, run_id)  # 0, of a run that has ended, would be all of us
+            if process and len(stopped) < 2 and run_id not in stopped and store.run(run_id).lines():
+                os.kill(process, signal.SIGSTOP)
+                stopped[run_id] = process
         return stopped
 
     return hold

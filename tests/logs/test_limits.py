@@ -204,7 +204,7 @@ def test_waiting_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (
             "run.jsonl",
             STEP + b"".join(b'{"step":1,"data":{"a/%d":1}}\n' % i for i in range(110_000)),
-            r"records with .* values of .* metrics, and more",
+            r"records with .* values of .* metrics; limit: what takes 750 MB",
         ),
     ],
     ids=["no objects", "lists", "names"],

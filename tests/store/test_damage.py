@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from isolaw import engine
-from isolaw.errors import NotOurs
+from isolaw.errors import NotOurs, RunError
 from isolaw.store import Folder, SweepStore
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +114,80 @@ def test_random_damage(command: str) -> None:
     done = subprocess.run(fuzz, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "60  cases" in done.stdout
+
+
+def test_a_line_that_finds_no_room_is_an_error_and_not_half_a_line(tmp_path: Path, tiny, same) -> None:
+    """A full disk takes a part of what is written, and says how much, without an error."""
+    spec = tiny(sweep={"compute": 10_000_000, "seeds": 1}, evaluation={"points": 60})
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    out = tmp_path / "out"
+    try:  # as a disk does that fills up in the middle of a line: no file gets longer than this
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_345, limit[1]))
+        with pytest.raises((RunError, OSError), match="File too large"):
+            engine.sweep(spec, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    same(engine.sweep(spec, out), engine.sweep(spec, tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("name", ["sweep.json", "spec.json", "DONE"])
+def test_a_number_that_json_has_not_is_damage(tmp_path: Path, tiny, isolaw, name: str) -> None:
+    engine.sweep(tiny(), tmp_path)
+    path = tmp_path / name if name == "sweep.json" else min(tmp_path.glob("runs/*")) / name
+    path.write_text('{"x": 1e999}')
+    isolaw("status", tmp_path)
+    isolaw("fit", tmp_path, "--out", tmp_path / "law.json")
+    assert len(engine.sweep(tiny(), tmp_path)) == 4
+    assert engine.status(tmp_path)["damaged"] == []
+
+
+def test_lines_that_were_lost_are_told(tmp_path: Path, tiny, isolaw) -> None:
+    engine.sweep(tiny(), tmp_path)
+    points = min(tmp_path.glob("runs/*")) / "points.jsonl"
+    count = len(points.read_text().splitlines())
+    said = f"{points}: {count} checkpoints were recorded, and 0 are left"
+    points.unlink()
+    assert said in isolaw("status", tmp_path)[1]
+    assert any(said in note for note in SweepStore(tmp_path).collect().notes)
+    code, _, err = isolaw("sweep", "--out", tmp_path)
+    assert code == 0
+    assert f"warning: {said}; the run starts again" in err
+    assert said not in isolaw("status", tmp_path)[1]
+
+
+def test_a_run_without_its_state_is_planned_from_its_start(tmp_path: Path, tiny) -> None:
+    engine.sweep(tiny(), tmp_path)
+    larger = tiny(sweep={"compute": 40_000})
+    with_states = engine.plan(larger, tmp_path)
+    run = SweepStore(tmp_path).run(SweepStore(tmp_path).run_ids()[0])
+    shutil.rmtree(run.folder / "state")
+    planned = engine.plan(larger, tmp_path)
+    assert planned.remaining == with_states.remaining + run.lines()[-1]["compute"]
+    assert "1 of the runs begun have no state to continue from, and start at step 0" in planned.notes
+
+
+def test_what_cannot_be_opened_is_named_in_full(tmp_path: Path, tiny, monkeypatch) -> None:
+    (tmp_path / "a").mkdir()
+    folder = Folder.at(tmp_path).folder("a")
+
+    def refuses(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied", "x")
+
+    monkeypatch.setattr(os, "open", refuses)
+    for use in (folder.open, folder.folder, folder.read):
+        with pytest.raises(PermissionError) as error:
+            use("x")
+        assert error.value.filename == str(tmp_path / "a" / "x")
+
+
+def test_a_closed_stream_is_no_runs_log(tmp_path: Path, command: str) -> None:
+    """Its number would be given to the next file, and what is meant for it would go there."""
+    small = ["sweep.compute=4e4", "grid.rollouts_per_problem=[4,8]", "problems.n_train=50"]
+    words = [command, "sweep", "--out", tmp_path / "out", *(w for s in small for w in ("--set", s))]
+    done = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *words], check=False)
+    assert done.returncode == 0
+    assert not any(path.read_text() for path in (tmp_path / "out").glob("runs/*/log"))
 
 
 # Handles

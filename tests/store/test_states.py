@@ -89,6 +89,23 @@ def test_a_copy_of_a_sweep_leaves_the_states_of_the_first_alone(
     (copy / "states.json").unlink()  # what the message says
     assert isolaw("sweep", "--out", copy, "--set", "sweep.compute=4e4")[0] == 0
     assert {name: content for name, content in tree(scratch).items() if name in before} == before
-    first.rename(moved)  # no copy
+    first.rename(moved)  # no copy; the first of a moved sweep's copies to run keeps the states
+    shutil.copytree(moved, tmp_path / "second")
     assert isolaw("sweep", "--out", moved, "--set", "sweep.compute=4e4")[0] == 0
     same(SweepStore(moved).collect(), SweepStore(copy).collect())
+    code, _, err = isolaw("sweep", "--out", tmp_path / "second", "--set", "sweep.compute=5e4")
+    assert code == 2
+    assert f"holds the states of {moved}, of which {tmp_path / 'second'} is a copy" in err
+
+
+def test_the_folder_may_be_named_as_in_a_shell(
+    tmp_path: Path, scratch: Path, tiny, isolaw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH", str(scratch))
+    monkeypatch.chdir(tmp_path)
+    for out, name in (("a", "$SCRATCH"), ("b", "scratch")):
+        engine.sweep(tiny(store={"states": name}), tmp_path / out)
+        monkeypatch.chdir(scratch)  # what it is relative to, it was then
+        assert isolaw("sweep", "--out", tmp_path / out, "--set", "sweep.compute=4e4")[0] == 0
+        monkeypatch.chdir(tmp_path)
+    assert len(states(scratch)) == 8

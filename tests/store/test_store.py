@@ -289,7 +289,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lose, "lost"),
+        (lose, "missing"),
         (flip, "its checksum does not match"),
         (lambda path: path.write_text(""), "the file is empty"),
         (lambda path: path.write_text(path.read_text()[:-1]), "not JSON"),
