@@ -121,7 +121,7 @@ def execute(
             # Also what a tracker missed when it failed, or was not asked for yet.
             for run in planned.runs:
                 yield from mirrored.update(run.run_id)
-        if any(store.run(run_id).bytes_recorded for run_id in store.specs()[0]):
+        if any(store.run(run.run_id).bytes_recorded for run in planned.runs):
             try:
                 store.publish(store.collect())
             except OSError as error:

@@ -118,6 +118,8 @@ class Lines:
         the checksum of each line, before the first of which there is that of the run's id, and its bytes.
     damage
         why what follows is not believed; empty if nothing follows but, perhaps, a torn last line.
+    marker
+        what the run's ``DONE`` says, where that is sound.
     """
 
     crcs: list[int]
@@ -125,6 +127,7 @@ class Lines:
     states: dict[int, str] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     damage: str = ""
+    marker: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, run_id: str, content: bytes) -> Lines:

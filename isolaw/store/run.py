@@ -60,6 +60,7 @@ class RunStore:
         self._opened: Folder | None = None
         # Of what is recorded: how many checkpoints, the last of them, and its line's checksum.
         self._checkpoints, self._step, self._crc = 0, 0, 0
+        self._continues = False  # from a state
 
     @property
     def folder(self) -> Path:
@@ -117,24 +118,20 @@ class RunStore:
 
     def recorded(self) -> Lines:
         """Return the checkpoints recorded so far; a torn last line, and damaged ones, are left out."""
-        marker = self._marker()  # first: the run may be at work
+        marker = None
+        with contextlib.suppress(Damaged, NotOurs):  # before the lines: the run may be at work
+            marker = self._document(DONE)
         try:
             lines = Lines.of(self.run_id, self._read(POINTS) or b"")
         except Damaged as error:
             return replace(Lines.of(self.run_id, b""), damage=str(error))
+        lines.marker = marker
         if not lines.damage and marker and marker["lines"] not in lines.marks:
-            lines.damage = (
-                f"{marker['checkpoints']} checkpoints were recorded, and {len(lines.sizes)} are left"
-            )
+            count = marker["checkpoints"]
+            lines.damage = f"{count} checkpoints were recorded, and {len(lines.sizes)} are left"
         if lines.damage:
             lines.damage = f"{self.folder / POINTS}: {lines.damage}"
         return lines
-
-    def _marker(self) -> dict[str, Any] | None:
-        """What ``DONE`` says; None without one that can be believed."""
-        with contextlib.suppress(Damaged, NotOurs):
-            return self._document(DONE)
-        return None
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the checkpoints recorded so far, as `recorded` does."""
@@ -155,11 +152,10 @@ class RunStore:
 
         A marker that is damaged, or of other lines than are recorded, is not believed.
         """
-        marker = self._marker()
-        if marker is None:
-            return 0
         lines = recorded or self.recorded()
-        return int(marker["compute"]) if marker["lines"] == lines.marks[-1] else 0
+        return (
+            int(lines.marker["compute"]) if lines.marker and lines.marker["lines"] == lines.marks[-1] else 0
+        )
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -223,22 +219,23 @@ class RunStore:
         """
         here = self.open()
         self.damage = []
-        self.forget_failure()
-        for name, kind in here.entries().items():
-            if kind == "file" and _LEFTOVER.fullmatch(name):
+        entries = here.entries()
+        for name, kind in entries.items():
+            if name == FAILED or (kind == "file" and _LEFTOVER.fullmatch(name)):
                 here.remove(name)
-        lines = self.recorded()
+        lines = self.recorded() if POINTS in entries or DONE in entries else Lines.of(self.run_id, b"")
         step = self._last_sound(lines)
         self._note_damage(lines, step)
         self.states.keep(step)
         kept = lines.up_to(-1 if step is None else step)
         if (size := sum(kept.sizes)) != self.bytes_recorded:
             here.write(POINTS, (here.read(POINTS) or b"")[:size] if size else b"")
-        if (marker := self._marker()) and marker["lines"] not in kept.marks:
+        if DONE in entries and (lines.marker is None or lines.marker["lines"] not in kept.marks):
             here.remove(DONE)
         last = kept.checkpoints[-1] if kept.checkpoints else None
         self._checkpoints, self._crc = len(kept.checkpoints), kept.crcs[-1]
         self._step = last["step"] if last else 0
+        self._continues = step is not None
         return None if step is None else self.states.folder(step), float(last["wall_s"]) if last else 0.0
 
     def _last_sound(self, lines: Lines) -> int | None:
@@ -257,7 +254,7 @@ class RunStore:
         if lines.damage:
             self.damage.append(lines.damage)
         try:
-            self._document(DONE)
+            _ = lines.marker or self._document(DONE)
         except Damaged as error:
             self.damage.append(str(error))
         onward = "starts again" if step is None else f"continues from step {step}"
@@ -272,7 +269,7 @@ class RunStore:
         began = published = time.monotonic()
         took = 0.0
         # What a short run would lose is soon made again: the engine syncs many of them together.
-        self.sync_alone = self.last_state is not None
+        self.sync_alone = self._continues
         # Buffered: of a line that finds no room, the kernel may take a part without an error.
         with os.fdopen(self.open().open(POINTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as file:
             for checkpoint in checkpoints:
@@ -331,7 +328,8 @@ class RunStore:
         """Mark the run, resumed and recorded before, as finished up to ``compute``, and with which lines."""
         last = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
         marker = {"compute": compute, **last}
-        checksums.write(self.open(), DONE, marker, self.run_id, sync=self.sync_alone)
+        text = json.dumps(checksums.sealed(marker, self.run_id)).encode()
+        self.open().write(DONE, text + b"\n", sync=self.sync_alone)
 
     def fail(self, cause: str, details: str) -> None:
         """Record why the run stopped, with the last lines of its log."""

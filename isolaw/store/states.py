@@ -131,6 +131,7 @@ class Elsewhere:
     def __init__(self, sweep: Folder) -> None:
         self._sweep = sweep
         self._folder: Folder | None = None
+        self._absent = False  # chosen before the first run is made, so looked for once
 
     @property
     def given(self) -> str | None:
@@ -146,9 +147,12 @@ class Elsewhere:
         StoreError
             it is not there, is not the sweep's, or is still another's.
         """
-        found = checksums.read(self._sweep, WHERE)
-        if found is None or self._folder is not None:
+        if self._folder is not None or self._absent:
             return self._folder
+        found = checksums.read(self._sweep, WHERE)
+        if found is None:
+            self._absent = True
+            return None
         path = Path(found["folder"])
         name = f"isolaw-{found['token']}"
         hint = f"{self._sweep.path / WHERE} says that the sweep's states are there; is the disk mounted?"
@@ -194,6 +198,7 @@ class Elsewhere:
         marker = {"format": FORMAT, "sweep": os.path.realpath(self._sweep.path)}
         checksums.write(folder, MARKER, marker, token)
         checksums.write(self._sweep, WHERE, {"folder": parent, "token": token})
+        self._absent = False
 
 
 def _same(one: Path, other: Path) -> bool:
