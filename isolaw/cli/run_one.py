@@ -30,14 +30,14 @@ def _make(directory: str, asked: threading.Event) -> int:
     from isolaw.errors import StoreError
     from isolaw.executors.base import execute
     from isolaw.executors.worker import logged
-    from isolaw.store import SweepStore
+    from isolaw.store import SweepStore, check
 
     folder = Path(directory).resolve()
     sweep = SweepStore(folder.parent.parent)
     run = sweep.run(folder.name)
     if run.folder != folder or not sweep.exists:
         raise StoreError(f"{directory}: not a run of a sweep; accepted: OUT/runs/<run_id>")
-    sweep.check()
+    check.run(run.open())
     spec = run.read_spec()
     nodes = None
     # A task of such a job, not somebody's shell in one.

@@ -30,7 +30,21 @@ def sweep(directory: Folder, own: Mapping[str, Kind]) -> None:
     NotOurs
         all of them.
     """
-    wrong = [*_wrong(directory, own), *_wrong_in_runs(directory)]
+    _refuse(directory, [*_wrong(directory, own), *_wrong_in_runs(directory)])
+
+
+def run(folder: Folder) -> None:
+    """Refuse the same in the folder of one run; its sweep may have thousands.
+
+    Raises
+    ------
+    NotOurs
+        all of them.
+    """
+    _refuse(folder, [*_wrong_in_run(folder)])
+
+
+def _refuse(directory: Folder, wrong: list[NotOurs]) -> None:
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
@@ -54,10 +68,13 @@ def _wrong_in_runs(directory: Folder) -> Iterator[NotOurs]:
         if RUN_ID.fullmatch(name) and kind != "folder":
             yield runs.not_ours(name, "folder")
         elif RUN_ID.fullmatch(name):
-            run = runs.folder(name)
-            yield from _wrong(run, OWN)
-            if run.entries().get(STATE) == "folder":
-                yield from _wrong_states(run.folder(STATE))
+            yield from _wrong_in_run(runs.folder(name))
+
+
+def _wrong_in_run(run: Folder) -> Iterator[NotOurs]:
+    yield from _wrong(run, OWN)
+    if run.entries().get(STATE) == "folder":
+        yield from _wrong_states(run.folder(STATE))
 
 
 def _wrong_states(states: Folder) -> Iterator[NotOurs]:

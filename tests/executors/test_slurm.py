@@ -292,3 +292,13 @@ def test_run_one_that_fails(isolaw, tiny, tmp_path: Path) -> None:
     assert code == 1
     assert str(folder) in said
     assert (folder / "FAILED.json").is_file()
+
+
+def test_run_one_refuses_a_link_in_its_folder(isolaw, tiny, tmp_path: Path) -> None:
+    engine.sweep(tiny(), tmp_path / "out")
+    run = min((tmp_path / "out").glob("runs/*"))
+    (tmp_path / "mine").mkdir()
+    (run / "stop").symlink_to(tmp_path / "mine")
+    code, _, err = isolaw("run-one", run)
+    assert code == 2
+    assert f"{run / 'stop'}: found a symbolic link to {tmp_path / 'mine'}; expected a file" in err
