@@ -110,6 +110,8 @@ def _from_logs(
     parts: Sequence[RawLog], framework: Framework, settings: Mapping[str, Setting], out: Resolved
 ) -> None:
     for part in parts:
+        if not part.config and part.config_source:
+            out.hints.setdefault("configuration", f"its configuration was not used: {part.config_source}")
         for name, fact in framework.facts(part.config, part.config_source).items():
             if fact.value is None:  # what it would follow from
                 if name in SPLIT and fact.origin:

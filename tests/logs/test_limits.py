@@ -346,6 +346,13 @@ def varint(number: int) -> bytes:
     return out + bytes([number])
 
 
+def test_a_configuration_beyond_the_limits_is_named_where_it_is_missed(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_bytes(STEP)
+    (tmp_path / "run.toml").write_text("a." * 20 + "a = 1")
+    with pytest.raises(DataError, match=r"its configuration was not used: run\.toml \(which cannot be read"):
+        survey([tmp_path / "run.jsonl"])
+
+
 class TestDirectories:
     def test_pipes_are_not_opened(self, tmp_path: Path) -> None:
         (tmp_path / "run.jsonl").write_bytes(STEP)
