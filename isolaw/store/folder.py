@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -179,6 +179,12 @@ class Folder:
         finally:
             os.close(descriptor)
 
+    def remove_leftovers(self, own: Iterable[str]) -> None:
+        """Remove temporary files that a killed writer of files of these names has left."""
+        for name, kind in self.entries().items():
+            if kind == "file" and is_leftover(name, own):
+                self.remove(name)
+
     def rename(self, old: str, new: str) -> None:
         """Rename within this folder."""
         os.rename(old, new, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
@@ -221,6 +227,12 @@ class Folder:
         if stat.S_ISREG(there.st_mode):
             return "found a file"
         return "found a folder" if stat.S_ISDIR(there.st_mode) else "found a device, pipe or socket"
+
+
+def is_leftover(name: str, own: Iterable[str]) -> bool:
+    """Return whether a name is that of a temporary file, of `Folder.replacing` for files of these names."""
+    stem, _, token = name.removesuffix(".tmp").rpartition(".")
+    return name.endswith(".tmp") and stem.removeprefix(".") in own and stem[:1] == "." and token.isalnum()
 
 
 def _single(name: str) -> str:

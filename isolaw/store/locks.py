@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from isolaw.errors import InUse
 from isolaw.store.folder import Folder
 
-NAME = "lock"
+NAME, CLOCK = "lock", "clock"
 
 BEAT_S = 10.0
 STALE_S = 60.0
@@ -128,7 +128,7 @@ def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
     age = _now(folder) - os.fstat(file).st_mtime
     if abs(age) > STALE_S:  # what lies ahead is no sign of life either: a clock was wrong
         return None
-    return f"{name}, which showed life {max(age, 0):.0f} s ago (after {STALE_S:.0f} s it counts as gone)"
+    return f"{name}, last heartbeat {max(age, 0):.0f} s ago; treated as dead after {STALE_S:.0f} s"
 
 
 def _content(file: int) -> str:
@@ -141,7 +141,7 @@ def _first_line(text: str) -> str:
 
 def _now(folder: Folder) -> float:
     """Return the time by the clock that the folder's files are stamped with."""
-    name = f".clock.{secrets.token_hex(8)}.tmp"
+    name = f".{CLOCK}.{secrets.token_hex(8)}.tmp"
     try:
         file = folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except OSError:  # it cannot be written

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -37,7 +36,6 @@ OWN: dict[str, Kind] = {
     **dict.fromkeys((SPEC, POINTS, PROBLEMS, LOG, STOP, DONE, FAILED, MEETING, locks.NAME), "file"),
     STATE: "folder",
 }
-_LEFTOVER = re.compile(rf"\.(?:{'|'.join(map(re.escape, OWN))}|clock)\.[0-9a-f]+\.tmp")
 
 
 class RunStore:
@@ -153,9 +151,8 @@ class RunStore:
         A marker that is damaged, or of other lines than are recorded, is not believed.
         """
         lines = recorded or self.recorded()
-        return (
-            int(lines.marker["compute"]) if lines.marker and lines.marker["lines"] == lines.marks[-1] else 0
-        )
+        marker = lines.marker
+        return int(marker["compute"]) if marker and marker["lines"] == lines.marks[-1] else 0
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -219,10 +216,9 @@ class RunStore:
         """
         here = self.open()
         self.damage = []
+        self.forget_failure()
+        here.remove_leftovers((*OWN, locks.CLOCK))
         entries = here.entries()
-        for name, kind in entries.items():
-            if name == FAILED or (kind == "file" and _LEFTOVER.fullmatch(name)):
-                here.remove(name)
         lines = self.recorded() if POINTS in entries or DONE in entries else Lines.of(self.run_id, b"")
         step = self._last_sound(lines)
         self._note_damage(lines, step)

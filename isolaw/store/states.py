@@ -119,7 +119,7 @@ class States:
                 self._made().remove_folder(name)
 
 
-class Elsewhere:
+class ExternalStates:
     """The folder of a sweep's states on another disk.
 
     Parameters

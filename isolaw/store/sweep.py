@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import stat
 import threading
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.parsing import parse_section
 from isolaw.spec import EvaluationSpec, RunSpec, SweepSpec
 from isolaw.store import check, checksums, locks
-from isolaw.store.folder import Folder, Kind
+from isolaw.store.folder import Folder, Kind, is_leftover
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore
-from isolaw.store.states import WHERE, Elsewhere
+from isolaw.store.states import WHERE, ExternalStates
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -32,7 +31,7 @@ _OWN: dict[str, Kind] = {
     **dict.fromkeys(_FILES, "file"),
     **dict.fromkeys((check.RUNS, "slurm", "tensorboard", "wandb", "mlruns"), "folder"),
 }
-_LEFTOVER = re.compile(rf"\.(?:{'|'.join(map(re.escape, _FILES))}|clock)\.[0-9a-f]+\.tmp")
+_WRITTEN_HERE = (*_FILES, locks.CLOCK)
 _LAST_SYNC_S = 5.0
 
 
@@ -49,7 +48,7 @@ class SweepStore:
         self.directory = Path(directory)
         self._root: Folder | None = None
         self._runs: Folder | None = None
-        self._states: Elsewhere | None = None
+        self._states: ExternalStates | None = None
 
     def root(self) -> Folder:
         """Open the directory itself.
@@ -77,12 +76,12 @@ class SweepStore:
     def states(self) -> Folder | None:
         """Open the folder of all runs' states; None where they are in the runs' own folders."""
         with contextlib.suppress(FileNotFoundError):  # of the sweep's directory
-            return self._elsewhere().folder()
+            return self._external().folder()
         return None
 
-    def _elsewhere(self) -> Elsewhere:
+    def _external(self) -> ExternalStates:
         if self._states is None:
-            self._states = Elsewhere(self.root())
+            self._states = ExternalStates(self.root())
         return self._states
 
     @property
@@ -123,7 +122,9 @@ class SweepStore:
             raise StoreError(f"{d}: {what}; accepted: a new directory or a sweep's")
         if not self.exists:
             held = sorted(
-                name for name in self.root().entries() if name != locks.NAME and not _LEFTOVER.fullmatch(name)
+                name
+                for name in self.root().entries()
+                if name != locks.NAME and not is_leftover(name, _WRITTEN_HERE)
             )
             if held:
                 shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
@@ -148,10 +149,8 @@ class SweepStore:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Long enough for somebody's look at `in_use` to pass.
-        with locks.locked(self.root(), wait_s=0.3), self._elsewhere().lock():
-            for name, kind in self.root().entries().items():
-                if kind == "file" and _LEFTOVER.fullmatch(name):
-                    self.root().remove(name)
+        with locks.locked(self.root(), wait_s=0.3), self._external().lock():
+            self.root().remove_leftovers(_WRITTEN_HERE)
             yield
 
     # -- the sweep -----------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ class SweepStore:
         if written is not None:
             self.root().write(WRITTEN, written.encode())
         if spec.store.states is not None and self.states_given is None:
-            self._elsewhere().make(spec.store.states)
+            self._external().make(spec.store.states)
 
     def evaluation(self) -> EvaluationSpec | None:
         """Return the evaluation schedule that the sweep began with; None for one that has not begun.
@@ -220,7 +219,7 @@ class SweepStore:
     @property
     def states_given(self) -> str | None:
         """Which ``store.states`` the sweep began with; None: states are in the runs' own folders."""
-        return self._elsewhere().given if self.directory.is_dir() else None
+        return self._external().given if self.directory.is_dir() else None
 
     # -- its runs ------------------------------------------------------------------------------------------
 

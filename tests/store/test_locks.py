@@ -69,9 +69,7 @@ def test_another_host_holds_it_while_it_shows_life(
     for _ in range(2):  # a look does not renew it
         assert locks.in_use(folder)
         with (
-            pytest.raises(
-                InUse, match=r" is in use by process 7 on elsewhere, which showed life 2[01] s ago"
-            ),
+            pytest.raises(InUse, match=r" is in use by process 7 on elsewhere, last heartbeat 2[01] s ago"),
             locks.locked(folder, wait_s=0.1),
         ):
             pass

@@ -460,6 +460,11 @@ def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp
     selected = sweep.collect().select([spec.run_id]).problems
     assert selected is not None
     assert len(selected) == 6
+    ids = run.folder / "problems.json"
+    ids.write_text(ids.read_text().replace('"x"', '"w"'))
+    damaged = sweep.collect()
+    assert damaged.problems is None
+    assert any(str(ids) in note for note in damaged.notes)
 
 
 def test_a_state_that_takes_long_to_write_is_written_seldom(
