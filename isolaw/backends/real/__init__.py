@@ -223,11 +223,12 @@ def _evaluation_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
 
 def _placement_problems(options: settings.Options) -> list[Problem]:
     out = []
-    if options.processes % options.tensor_parallel:
+    tensor_parallel = options.tensor_parallel or 1
+    if options.processes % tensor_parallel:
         accepted = f"a divisor of real.processes = {options.processes}"
-        out.append(Problem("real.tensor_parallel", found=options.tensor_parallel, accepted=accepted))
-    if options.tensor_parallel > 1 and not environment.gpus():
-        out.append(Problem("real.tensor_parallel", "needs GPUs", found=options.tensor_parallel, accepted="1"))
+        out.append(Problem("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
+    if tensor_parallel > 1 and not environment.gpus():
+        out.append(Problem("real.tensor_parallel", "needs GPUs", found=tensor_parallel, accepted="1"))
     if environment.gpus() and options.processes > environment.gpus() and not options.torchrun:
         accepted = f"at most one for each GPU ({environment.gpus()})"
         out.append(Problem("real.processes", found=options.processes, accepted=accepted))

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 
-from isolaw.backends.real import rewards, settings
+from isolaw.backends.real import rewards
 from isolaw.backends.real.batch import Batch, Processes
 from isolaw.backends.real.problems import ProblemSet, Question
 from isolaw.backends.real.prompts import encode
 from isolaw.backends.real.sampling import Rollouts, Sampler, open_sampler
+from isolaw.backends.real.settings import Options
 from isolaw.spec import RunSpec
 
 Clock = Callable[[str], AbstractContextManager[None]]
@@ -28,6 +29,8 @@ class Actor:
     ----------
     spec
         resolved.
+    options
+        its section, with nothing left open (`isolaw.backends.real.memory`).
     processes
         those of the run.
     clock
@@ -41,11 +44,10 @@ class Actor:
         the current policy's.
     """
 
-    def __init__(self, spec: RunSpec, processes: Processes, clock: Clock) -> None:
+    def __init__(self, spec: RunSpec, options: Options, processes: Processes, clock: Clock) -> None:
         from transformers import AutoTokenizer
 
         self.processes, self.clock, self.recipe = processes, clock, spec.recipe
-        options = settings.of(spec)
         stored = ProblemSet.read(spec.sources["set"])
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         self.questions = {part: stored.first(part, limits.get(part)) for part in stored.parts}
@@ -58,9 +60,9 @@ class Actor:
             options.model,
             options.dtype or "float32",
             spec.sources["max_model_tokens"],
-            options.tensor_parallel,
+            options.tensor_parallel or 1,
             options.processes,
-            options.gpu_memory,
+            options.gpu_memory or 0.4,
         )
 
     def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:

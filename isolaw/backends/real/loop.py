@@ -28,7 +28,7 @@ import torch
 
 from isolaw.backends.base import Checkpoint, Counts, Row, UnreadableState
 from isolaw.backends.real import advantages as adv
-from isolaw.backends.real import looks, objective, settings
+from isolaw.backends.real import looks, memory, objective
 from isolaw.backends.real.actor import Actor
 from isolaw.backends.real.batch import Batch, Processes
 from isolaw.backends.real.order import Order
@@ -56,7 +56,7 @@ class Run:
     """
 
     def __init__(self, spec: RunSpec) -> None:
-        self.spec, self.recipe, self.options = spec, spec.recipe, settings.of(spec)
+        self.spec, self.recipe, self.options = spec, spec.recipe, memory.chosen(spec)
         o, dtype = self.options, self.options.dtype or "float32"
         self.trainer = Trainer(
             o.model,
@@ -64,13 +64,15 @@ class Run:
             zero_stage=o.zero_stage,
             weight_decay=self.recipe.weight_decay or 0.0,
             max_grad_norm=self.recipe.max_grad_norm or 0.0,
-            micro_batch=o.micro_batch,
+            micro_batch_tokens=o.micro_batch_tokens,
+            gradient_checkpointing=o.gradient_checkpointing,
+            offload_optimizer=bool(o.offload_optimizer),
             float32_head=self.recipe.float32_head,
         )
         self.processes = Processes(
-            self.trainer.rank, self.trainer.world, o.tensor_parallel, self.trainer.device
+            self.trainer.rank, self.trainer.world, o.tensor_parallel or 1, self.trainer.device
         )
-        self.actor = Actor(spec, self.processes, self.clock)
+        self.actor = Actor(spec, o, self.processes, self.clock)
         self.reference = None
         if self.recipe.kl:
             base = load_model(o.model, dtype, float32_head=self.recipe.float32_head)
@@ -351,8 +353,8 @@ def train(
         yield from _train(spec, state, stopping)
     except torch.OutOfMemoryError as error:
         raise RunError(
-            f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch (rows of a forward and "
-            "backward pass), real.gpu_memory (the sampler's share) or recipe.max_response_tokens, or raise "
+            f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch_tokens (tokens of a forward "
+            "and backward pass), real.gpu_memory (the sampler's share) or recipe.max_response_tokens, or raise "
             "real.zero_stage or real.processes"
         ) from error
 

@@ -37,14 +37,17 @@ class Options(BaseModel):
         ``vllm`` or ``transformers``; unless given, vLLM where it is installed.
     dtype
         of weights and activations; unless given bfloat16 on a GPU, float32 without.
-    zero_stage, micro_batch
-        of the optimiser: DeepSpeed's ZeRO stage, and rows of one forward and backward pass (unless
-        given, as many as hold 16,384 tokens). No result depends on them.
+    zero_stage, offload_optimizer, micro_batch_tokens, gradient_checkpointing
+        of the optimiser: DeepSpeed's ZeRO stage; whether its state is in host memory; tokens of one forward
+        and backward pass; whether activations are computed again in the backward pass. No result depends
+        on them.
     processes, tensor_parallel, torchrun
         processes of one run (data parallel); how many of them share one sampler's model; more options of
         torchrun, on this machine.
     gpu_memory
         share of a GPU's memory that the sampler may take.
+    timeout_hours
+        how long the processes of a run wait for each other.
     logprob_tolerance
         mean difference of log-probabilities per token between sampler and trainer that stops a run.
     checkpoint_minutes
@@ -57,11 +60,14 @@ class Options(BaseModel):
     sampler: Literal["vllm", "transformers"] | None = None
     dtype: Literal["float32", "bfloat16"] | None = None
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0
-    micro_batch: Count | None = None
+    offload_optimizer: bool | None = None
+    micro_batch_tokens: Count | None = None
+    gradient_checkpointing: bool = True
     processes: Count = 1
-    tensor_parallel: Count = 1
+    tensor_parallel: Count | None = None
     torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    gpu_memory: Annotated[Share, Field(gt=0)] = 0.4
+    gpu_memory: Annotated[Share, Field(gt=0)] | None = None
+    timeout_hours: Positive = 4.0
     logprob_tolerance: Positive | None = None
     checkpoint_minutes: Positive = 10.0
 

@@ -34,8 +34,6 @@ from isolaw.backends.real.sampling import Rollouts
 from isolaw.backends.real.terms import logprobs_and_entropy
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-# Rows of one forward and backward pass hold at most this many (padded) tokens unless told otherwise.
-_MICRO_BATCH_TOKENS = 16_384
 
 
 @dataclass(frozen=True)
@@ -155,10 +153,12 @@ class Trainer:
         zero_stage: int = 0,
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
-        micro_batch: int | None = None,
+        micro_batch_tokens: int = 16_384,
+        gradient_checkpointing: bool = True,
+        offload_optimizer: bool = False,
         float32_head: bool = False,
     ) -> None:
-        self.micro_batch = micro_batch
+        self.micro_batch_tokens = micro_batch_tokens
         self.dtype = dtype
         deepspeed = _deepspeed()
         self.device = (
@@ -196,7 +196,7 @@ class Trainer:
         longest = max((len(p) for p in rollouts.prompts), default=1) + max(
             (len(t) for t in rollouts.tokens), default=1
         )
-        size = self.micro_batch or max(1, _MICRO_BATCH_TOKENS // longest)
+        size = max(1, self.micro_batch_tokens // longest)
         parts = [order[i : i + size] for i in range(0, len(order), size)]
         return parts + [[]] * (self._largest(len(parts)) - len(parts))
 
