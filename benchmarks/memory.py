@@ -1,4 +1,4 @@
-"""Planned against measured memory of training: python benchmarks/memory.py [--only NAME] [--write]
+"""Planned against measured memory of training: python benchmarks/memory.py [--only MODEL] [--write]
 
 What a GPU needs to train is planned from a model's configuration by `isolaw.backends.real.footprint`. Here
 it is measured without a GPU: the trainer's own code, DeepSpeed's engine included, runs a forward and a
@@ -8,13 +8,15 @@ bytes of all storages that are alive; their highest sum during a step is the pea
 
 So the peak is that of the tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and what the
 allocator loses to fragmentation are no tensors; the plan counts them as guesses (`footprint`), and the
-comparison leaves them out. ``--write`` puts the table into docs/real.md.
+comparison leaves them out. Measured peaks are kept in memory.json beside this file (some ten minutes of one
+core); ``--write`` puts the table of those and of what is planned now into docs/real.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -23,12 +25,11 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs" / "real.md"
+DOCS, MEASURED = ROOT / "docs" / "real.md", Path(__file__).with_suffix(".json")
 BEGIN, END = "<!-- benchmarks/memory.py -->", "<!-- end -->"
 MICRO_BATCH, ROW = 16_384, 4_096  # tokens
 GPUS, STAGES = (1, 8), (2, 3)
@@ -88,13 +89,14 @@ def measure(
     row_tokens: int = ROW,
     dtype: str = "bfloat16",
     gradient_checkpointing: bool = True,
+    fake: bool = True,
     detail: bool = False,
 ) -> dict[str, dict[str, int]]:
     """Return the peaks in bytes of the passes and of the optimiser's step, without and with a KL term.
 
-    Of the first of ``gpus`` processes, in the steady state: AdamW's moments exist.
+    Of the first of ``gpus`` processes, in the steady state: AdamW's moments exist. With ``fake = False`` the
+    tensors are real, and attention is computed without the kernel that only GPUs have.
     """
-    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from isolaw.backends.real.sampling import Rollouts
@@ -107,38 +109,42 @@ def measure(
         [[]] * rows,
         [True] * rows,
     )
-    small = Rollouts([[1]], [[1]], [[]], [True])
     live = _live()
     out: dict[str, dict[str, int]] = {}
-    with _group(gpus), FakeTensorMode(allow_non_fake_inputs=True), live:
+    without_data = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
+    with _group(gpus), without_data, live:
         trainer = _trainer(config, zero_stage, micro_batch_tokens, dtype, gradient_checkpointing)
-        trainer.backward(small, lambda _part, _packed, logp, _entropy: logp.sum(), temperature=1.0)
+        trainer.varlen = fake and dtype == "bfloat16"
+        trainer.backward(Rollouts([[1]], [[1]], [[]], [True]), _loss(None), temperature=1.0)
         trainer.update(1.0)
-        reference = None
         for name in ("", "KL"):
-
-            def loss_of(_part: Any, packed: Any, logp: Any, entropy: Any) -> Any:
-                if reference is not None:
-                    with torch.no_grad():
-                        theirs, _ = reference(packed, 1.0)
-                    return (theirs - logp).exp().sum() + entropy.sum()
-                return logp.exp().sum() + entropy.sum()
-
-            if name:
-                reference = trainer.frozen("")
-            out[name] = {}
-            for part, act in {
-                "passes": lambda: trainer.backward(batch, loss_of, temperature=1.0),  # noqa: B023
-                "update": lambda: trainer.update(1.0),
-            }.items():
-                live.reset()
-                act()
-                out[name][part] = live.peak
-                if detail:
-                    print(name, part, f"{live.peak / 2**30:.2f} GiB", file=sys.stderr)
-                    live.show()
+            loss = _loss(trainer.frozen("") if name else None)
+            live.reset()
+            trainer.backward(batch, loss, temperature=1.0)
+            out[name] = {"passes": live.peak}
+            if detail:
+                live.show()
+            live.reset()
+            trainer.update(1.0)
+            out[name]["update"] = live.peak
+            if detail:
+                live.show()
         trainer.close()
     return out
+
+
+def _loss(reference: Any) -> Any:
+    """A loss with gradients to both that a policy returns, and with a KL term where there is a reference."""
+    import torch
+
+    def loss(_rows: Any, packed: Any, logprobs: Any, entropy: Any) -> Any:
+        if reference is None:
+            return logprobs.exp().sum() + entropy.sum()
+        with torch.no_grad():
+            theirs, _ = reference(packed, 1.0)
+        return (theirs - logprobs).exp().sum() + entropy.sum()
+
+    return loss
 
 
 @contextlib.contextmanager
@@ -189,21 +195,19 @@ def _trainer(
     fused = torch.optim.AdamW
     with (
         mock.patch.object(trainer, "load", load),
-        mock.patch.object(trainer, "agrees", lambda *_, **__: None),
+        mock.patch.object(trainer, "agrees"),
         mock.patch.object(torch.optim, "AdamW", lambda *a, **k: fused(*a, **{**k, "fused": True})),
     ):
         # What compares values has none to compare; a fake tensor cannot be swapped for itself elsewhere.
         partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda *_, **__: None
         torch.nn.Module.to = lambda self, *_, **__: self
-        made = trainer.Trainer(
+        return trainer.Trainer(
             "",
             dtype=dtype,
             zero_stage=zero_stage,
             micro_batch_tokens=tokens,
             gradient_checkpointing=gradient_checkpointing,
         )
-    made.varlen = dtype == "bfloat16"
-    return made
 
 
 def _live() -> Any:
@@ -262,15 +266,86 @@ def _live() -> Any:
     return Live()
 
 
-if __name__ == "__main__":
-    name, g, s = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    kw = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
+def planned(name: str, gpus: int, zero_stage: int, kl: bool) -> int:
+    """Return the bytes of tensors that the plan has for such a cell."""
+    from isolaw.backends.real.footprint import GIB, Load, tensors
+    from isolaw.backends.real.shapes import Decoder
+
+    model = Decoder.of(MODELS[name])
+    assert model is not None
+    load = Load(
+        number_bytes=2,
+        processes=gpus,
+        zero_stage=zero_stage,
+        offload_optimizer=False,
+        gradient_checkpointing=True,
+        micro_batch_tokens=MICRO_BATCH,
+        tensor_parallel=1,
+        row_tokens=ROW,
+        reference=kl,
+        float32_head=False,
+        vllm=True,
+        gpu_bytes=80 * GIB,
+        gpu_memory=0.4,
+    )
+    return tensors(model, load)
+
+
+def table() -> str:
+    """Return planned and measured peaks as Markdown."""
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    lines = [
+        "| model | GPUs | ZeRO | KL term | planned, GiB | measured, GiB | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, gpus, stage, kl in itertools.product(MODELS, GPUS, STAGES, (False, True)):
+        plan, peak = planned(name, gpus, stage, kl), measured[f"{name}/{gpus}/{stage}/{'KL' if kl else ''}"]
+        cells = (name, gpus, stage, "yes" if kl else "no", f"{plan / 2**30:.1f}", f"{peak / 2**30:.1f}")
+        lines.append(f"| {' | '.join(map(str, cells))} | {plan / peak - 1:+.1%} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure cells, each in a process of its own, and print the table; or measure the one that is told."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=MODELS, help="measure this model alone")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/real.md; measure nothing"
+    )
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.cell:
+        _prepare()
+        name, gpus, stage = told.cell.split("/")
+        peaks = measure(MODELS[name], gpus=int(gpus), zero_stage=int(stage))
+        print(json.dumps({f"{told.cell}/{kl}": max(parts.values()) for kl, parts in peaks.items()}))
+        return
+    if told.write:
+        text = DOCS.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        after = rest.partition(END)[2]
+        DOCS.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+        return
+    for name, gpus, stage in itertools.product([told.only] if told.only else MODELS, GPUS, STAGES):
+        command = [sys.executable, __file__, "--cell", f"{name}/{gpus}/{stage}"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+        kept |= json.loads(done.stdout.splitlines()[-1])
+        MEASURED.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
+    print(table())
+
+
+def _prepare() -> None:
     from isolaw.backends.real import environment
 
     environment.prepare()
-    import torch  # noqa
     import deepspeed.ops
 
+    # As in the trainer: compiling its shared-memory operator takes 45 s.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    r = measure(MODELS[name], gpus=g, zero_stage=s, detail=True, **kw)
-    print(json.dumps([name, g, s, kw, r]))
+
+
+if __name__ == "__main__":
+    main()

@@ -161,9 +161,7 @@ class Backend(Protocol):
         """Return what one run takes."""
         ...
 
-    def on_machines(
-        self, cpus: int, gpus: int, gpu_bytes: int | None = None
-    ) -> AbstractContextManager[None]:
+    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """While entered, runs are resolved and checked for machines of this kind, and not for this one.
 
         ``gpu_bytes`` is the memory of a GPU, where it is known.
@@ -186,8 +184,6 @@ class OneCore:
         """One core."""
         return Needs()
 
-    def on_machines(
-        self, cpus: int, gpus: int, gpu_bytes: int | None = None
-    ) -> AbstractContextManager[None]:
+    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """Any machine will do."""
         return nullcontext()

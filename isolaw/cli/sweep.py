@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--machine",
     metavar="GPU:COUNT",
-    help="Check that runs fit these GPUs, e.g. h100-80g:8 or 80g:8; needed where nvidia-smi does not see them.",
+    help="Check that runs fit these GPUs, as h100-80g:8 or 80g:8, where nvidia-smi does not list them.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be run, with SLURM's scripts; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

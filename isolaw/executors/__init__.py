@@ -56,9 +56,7 @@ def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[No
     return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus)
 
 
-def planned_for(
-    cards: Cards | None, chosen: ExecutorSection, backend: str
-) -> AbstractContextManager[None]:
+def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
     """While entered, runs are planned for machines with these GPUs; None: with those that are known anyway.
 
     Raises
@@ -73,9 +71,7 @@ def planned_for(
         accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
         raise SpecError([Problem("executor.gpus", found=gpus, accepted=accepted)])
     each = Share(chosen.nodes, chosen.cpus or cards.count, gpus or cards.count)
-    return backends.get(backend).on_machines(
-        each.nodes * each.cpus, each.nodes * each.gpus, cards.gpu_bytes
-    )
+    return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus, cards.gpu_bytes)
 
 
 def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:

@@ -93,7 +93,8 @@ def memory_table(table: Mapping[str, Any]) -> str:
     rows.append(["the GPU has", *[_gib(table["gpu_bytes"])] * len(phases)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(phases) + 1)]
     lines = [
-        row[0].ljust(widths[0]) + "".join(cell.rjust(w + 2) for cell, w in zip(row[1:], widths[1:], strict=True))
+        row[0].ljust(widths[0])
+        + "".join(cell.rjust(w + 2) for cell, w in zip(row[1:], widths[1:], strict=True))
         for row in rows
     ]
     shown = "; ".join(f"{name} = {str(table[name]).lower()}" for name in _PLACED)

@@ -18,7 +18,7 @@ from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Needs, RunContext
 from isolaw.backends.real import environment, memory, models, recipes, rewards, settings
 from isolaw.backends.real.problems import ProblemSet
-from isolaw.errors import DataError, Problem, SpecError, nearest
+from isolaw.errors import DataError, Problem, RunError, SpecError, nearest
 from isolaw.spec import RunSpec
 
 _NEEDED = ("torch", "transformers", "deepspeed")
@@ -116,9 +116,7 @@ class Real:
         state = _STATE_BYTES * models.parameters(spec.sources["model"])
         return Needs(processes, processes if environment.gpus() else 0, state)
 
-    def on_machines(
-        self, cpus: int, gpus: int, gpu_bytes: int | None = None
-    ) -> AbstractContextManager[None]:
+    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """Precision, sampler and placement are those of such machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes)
 
@@ -127,6 +125,8 @@ class Real:
         options = settings.of(spec)
         environment.choose_gpus(options.processes)
         environment.prepare()
+        if faults := memory.problems(spec):  # of GPUs that were not known where the sweep was planned
+            raise RunError("; ".join(map(str, faults)))
         spec = memory.settled(spec)
         if options.processes > 1 or options.torchrun:
             from isolaw.backends.real import launcher

@@ -62,7 +62,7 @@ def gpus() -> int:
 
 @functools.cache
 def gpu_memory() -> int:
-    """Return the bytes of the smallest GPU that this process may use, as nvidia-smi has them; 0: not known."""
+    """Return the bytes of the smallest GPU that this process may use, as nvidia-smi has it, or 0."""
     if _memory is not None:
         return _memory
     query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]

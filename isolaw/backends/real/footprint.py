@@ -16,10 +16,10 @@ For a decoder of P parameters with L layers, residual stream E, MLP I, queries Q
 
     kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
 
-The largest of the moments of a phase is the phase's: of training the end of the head's backward pass, that of
-the first layer, and the update. The equations of training agree with what `benchmarks/memory.py` measures
-of the trainer's and DeepSpeed's own code on tensors without data. **What no tensor holds is guessed** (`GUESSES`)
-until a GPU has been measured.
+A phase takes what its largest moment does: training the backward pass of the head or that of the first layer,
+or the update. These equations agree with what `benchmarks/memory.py` measures of the trainer's and
+DeepSpeed's own code on tensors without data. **What no tensor holds is guessed** (`GUESSES`) until a GPU
+has been measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from isolaw.backends.real.shapes import Decoder
 
 GIB = 2**30
-# Numbers that DeepSpeed exchanges at a time, and those of weights that ZeRO-3 keeps together; logits of a chunk.
+# Numbers that DeepSpeed exchanges at a time; of weights that ZeRO-3 keeps together; logits of a chunk: all as
+# the trainer and the head have them.
 BUCKET, LIVE = 50_000_000, 300_000_000
 CHUNK = 2**26
 SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time, DeepSpeed's default
@@ -180,7 +181,9 @@ def _gradients(model: Decoder, load: Load) -> int:
     if load.stage == 2 and load.number_bytes == 4:  # of whole parameters: those that have a part in its own
         return 4 * max(p // w, model.embedding)
     sums = 4 * p // (w if load.stage >= 2 else 1)
-    if load.stage == 2:  # of what is larger than a bucket, those that autograd leaves of its own part stay, too
+    if (
+        load.stage == 2
+    ):  # of what is larger than a bucket, those that autograd leaves of its own part stay, too
         large = sum(size for size in model.matrices if size > BUCKET) * model.layers
         large += model.embedding if model.embedding > BUCKET else 0
         sums += load.number_bytes * min(large, p // w)
@@ -218,7 +221,9 @@ def _training(model: Decoder, load: Load) -> Parts:
     }
     p = model.parameters // load.processes
     # The norm is taken in float64 (stages 1, 2); stage 3 lays the gradients of a sub-group side by side.
-    step = {1: 8 * min(model.embedding, p), 2: 8 * min(model.embedding, p), 3: 4 * min(p, SUB_GROUP)}.get(stage, 0)
+    step = {1: 8 * min(model.embedding, p), 2: 8 * min(model.embedding, p), 3: 4 * min(p, SUB_GROUP)}.get(
+        stage, 0
+    )
     update = own | {"buckets": 0 if load.offload_optimizer else step + (_bucket(load) if stage == 3 else 0)}
     return max(layer, head, update, key=lambda moment: sum(moment.values()))
 
@@ -245,7 +250,7 @@ def _again(model: Decoder, load: Load) -> int:
 
 
 def _logits(model: Decoder, load: Load, *, backward: bool) -> int:
-    """Logits of a chunk and their softmax, in float32; the head's gradient in float32, and as it is handed on."""
+    """Logits of a chunk and their softmax, and the head's gradient, all in float32."""
     head = 4 * model.embedding if load.float32_head and load.number_bytes < 4 else 0
     chunk = min(CHUNK, load.micro_batch_tokens * model.vocabulary)
     copies = 8 * chunk

@@ -1,9 +1,9 @@
 """What a run takes of each GPU's memory, and the settings that make it fit.
 
 The equations are in `footprint`, the GPUs those that `environment` knows: of this machine, or of the one that
-is planned for. What the section ``[real]`` leaves open is chosen so that every phase leaves a twentieth of the card
-free, the cheapest way first: the largest micro-batch, then the optimiser in host memory; the sampler has
-what the trainer leaves. What cannot fit is refused before anything is loaded.
+is planned for. What the section ``[real]`` leaves open is chosen so that every phase leaves a twentieth of
+the card free, the cheapest way first: the largest micro-batch, then the optimiser in host memory; the
+sampler has what the trainer leaves. What cannot fit is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +32,13 @@ _SPARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _UNIT = 0.05, 0.9, 32_768, 1_024
 # Tokens of the longest prompt, where there is no tokenizer to count them.
 _PROMPT_TOKENS = 1_024
 _PROCESSES = (2, 4, 8, 16, 32, 64, 128)
-_CHOSEN = ("micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel", "gpu_memory")
+_CHOSEN = (
+    "micro_batch_tokens",
+    "gradient_checkpointing",
+    "offload_optimizer",
+    "tensor_parallel",
+    "gpu_memory",
+)
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,10 @@ class _Job:
 
     def cheapest(self, options: Options) -> Plan:
         """Return the plan of the cheapest way to fill in what is open; where none fits, of the last."""
+        return _cheapest(self, options.model_dump_json())
+
+    def search(self, options: Options) -> Plan:
+        """Do what `cheapest` remembers."""
         kept = options.gradient_checkpointing
         options = options.model_copy(update={"gradient_checkpointing": True if kept is None else kept})
         heads = self.model.query // self.model.head_size
@@ -157,6 +168,11 @@ class _Job:
         return tried
 
 
+@functools.lru_cache(maxsize=256)  # a sweep's runs differ in little else than n and the seed
+def _cheapest(job: _Job, options: str) -> Plan:
+    return job.search(Options.model_validate_json(options))
+
+
 def plan(spec: RunSpec) -> Plan | None:
     """Return the plan of a resolved spec's run; None where GPU or model are not known."""
     job = _job(spec)
@@ -183,8 +199,11 @@ def chosen(spec: RunSpec) -> Options:
 
 
 def settled(spec: RunSpec) -> RunSpec:
-    """Return a spec that leaves nothing open: decided once, on a run's first machine, for all its processes."""
+    """Return a spec that leaves nothing open, decided on a run's first machine for all its processes."""
     options = chosen(spec)
+    if environment.gpus():  # into the run's log
+        told = ", ".join(f"real.{name} = {getattr(options, name)}" for name in _CHOSEN)
+        print(f"isolaw: {told}", file=sys.stderr, flush=True)
     return spec.model_copy(
         update={"sources": {**spec.sources, **{name: getattr(options, name) for name in _CHOSEN}}}
     )
@@ -274,7 +293,7 @@ def _others(options: Options) -> Iterator[Options]:
     for name in _CHOSEN:
         if getattr(options, name) is not None:
             yield options.model_copy(update={name: None})
-    stages = [stage for stage in (2, 3) if stage > options.zero_stage and options.processes > 1]
+    stages = [stage for stage in (2, 3) if stage > options.zero_stage]
     for stage in stages:
         yield options.model_copy(update={"zero_stage": stage})
     for stage in (options.zero_stage, *stages):
@@ -290,7 +309,9 @@ def _problem(options: Options, fitting: Options, needs: str) -> Problem:
         name
         for name in ("processes", "zero_stage", *_CHOSEN)
         if getattr(options, name) != getattr(fitting, name)
-        and (getattr(options, name) is not None or name == "offload_optimizer" and fitting.offload_optimizer)
+        and (
+            getattr(options, name) is not None or (name == "offload_optimizer" and fitting.offload_optimizer)
+        )
     ]
     accepted = " and ".join(f"real.{name} = {json.dumps(getattr(fitting, name))}" for name in keys)
     return Problem(f"real.{keys[0]}", needs, getattr(options, keys[0]), accepted)
