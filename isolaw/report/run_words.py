@@ -97,13 +97,11 @@ def memory_table(table: Mapping[str, Any]) -> str:
         + "".join(cell.rjust(w + 2) for cell, w in zip(row[1:], widths[1:], strict=True))
         for row in rows
     ]
-    shown = "; ".join(f"{name} = {str(table[name]).lower()}" for name in _PLACED)
+    shown = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _PLACED)
     host = f", and {_gib(table['host_bytes'])} GiB of host memory" if table["host_bytes"] else ""
-    tail = (
-        f"{count(table['runs'], 'run')}, rows of up to {number(table['row_tokens'])} tokens: {shown}"
-        f" ({table['processes']} GPU{'' if table['processes'] == 1 else 's'}{host})"
-    )
-    return "\n".join(["memory:", *(f"  {line}" for line in (*lines, tail))])
+    gpus = f"{count(table['processes'], 'GPU')} each"
+    about = f"{count(table['runs'], 'run')}, {gpus}{host}, rows of up to {number(table['row_tokens'])} tokens:"
+    return "\n".join(["memory:", *(f"  {line.rstrip()}" for line in (*lines, about, f"  {shown}"))])
 
 
 _PLACED = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import sys
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -203,7 +203,7 @@ def settled(spec: RunSpec) -> RunSpec:
     options = chosen(spec)
     if environment.gpus():  # into the run's log
         told = ", ".join(f"real.{name} = {getattr(options, name)}" for name in _CHOSEN)
-        print(f"isolaw: {told}", file=sys.stderr, flush=True)
+        logging.getLogger(__name__).warning(told)
     return spec.model_copy(
         update={"sources": {**spec.sources, **{name: getattr(options, name) for name in _CHOSEN}}}
     )
