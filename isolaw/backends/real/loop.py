@@ -152,6 +152,9 @@ class Run:
                 part: Sequence[int], packed: Packed, logp: torch.Tensor, entropy: torch.Tensor
             ) -> torch.Tensor:
                 nonlocal sums
+                reference = self._reference(packed)
+                if not part:
+                    return logp.sum() * 0.0
                 value, more = objective.loss(
                     recipe,
                     logprobs=logp,
@@ -160,7 +163,7 @@ class Run:
                     weights=own_weights[list(part)],
                     old_logprobs=batch.old(rows, part, packed.mask),
                     sampler_logprobs=_spread([trained.logprobs[i] for i in part], packed.mask),
-                    reference_logprobs=self._reference(packed),
+                    reference_logprobs=reference,
                     entropy=entropy,
                 )
                 sums = objective.merge(sums, more) if sums else more

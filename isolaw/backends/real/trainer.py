@@ -163,7 +163,8 @@ class Trainer:
             this process's rows of the batch; may be empty.
         loss_of
             given the indices of a micro-batch's rows, their tensors, log-probabilities (R, T) and entropy
-            (R, T), its part of the loss.
+            (R, T), its part of the loss. It is called for no rows too, so that a reference model is run by
+            all processes or none; the tensors are then of a row that is to count for nothing.
         temperature
             the sampler's.
         """
@@ -172,7 +173,7 @@ class Trainer:
             self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
             packed = self.pack(rollouts.rows(rows))
             logp, entropy = self.engine(packed, temperature)
-            loss = loss_of(rows, packed, logp, entropy) if rows else logp.sum() * 0.0
+            loss = loss_of(rows, packed, logp, entropy)
             # DeepSpeed takes the mean over processes; the objective is their sum.
             self.engine.backward(loss * self.world)
 
