@@ -18,8 +18,9 @@ class Recipe(Section):
     A backend refuses what it cannot represent. Equations: `isolaw.backends.real.objective` for language
     models, `isolaw.simulators` for the simulators (whose lr is their own η, not an optimiser's).
 
-    ``lr_scaling`` says how the step follows the batch B = B_p · n: ``sqrt`` is lr · sqrt(B / 1024),
-    the paper's rule (arXiv 2603.12151, App. A); the three agree at B = 1,024.
+    ``lr_scaling`` says how lr follows the batch: ``sqrt`` is lr · sqrt(B / 1024), the paper's rule
+    (arXiv 2603.12151, App. A), with B the rollouts in a step's gradient; the three agree at B = 1,024.
+    `RunSpec.lr_factor` has the equation, for every backend.
     """
 
     algorithm: str = "grpo"

@@ -29,7 +29,7 @@ class Real:
     """`Backend` over language models."""
 
     name = "real"
-    version = 1
+    version = 2
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
