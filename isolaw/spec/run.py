@@ -49,7 +49,7 @@ class RunSpec(Section):
 
     @property
     def gradient_batch(self) -> int:
-        """B_g = B_p · n_train, rollouts in a step's gradient; n_train is ``recipe.gradient_rollouts`` or n."""
+        """B_g = B_p · n_train, rollouts in a step's gradient; n_train: ``recipe.gradient_rollouts`` or n."""
         return self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
 
     @property
@@ -74,7 +74,8 @@ class RunSpec(Section):
     def identity(self) -> dict[str, Any]:
         """Return what makes this run this run: no path, device, executor, horizon or schedule.
 
-        Recipe keys at their default are left out, so a key that is added later changes no identity.
+        Recipe keys at their default are left out, so a key that is added later changes no identity. What
+        ``problems.difficulty`` decides is in the resolved recipe, and counts there.
         """
         return {
             "identity": IDENTITY_VERSION,
@@ -83,7 +84,7 @@ class RunSpec(Section):
             "rollouts_per_problem": self.rollouts_per_problem,
             "seed": self.seed,
             "recipe": self.recipe.model_dump(exclude_defaults=True),
-            "problems": self.problems.model_dump(),
+            "problems": self.problems.model_dump(exclude={"difficulty"}),
             "options": self.options,
             "content": self.content,
         }

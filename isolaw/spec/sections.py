@@ -56,9 +56,13 @@ class Recipe(Section):
 
 
 class ProblemsSpec(Section):
-    """The problem set that is trained on and the size of its parts (None: all there are)."""
+    """The problem set that is trained on and the size of its parts (None: all there are).
+
+    ``difficulty`` says what the base model makes of the problems; recipes start from it (None: not said).
+    """
 
     set: str = "easy"
+    difficulty: Literal["easy", "hard"] | None = None
     n_train: Annotated[Count, Field(le=10_000_000)] | None = None
     n_validation: Annotated[Count, Field(le=10_000_000)] | None = None
 

@@ -1,7 +1,8 @@
 """The bandit backend: the sweep engine on simulators (`isolaw.simulators`).
 
 ``bandit.model`` names the simulator. The recipe's lr (η) and KL weight (β) default to the preset's for
-a problem set of this difficulty. What a simulator cannot represent is refused, never ignored.
+``problems.difficulty`` or, where that is not given, for the problems' mean success before training. What a
+simulator cannot represent is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -186,6 +186,10 @@ def test_lr_and_kl_are_the_presets_for_this_difficulty(spec, name: str, kind: st
     preset = asdict(next(iter(interference.PRESETS.values())))
     resolved = spec(problems={"set": name}).recipe
     assert (resolved.lr, resolved.kl) == (preset[f"lr_{kind}"], preset[f"kl_{kind}"])
+    for said in ("easy", "hard"):  # what is said decides, and what it decides is the run's identity
+        other = spec(problems={"set": name, "difficulty": said})
+        assert (other.recipe.lr, other.recipe.kl) == (preset[f"lr_{said}"], preset[f"kl_{said}"])
+        assert (other.run_id == spec(problems={"set": name}).run_id) == (said == kind)
     given = spec(problems={"set": name}, recipe={"lr": 0.125, "kl": 0.0}).recipe
     assert (given.lr, given.kl) == (0.125, 0.0)
     changed = spec(problems={"set": name}, options={"parameters": {f"lr_{kind}": 0.25}})
