@@ -147,11 +147,12 @@ def saturation(document: Mapping[str, Any]) -> str:
     if q["status"] == "refused":
         said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
         return f"Saturation: not stated; {said[0].removeprefix(_NOT_STATED)}." if said else ""
-    if q["status"] == "lower_bound":
-        if document["comparison"].get("refused") == "few_seeds":
-            return f"Saturation: not stated with fewer than 3 seeds; a level would lie at {quantity(q)}."
-        return f"Saturation: not reached; a level would lie at {quantity(q)}."
-    return f"Saturation: n* levels off at {quantity(q)}."
+    if q["status"] == "ok":
+        return f"Saturation: n* levels off at {quantity(q)}."
+    few = document["comparison"].get("refused") == "few_seeds"
+    level = f"; a level would lie at {quantity(q)}" if q["status"] == "lower_bound" else ""
+    known = "not stated with fewer than 3 seeds" if few else "not reached" if level else "not identified"
+    return f"Saturation: {known}{level}."
 
 
 _FORMS = {
