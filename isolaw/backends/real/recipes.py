@@ -1,7 +1,8 @@
 """What a recipe's algorithm means, and which recipes make no sense. Nothing heavy is imported here.
 
 `resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`),
-then from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`).
+then from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`),
+which regularises by ``problems.difficulty`` (`EASY`).
 A key that has no effect beside the others stays None, and `recipe_problems` refuses it when it is
 given: two runs that are the same do not get two identities, and nobody sweeps over a key that does
 nothing.
