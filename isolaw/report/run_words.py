@@ -72,15 +72,30 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     n = sorted({c[1] for c in plan["configurations"]})
     done = plan["runs"] - plan["todo"]
     axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
+    defaults = ", ".join(
+        f"{name} = {' or '.join(map(_value, values))}" for name, values in plan["defaults"].items()
+    )
     begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
     return [
         f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
         f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
+        *([f"recipe defaults: {defaults}"] if defaults else []),
         f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{begun}: "
         f"{number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
     ]
+
+
+def _value(value: Any) -> str:
+    """A value as a sweep file has it.
+
+    >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
+    ('1e-06', '0', '"loss"', 'false', 'none')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
 
 
 def place_summary(place: Mapping[str, Any]) -> str:

@@ -218,9 +218,8 @@ class Run:
             return logprobs
 
     def _lr(self) -> float:
-        """lr · (B / 1024)^½ (or as the recipe scales), reached over the warm-up steps."""
-        power = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}[self.recipe.lr_scaling]
-        lr = (self.recipe.lr or 0.0) * (self.spec.batch_rollouts / 1024) ** power
+        """lr · `RunSpec.lr_factor`, reached over the warm-up steps."""
+        lr = (self.recipe.lr or 0.0) * self.spec.lr_factor
         return lr * min(1.0, self.step / max(self.recipe.warmup_steps or 0, 1))
 
     def _sync(self) -> None:
