@@ -15,7 +15,6 @@ whole tensors by name (safetensors), so that a run continues on another number o
 from __future__ import annotations
 
 import json
-import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -29,7 +28,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from isolaw.backends.real import environment
+from isolaw.backends.real import environment, process_group
 from isolaw.backends.real.sampling import Rollouts
 from isolaw.backends.real.terms import logprobs_and_entropy
 
@@ -350,15 +349,7 @@ def _deepspeed() -> Any:
 
         # Compiling its shared-memory operator takes 45 s; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    alone = "RANK" not in os.environ  # which torchrun sets
-    if alone:
-        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it
-    if not dist.is_initialized():  # by vLLM, where that was first
-        backend = "nccl" if environment.gpus() else "gloo"
-        if alone:  # a group of this process: no port, nothing in the environment of its children
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        else:
-            dist.init_process_group(backend)
+    process_group.start()
     deepspeed.init_distributed(verbose=False)
     return deepspeed
 

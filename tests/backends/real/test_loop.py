@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from isolaw.backends.base import UnreadableState  # noqa: E402
 from isolaw.backends.real import advantages as adv  # noqa: E402
-from isolaw.backends.real import sampling  # noqa: E402
+from isolaw.backends.real import sampling, vllm_sampler  # noqa: E402
 from isolaw.backends.real.loop import Run  # noqa: E402
 from isolaw.backends.real.loop import train as steps  # noqa: E402
 from isolaw.errors import RunError  # noqa: E402
@@ -257,7 +257,7 @@ def test_further_evaluation_sets_and_the_training_set(train, made, tmp_path: Pat
 
 @pytest.mark.parametrize("sampler", ["vllm", "transformers"])
 def test_stale_weights_stop_the_run(train, reward, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
-    kinds = {"vllm": sampling.VLLMSampler, "transformers": sampling.TransformersSampler}
+    kinds = {"vllm": vllm_sampler.VLLMSampler, "transformers": sampling.TransformersSampler}
     loads = []
 
     def once(self: Any, weights: Any, load: Any = kinds[sampler].load) -> None:
@@ -298,7 +298,7 @@ def test_tied_embeddings(train, tied: Path, reward, monkeypatch: pytest.MonkeyPa
     assert min(curve["train", "grad_norm"].values()) > 0.01
     # As any other model vLLM keeps the head that it began with, and the check says so.
     sampling.close_samplers()
-    monkeypatch.setattr(sampling, "is_tied", lambda model: False)
+    monkeypatch.setattr(vllm_sampler, "is_tied", lambda model: False)
     with pytest.raises(RunError, match=r"step [12]: sampler and trainer differ"):
         train(**more)
     sampling.close_samplers()
