@@ -147,8 +147,8 @@ class VLLMSampler:
         outputs = [request.outputs[0] for request in self.llm.generate(requests, parameters, use_tqdm=False)]
         if before == 0 < self.preemptions:
             warnings.warn(
-                f"vLLM's KV cache ran full and it restarted {self.preemptions:,} of {len(rows):,} responses; a "
-                "larger real.gpu_memory or real.tensor_parallel avoids that (not shown again)",
+                f"vLLM's KV cache ran full and it restarted {self.preemptions:,} of {len(rows):,} responses; "
+                "a larger real.gpu_memory or real.tensor_parallel avoids that (not shown again)",
                 stacklevel=2,
             )
         tokens = [list(output.token_ids) for output in outputs]
@@ -212,8 +212,9 @@ def _memory_errors() -> Any:
         if "memory" not in str(error):
             raise
         raise RunError(
-            f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share), real.tensor_parallel "
-            "or recipe.max_response_tokens; real.zero_stage or real.offload_optimizer for the trainer's share"
+            f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share), "
+            "real.tensor_parallel or recipe.max_response_tokens, or give the trainer less by real.zero_stage "
+            "or real.offload_optimizer"
         ) from error
 
 
