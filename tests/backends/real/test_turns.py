@@ -239,8 +239,13 @@ def test_a_model_with_tensors_beside_parameters_and_buffers_sleeps_at_level_1() 
 
 
 def test_two_ranks(spec, stand_in: ModuleType, tmp_path: Path) -> None:
-    """In turns on each, with one batch's odd number of rollouts, and with what one rank measures."""
-    odd = {"grid": {"problems_per_batch": [5], "rollouts_per_problem": [3]}, "sweep": {"compute": 45}}
+    """In turns on each, with shares that differ (and one that is empty); together they are one."""
+    odd = {
+        "grid": {"problems_per_batch": [5], "rollouts_per_problem": [3]},
+        "sweep": {"compute": 45},
+        "problems": {"n_validation": 1},
+        "evaluation": {"metrics": ["avg@1"], "samples": 1},
+    }
     kinds = {
         "ZeRO 0, kl in the reward": {"recipe": {"kl": 0.01, "kl_in": "reward"}},
         "ZeRO 2, stale": {"recipe": {"staleness": 1}, "real": {"zero_stage": 2}},
@@ -264,7 +269,9 @@ def test_two_ranks(spec, stand_in: ModuleType, tmp_path: Path) -> None:
             assert rank[name]["faults"] == []
             assert rank[name]["lines"] == ranks[0][name]["lines"]
         for mine, theirs in zip(lines, ranks[0][name]["lines"], strict=True):
-            assert [row[:2] for row in mine["rows"]] == [row[:2] for row in theirs["rows"]]
-            values, others = ([row[2] for row in line["rows"]] for line in (mine, theirs))
-            assert others == pytest.approx(values, rel=1e-3, abs=1e-4), name
+            ours, others = (
+                {(row["eval_set"], row["metric"]): row["value"] for row in line["rows"]}
+                for line in (mine, theirs)
+            )
+            assert others == pytest.approx(ours, rel=1e-3, abs=1e-4), name
     assert ranks[0]["together"]["arguments"][0]["tensor_parallel_size"] == 2
