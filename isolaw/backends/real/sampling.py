@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from safetensors import safe_open
 
 from isolaw.backends.real import environment
 
@@ -91,6 +93,14 @@ class Sampler(Protocol):
     def close(self) -> None:
         """Release everything; nothing is drawn any more."""
         ...
+
+
+def stored_weights(model: str) -> Weights:
+    """Yield the weights of a model's folder."""
+    for path in sorted(Path(model).glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dictionary)
+                yield name, file.get_tensor(name)
 
 
 class TransformersSampler:

@@ -22,10 +22,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import safe_open
 
 from isolaw.backends.real import environment
-from isolaw.backends.real.sampling import Rollouts, Weights
+from isolaw.backends.real.sampling import Rollouts, Weights, stored_weights
 from isolaw.errors import RunError
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -253,14 +252,6 @@ def is_tied(model: str) -> bool:
     """Return whether a model's output head is its input embedding."""
     config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     return bool(config.get("tie_word_embeddings", False))
-
-
-def stored_weights(model: str) -> Weights:
-    """Yield the weights of a model's folder."""
-    for path in sorted(Path(model).glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  (not a dictionary)
-                yield name, file.get_tensor(name)
 
 
 def _untied(weights: Weights) -> Weights:

@@ -121,8 +121,7 @@ def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
 @pytest.fixture
 def vllm(made: Made) -> Any:
     """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
-    from isolaw.backends.real.sampling import open_sampler
-    from isolaw.backends.real.vllm_sampler import stored_weights
+    from isolaw.backends.real.sampling import open_sampler, stored_weights
 
     sampler = open_sampler("vllm", str(made.model), "float32", 32)
     sampler.load(stored_weights(str(made.model)))

@@ -38,7 +38,8 @@ def load(path: Path) -> ModuleType:
 def calls(made: Any) -> Any:
     """What a sampler on a GPU says to vLLM, of one rank and of two, and with a float32 head."""
     stand_in = load(HERE / "stand_in.py")
-    from isolaw.backends.real.vllm_sampler import VLLMSampler, stored_weights
+    from isolaw.backends.real.sampling import stored_weights
+    from isolaw.backends.real.vllm_sampler import VLLMSampler
 
     told: dict[str, set[str]] = {}
 
