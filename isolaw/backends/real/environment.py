@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from isolaw.errors import RunError
+
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
 # slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
 _CPU = {
@@ -41,8 +43,13 @@ def choose_gpus(processes: int) -> None:
     """Give a worker of the sweep GPUs of its own, ``processes`` of them by its place, before torch looks."""
     place = os.environ.get("ISOLAW_WORKER")
     if gpus() and place is not None and "torch" not in sys.modules:
-        first = int(place) * processes
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible()[first : first + processes])
+        there, first = visible(), int(place) * processes
+        own = there[first : first + processes]
+        if not own:
+            most = len(there) // processes
+            raise RunError(f"worker {place} has none of the {len(there)} GPUs; executor.jobs: at most {most}")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        gpus.cache_clear()
 
 
 def visible() -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from isolaw.backends.real import environment
+from isolaw.errors import RunError
 
 
 @pytest.fixture
@@ -75,6 +76,16 @@ def test_each_worker_of_a_sweep_has_gpus_of_its_own(
             monkeypatch.setenv(name, value)
     environment.choose_gpus(2)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == given
+    assert environment.gpus() == (2 if given else 4)
+
+
+def test_a_worker_without_a_gpu_does_not_train_on_the_cpu(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setenv("ISOLAW_WORKER", "2")
+    with pytest.raises(RunError, match=r"worker 2 has none of the 4 GPUs; executor\.jobs: at most 2"):
+        environment.choose_gpus(2)
 
 
 def test_prepare_sets_what_the_user_has_not(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
