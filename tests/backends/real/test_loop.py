@@ -167,7 +167,7 @@ def test_penalties_are_the_overlong_one_and_the_kl(run, monkeypatch: pytest.Monk
     batch = one.generate()
     kl = [
         float((p - q).double().sum())
-        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference, batch), strict=True)
+        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference.model, batch), strict=True)
     ]
     over = ((batch.lengths - 2) / 2).clamp(0, 1)
     expected = over + 0.5 * torch.tensor(kl, dtype=torch.float64).reshape(8, 4)
