@@ -106,7 +106,7 @@ def _load(model: str, work: Split) -> Draw:
         for stream, _ in kept:
             os.dup2(file.fileno(), stream)
     try:
-        return open_draw(model, work.settings)
+        return open_draw(model, work.questions, work.settings)
     except Exception as error:  # of torch, transformers or vLLM
         raise RunError(f"{model}: cannot be loaded: {error} (more in {log})") from error
     finally:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from isolaw.backends import bandit  # noqa: E402
 from isolaw.backends.base import UnreadableState  # noqa: E402
 from isolaw.backends.real import advantages as adv  # noqa: E402
-from isolaw.backends.real import sampling  # noqa: E402
+from isolaw.backends.real import sampling, vllm_sampler  # noqa: E402
 from isolaw.backends.real.loop import Run  # noqa: E402
 from isolaw.backends.real.loop import train as steps  # noqa: E402
 from isolaw.errors import RunError  # noqa: E402
@@ -169,7 +169,7 @@ def test_penalties_are_the_overlong_one_and_the_kl(run, monkeypatch: pytest.Monk
     batch = one.generate()
     kl = [
         float((p - q).double().sum())
-        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference, batch), strict=True)
+        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference.model, batch), strict=True)
     ]
     over = ((batch.lengths - 2) / 2).clamp(0, 1)
     expected = over + 0.5 * torch.tensor(kl, dtype=torch.float64).reshape(8, 4)
@@ -268,7 +268,7 @@ def test_further_evaluation_sets_and_the_training_set(train, made, tmp_path: Pat
 
 @pytest.mark.parametrize("sampler", ["vllm", "transformers"])
 def test_stale_weights_stop_the_run(train, reward, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
-    kinds = {"vllm": sampling.VLLMSampler, "transformers": sampling.TransformersSampler}
+    kinds = {"vllm": vllm_sampler.VLLMSampler, "transformers": sampling.TransformersSampler}
     loads = []
 
     def once(self: Any, weights: Any, load: Any = kinds[sampler].load) -> None:
@@ -309,7 +309,7 @@ def test_tied_embeddings(train, tied: Path, reward, monkeypatch: pytest.MonkeyPa
     assert min(curve["train", "grad_norm"].values()) > 0.01
     # As any other model vLLM keeps the head that it began with, and the check says so.
     sampling.close_samplers()
-    monkeypatch.setattr(sampling, "is_tied", lambda model: False)
+    monkeypatch.setattr(vllm_sampler, "is_tied", lambda model: False)
     with pytest.raises(RunError, match=r"step [12]: sampler and trainer differ"):
         train(**more)
     sampling.close_samplers()
