@@ -46,6 +46,17 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def defaults(self) -> dict[str, list[Any]]:
+        """Keys of the recipe that the sweep leaves open, each with the values that the runs have."""
+        axes, given = self.spec.grid.recipe_axes, self.spec.recipe
+        filled = {
+            key: list(dict.fromkeys(getattr(run.recipe, key) for run in self.runs))
+            for key in type(given).model_fields
+            if key not in axes and getattr(given, key) is None
+        }
+        return {key: values for key, values in filled.items() if values != [None]}
+
+    @property
     def rollouts(self) -> int:
         """Rollouts of the whole sweep, finished ones included."""
         return sum(run.steps * run.batch_rollouts for run in self.runs)
@@ -61,6 +72,7 @@ class Plan:
             "configurations": sorted({(r.problems_per_batch, r.rollouts_per_problem) for r in self.runs}),
             "seeds": list(self.spec.sweep.seeds),
             "axes": self.spec.grid.recipe_axes,
+            "defaults": self.defaults,
             "compute": self.spec.sweep.compute,
             "notes": self.notes,
         }
@@ -105,7 +117,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
             + ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         )
     with executors.machines(spec.executor, spec.sweep.backend):
-        runs, more = _resolved_runs(spec, pairs)
+        runs, more = _resolved_runs(spec, pairs, notes)
         problems += more + mirror.check(spec.tracking) + executors.check(spec.executor, runs)
     problems += _check_states(store, spec)
     if problems:
@@ -252,7 +264,9 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
     return spec.model_copy(update={"evaluation": evaluation})
 
 
-def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> tuple[list[RunSpec], list[Problem]]:
+def _resolved_runs(
+    spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str]
+) -> tuple[list[RunSpec], list[Problem]]:
     """Every run of the grid as the backend sees it, and everything that is wrong with any of them."""
     backend = backends.get(spec.sweep.backend)
     axes = spec.grid.recipe_axes
@@ -272,6 +286,7 @@ def _resolved_runs(spec: SweepSpec, pairs: Sequence[tuple[int, int]]) -> tuple[l
             compute=horizon,
             evaluation=spec.evaluation,
         )
+        notes += [note for note in backend.notes(run) if note not in notes]
         if run.steps < 1:
             accepted = f"at least one batch, {run.batch_rollouts} (B_p = {b}, n = {n})"
             problems.append(Problem("sweep.compute", found=spec.sweep.compute, accepted=accepted))

@@ -149,6 +149,10 @@ class Backend(Protocol):
         """Fill in the backend's defaults and content hashes; raise `SpecError` on bad options."""
         ...
 
+    def notes(self, spec: RunSpec) -> list[str]:
+        """Return what a user should know of the defaults of a spec that is not resolved yet."""
+        ...
+
     def check(self, spec: RunSpec) -> list[Problem]:
         """Return everything that is wrong with a resolved spec, before anything is spent."""
         ...
@@ -175,6 +179,10 @@ class Backend(Protocol):
 
 class OneCore:
     """The part of a `Backend` that says where runs are made, for runs of one process without a GPU."""
+
+    def notes(self, spec: RunSpec) -> list[str]:
+        """None."""
+        return []
 
     def jobs(self, spec: RunSpec) -> int:
         """One for each core."""

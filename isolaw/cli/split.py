@@ -57,8 +57,9 @@ def split(
       easy            0.3 to 0.6
       hard            at most 0.0625
       extremely-hard  none, and none of 128 more
-    Each becomes a folder of --out with train.jsonl and validation.jsonl, for problems.set of a sweep. The
-    same command again continues what was interrupted.
+    Each becomes a folder of --out with train.jsonl and validation.jsonl, for problems.set of a sweep. A sweep
+    reads nothing from a folder's name: give it problems.difficulty = "easy" or "hard", too. The same command
+    again continues what was interrupted.
     """
     from isolaw.backends.real import rewards
     from isolaw.backends.real.split import plan
@@ -105,7 +106,7 @@ def _load(model: str, work: Split) -> Draw:
         for stream, _ in kept:
             os.dup2(file.fileno(), stream)
     try:
-        return open_draw(model, work.settings)
+        return open_draw(model, work.questions, work.settings)
     except Exception as error:  # of torch, transformers or vLLM
         raise RunError(f"{model}: cannot be loaded: {error} (more in {log})") from error
     finally:
@@ -146,4 +147,9 @@ def _summary(work: Split, report: dict[str, Any]) -> list[str]:
         lines.append(text)
     rest = report["problems"] - sum(one["problems"] for one in report["sets"].values())
     lines.append(f"{'in no set':<15} {rest:>7,} problems")
+    if report["sets"]["easy"]["written"]:
+        lines.append(
+            f'A sweep on the easy problems: problems.set = "{work.folder / "easy"}", '
+            'problems.difficulty = "easy"; for the others "hard".'
+        )
     return lines

@@ -83,6 +83,8 @@ def _saturation(
 
 def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Mapping[str, Any]) -> str:
     """Why the data do not show n* level off inside the grid; empty if they do."""
+    if comparison["refused"] == "few_seeds":
+        return "there are fewer than three seeds per configuration"
     largest = math.log2(path.levels[-1])
     if not comparison["monotone"]:
         return "n* comes down again"

@@ -30,7 +30,7 @@ from isolaw.fits.law import FORMAT, Law
 from isolaw.fits.logistic import Logistic, fit_logistic
 from isolaw.fits.records import WIDTH, record_mask
 from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, X, select
-from isolaw.fits.side_by_side import held_out_regret, side_by_side
+from isolaw.fits.side_by_side import enough, held_out_regret, side_by_side, stated
 from isolaw.fits.surface import surface_through
 from isolaw.runs import Runs
 
@@ -127,6 +127,7 @@ def fit(
     if laws:
         held_out = held_out_regret(selection, curve, laws, compute)
         comparison |= side_by_side(surface, path, laws, held_out)
+    comparison |= enough(configurations)
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.warnings)
     document = {
         "format": FORMAT,
@@ -159,7 +160,7 @@ def fit(
             "reasons": failed,
             "seed": seed,
         },
-        "comparison": {**comparison, "curves": misfit},
+        "comparison": {**stated(comparison), "curves": misfit},
     }
     stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
     document["health"] = stability.to_dict()

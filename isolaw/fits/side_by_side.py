@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from isolaw.fits.frontier import Path
 from isolaw.fits.quantity import LEVEL
 from isolaw.fits.select import LEAST_CHECKPOINTS, Configuration, Selection
 from isolaw.fits.surface import Surface, surface_of
+
+LEAST_SEEDS = 3  # of each configuration, to prefer one law to another
 
 
 def held_out_regret(
@@ -76,3 +78,20 @@ def side_by_side(
     best = preferred(dict(laws))
     flat = out["constant"]["max_regret"] <= frontiers.TOLERANCE
     return {"laws": out, "preferred": best, "verdict": "constant" if flat else best}
+
+
+def enough(configurations: Sequence[Configuration]) -> dict[str, Any]:
+    """Return why the runs cannot carry a preference among laws (None: they can), and the fewest seeds.
+
+    Two runs of a configuration differ once: a draw repeats that difference, so that the likelihoods of laws
+    follow from which two seeds were run, and the law of least AIC changes with them.
+    """
+    seeds = min(c.runs for c in configurations)
+    return {"refused": "few_seeds" if seeds < LEAST_SEEDS else None, "seeds": seeds}
+
+
+def stated(comparison: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the comparison with its preferences, or with None in their place where they are refused."""
+    if comparison["refused"] is None:
+        return dict(comparison)
+    return {key: None if key in ("preferred", "verdict") else value for key, value in comparison.items()}

@@ -35,7 +35,10 @@ def one_n(prediction: Prediction) -> bool:
 
 def by_law(prediction: Prediction, document: Mapping[str, Any]) -> str:
     """Return n* at the budget by the law that the rewards prefer; empty where it states none."""
-    if words.preferred(document) == "logistic":
+    name = words.preferred(document)
+    if name is None:
+        return ""
+    if name == "logistic":
         return "" if prediction.law_n.value is None else words.quantity(prediction.law_n.to_dict())
     scale = steps_scale(document)
     n = formula(document, prediction.compute // scale * scale)
@@ -46,8 +49,8 @@ def by_law(prediction: Prediction, document: Mapping[str, Any]) -> str:
         return f"more than {max(levels)}, the largest measured"
     if n < min(levels):
         return f"less than {min(levels)}, the smallest measured"
-    law = document["comparison"]["laws"][words.preferred(document)]
-    if words.preferred(document) == "constant" and law.get("interval"):  # the same n at every C
+    law = document["comparison"]["laws"][name]
+    if name == "constant" and law.get("interval"):  # the same n at every C
         return f"{words.number(float(n))} ({words.interval([2**end for end in law['interval'][0]])})"
     return words.number(float(n))
 

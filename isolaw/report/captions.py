@@ -52,9 +52,11 @@ def n_star(document: Mapping[str, Any]) -> str:
         first = (
             "The line is n*, where the fitted reward is highest, between measured n, too; the band is where "
             "95 % of draws have it at each compute, and the dotted lines hold 95 % of draws at all computes "
-            f"at once. The dashed line is the law, {words.form(words.preferred(document))}"
+            "at once."
         )
-        first += "." if document["frontier"][-1]["censored"] else "; beyond the data it stands alone."
+        if law := words.preferred(document):
+            first += f" The dashed line is the law, {words.form(law)}"
+            first += "." if document["frontier"][-1]["censored"] else "; beyond the data it stands alone."
     else:
         first = "The line is the law, the band where 95 % of draws have it at each compute."
     if not document["bootstrap"]["draws"]:

@@ -72,11 +72,15 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     n = sorted({c[1] for c in plan["configurations"]})
     done = plan["runs"] - plan["todo"]
     axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
+    defaults = ", ".join(
+        f"{name} = {' or '.join(map(_value, values))}" for name, values in plan["defaults"].items()
+    )
     begun = f" ({plan['begun']} of them begun)" if plan["begun"] else ""
     return [
         f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
         f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {', '.join(map(str, b))}; n = {', '.join(map(str, n))}",
+        *([f"recipe defaults: {defaults}"] if defaults else []),
         f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{begun}: "
         f"{number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],
@@ -100,7 +104,9 @@ def memory_table(table: Mapping[str, Any]) -> str:
     shown = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _PLACED)
     host = f", and {_gib(table['host_bytes'])} GiB of host memory" if table["host_bytes"] else ""
     gpus = f"{count(table['processes'], 'GPU')} each"
-    about = f"{count(table['runs'], 'run')}, {gpus}{host}, rows of up to {number(table['row_tokens'])} tokens:"
+    about = (
+        f"{count(table['runs'], 'run')}, {gpus}{host}, rows of up to {number(table['row_tokens'])} tokens:"
+    )
     return "\n".join(["memory:", *(f"  {line.rstrip()}" for line in (*lines, about, f"  {shown}"))])
 
 
@@ -112,6 +118,17 @@ _PLACED = (
 
 def _gib(size: float | None) -> str:
     return f"{size / 2**30:.1f}" if size else ""
+
+
+def _value(value: Any) -> str:
+    """A value as a sweep file has it.
+
+    >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
+    ('1e-06', '0', '"loss"', 'false', 'none')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
 
 
 def place_summary(place: Mapping[str, Any]) -> str:

@@ -28,7 +28,8 @@ def fitted_curve(law: Law, entry: dict[str, Any], points: int = 200) -> tuple[Fl
 def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
     """Return n of the law that the rewards prefer at ``x``, (X,), and its pointwise 95 % of draws, (2, X).
 
-    Only the logistic, which is also what stands where laws were not compared, has draws.
+    Only the logistic, which is also what stands where laws were not compared, has draws. Both are None where
+    no law is preferred.
     """
     if words.preferred(law.document) != "logistic":
         return formula(law.document, x * steps_scale(law.document)), None
@@ -41,8 +42,10 @@ def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
 
 
 def formula(document: Mapping[str, Any], compute: Floats | float) -> Floats | None:
-    """Return n of the law that the rewards prefer at C; None of a document that has no parameters of it."""
+    """Return n of the law that the rewards prefer at C; None of a document without one, or its parameters."""
     name = words.preferred(document)
+    if name is None:
+        return None
     theta = document["comparison"]["laws"][name].get("theta")
     if theta is None:
         return None

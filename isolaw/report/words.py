@@ -147,9 +147,12 @@ def saturation(document: Mapping[str, Any]) -> str:
     if q["status"] == "refused":
         said = [w for w in document["warnings"] if w.startswith(_NOT_STATED)]
         return f"Saturation: not stated; {said[0].removeprefix(_NOT_STATED)}." if said else ""
-    if q["status"] == "lower_bound":
-        return f"Saturation: not reached; a level would lie at {quantity(q)}."
-    return f"Saturation: n* levels off at {quantity(q)}."
+    if q["status"] == "ok":
+        return f"Saturation: n* levels off at {quantity(q)}."
+    few = document["comparison"].get("refused") == "few_seeds"
+    level = f"; a level would lie at {quantity(q)}" if q["status"] == "lower_bound" else ""
+    known = "not stated with fewer than 3 seeds" if few else "not reached" if level else "not identified"
+    return f"Saturation: {known}{level}."
 
 
 _FORMS = {
@@ -166,15 +169,21 @@ def form(law: str) -> str:
     return _FORMS[law]
 
 
-def preferred(document: Mapping[str, Any]) -> str:
-    """Return the name of the law that the rewards prefer; the logistic where none were compared."""
-    return str(document["comparison"].get("preferred") or "logistic")
+def preferred(document: Mapping[str, Any]) -> str | None:
+    """Return the name of the law that the rewards prefer, the logistic where laws were not compared.
+
+    None where they were and no preference is stated.
+    """
+    name: str | None = document["comparison"].get("preferred", "logistic")
+    return name
 
 
 def equation(document: Mapping[str, Any]) -> str:
-    """Return the preferred law with its numbers; empty for the logistic, which a table of its own shows."""
+    """Return the preferred law with its numbers; empty of none, and of the logistic, which has a table."""
     name = preferred(document)
-    theta = document["comparison"]["laws"][name].get("theta") if name != "logistic" else None
+    if name in (None, "logistic"):
+        return ""
+    theta = document["comparison"]["laws"][name].get("theta")
     if theta is None:
         return ""
     ends = document["comparison"]["laws"][name].get("interval")
@@ -194,6 +203,8 @@ def equation(document: Mapping[str, Any]) -> str:
 def verdict(document: Mapping[str, Any]) -> str:
     """Return which law holds and what it is worth; empty if there is nothing to say."""
     comparison = document["comparison"]
+    if comparison.get("refused") == "few_seeds":
+        return _unstated(comparison)
     if "laws" in comparison:
         return _laws_line(comparison)
     constant = comparison["constant"]
@@ -210,6 +221,19 @@ def verdict(document: Mapping[str, Any]) -> str:
         f"On the fitted curves the law loses {comparison['logistic']['mean_regret']:.4f} in reward on "
         f"average along the frontier; always n = {constant['n']} would lose {constant['mean_regret']:.4f}."
     )
+
+
+def _unstated(comparison: Mapping[str, Any]) -> str:
+    """That no law is preferred, why, and how far apart the laws are."""
+    text = (
+        "Law: no preference is stated with fewer than 3 seeds per configuration "
+        f"(the fewest here: {comparison['seeds']})"
+    )
+    if "laws" not in comparison:
+        return f"{text}."
+    least = min(law["aic"] for law in comparison["laws"].values())
+    told = ", ".join(f"{name} {law['aic'] - least:+.1f}" for name, law in comparison["laws"].items())
+    return f"{text}. AIC above the least: {told}."
 
 
 def _laws_line(comparison: Mapping[str, Any]) -> str:

@@ -13,6 +13,8 @@ from isolaw.spec.sections import MOST_LOOKS, EvaluationSpec, ProblemsSpec, Recip
 from isolaw.spec.values import Count, Index, Section
 
 IDENTITY_VERSION = 1
+REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
+_POWERS = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}
 
 
 class RunSpec(Section):
@@ -45,10 +47,35 @@ class RunSpec(Section):
         """M = floor(C / B), the run's last step."""
         return self.compute // self.batch_rollouts
 
+    @property
+    def gradient_batch(self) -> int:
+        """B_g = B_p · n_train, rollouts in a step's gradient; n_train: ``recipe.gradient_rollouts`` or n."""
+        return self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
+
+    @property
+    def lr_factor(self) -> float:
+        """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
+
+        The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), where all B = B_p · n
+        rollouts that a step generates enter its gradient. With a decoupled baseline n_train < n of them do,
+        and the rule follows those: the square root compensates the gradient's noise, whose variance is
+        ∝ 1 / B_g (derived for Adam in arXiv 2205.10287), and a run with n_train = 64 then differs from a run
+        with n = 64 in its baseline alone. A filter does not change the factor: it holds for the whole run,
+        and how many groups a filter drops is known step by step.
+
+        >>> run = RunSpec(backend="real", problems_per_batch=16, rollouts_per_problem=256, compute=10**6)
+        >>> run.lr_factor
+        2.0
+        >>> run.model_copy(update={"recipe": Recipe(gradient_rollouts=64)}).lr_factor
+        1.0
+        """
+        return float((self.gradient_batch / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
+
     def identity(self) -> dict[str, Any]:
         """Return what makes this run this run: no path, device, executor, horizon or schedule.
 
-        Recipe keys at their default are left out, so a key that is added later changes no identity.
+        Recipe keys at their default are left out, so a key that is added later changes no identity. What
+        ``problems.difficulty`` decides is in the resolved recipe, and counts there.
         """
         return {
             "identity": IDENTITY_VERSION,
@@ -57,7 +84,7 @@ class RunSpec(Section):
             "rollouts_per_problem": self.rollouts_per_problem,
             "seed": self.seed,
             "recipe": self.recipe.model_dump(exclude_defaults=True),
-            "problems": self.problems.model_dump(),
+            "problems": self.problems.model_dump(exclude={"difficulty"}),
             "options": self.options,
             "content": self.content,
         }

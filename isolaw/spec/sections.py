@@ -18,8 +18,9 @@ class Recipe(Section):
     A backend refuses what it cannot represent. Equations: `isolaw.backends.real.objective` for language
     models, `isolaw.simulators` for the simulators (whose lr is their own η, not an optimiser's).
 
-    ``lr_scaling`` says how the step follows the batch B = B_p · n: ``sqrt`` is lr · sqrt(B / 1024),
-    the paper's rule (arXiv 2603.12151, App. A); the three agree at B = 1,024.
+    ``lr_scaling`` says how lr follows the batch: ``sqrt`` is lr · sqrt(B / 1024), the paper's rule
+    (arXiv 2603.12151, App. A), with B the rollouts in a step's gradient; the three agree at B = 1,024.
+    `RunSpec.lr_factor` has the equation, for every backend.
     """
 
     algorithm: str = "grpo"
@@ -55,9 +56,13 @@ class Recipe(Section):
 
 
 class ProblemsSpec(Section):
-    """The problem set that is trained on and the size of its parts (None: all there are)."""
+    """The problem set that is trained on and the size of its parts (None: all there are).
+
+    ``difficulty`` says what the base model makes of the problems; recipes start from it (None: not said).
+    """
 
     set: str = "easy"
+    difficulty: Literal["easy", "hard"] | None = None
     n_train: Annotated[Count, Field(le=10_000_000)] | None = None
     n_validation: Annotated[Count, Field(le=10_000_000)] | None = None
 

@@ -89,11 +89,13 @@ def test_dry_run_writes_nothing(isolaw, tree, file: Path, tmp_path: Path) -> Non
     code, said, notes = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run")
     assert (code, said) == (0, "")
     assert "4 runs (2 configurations, 2 seeds)" in notes
+    assert 'recipe defaults: lr = 0.04, advantage = "group_std", kl = 0.25, entropy = 0\n' in notes
     code, said, _ = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run", "--json")
     planned = json.loads(said)
     assert (code, planned["runs"], planned["todo"], planned["dry_run"]) == (0, 4, 4, True)
     assert planned["rollouts"] == planned["remaining_rollouts"] == 2 * (20_000 + 20_000 // 128 * 128)
     assert planned["configurations"] == [[8, 4], [8, 16]]
+    assert planned["defaults"] == {"lr": [0.04], "advantage": ["group_std"], "kl": [0.25], "entropy": [0.0]}
     assert tree(tmp_path) == before
 
 

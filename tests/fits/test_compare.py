@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -306,6 +308,25 @@ def test_held_out_regret_tells_laws_apart(synthetic: Callable[..., Runs]) -> Non
     assert flat["laws"]["constant"]["held_out_regret"] < 0.003
     assert flat["laws"]["constant"]["max_regret"] <= TOLERANCE
     assert flat["constant"]["n"] == 64
+
+
+@pytest.mark.parametrize("method", ["surface", "paper"])
+@pytest.mark.parametrize("last", [[0], [0, 1], [0, 1, 2]], ids=len)
+def test_fewer_than_three_seeds_of_any_configuration_prefer_no_law(
+    synthetic: Callable[..., Runs], method: Any, last: list[int]
+) -> None:
+    parts = [synthetic([(32, n) for n in N[:-1]], rising, noise=0.004).to_pandas()]
+    parts.append(synthetic([(32, N[-1])], rising, noise=0.004, seeds=last).to_pandas())
+    document = isolaw.fit(Runs(pd.concat(parts)), method=method, curve="exp", bootstrap=100).document
+    found = document["comparison"]
+    assert found["seeds"] == len(last)
+    assert found["refused"] == (None if len(last) == 3 else "few_seeds")
+    assert (found["verdict"] is None) == (found["refused"] is not None)
+    if method == "surface":
+        assert (found["preferred"] is None) == (found["refused"] is not None)
+        assert all(math.isfinite(law["aic"]) for law in found["laws"].values())
+    if found["refused"]:
+        assert document["params"]["saturation"]["status"] != "ok"
 
 
 def test_held_out_regret_by_hand(synthetic: Callable[..., Runs]) -> None:

@@ -11,7 +11,9 @@ import pytest
 import isolaw
 from isolaw.fits.backtest import backtest
 from isolaw.fits.law import Law
-from isolaw.report import answer_words, backtest_words, words
+from isolaw.report import answer_words, backtest_words, captions, words
+from isolaw.report.page import tables
+from isolaw.report.series import law_line
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -125,6 +127,54 @@ def test_the_laws_are_told_apart(synthetic: Make) -> None:
     held = comparison["laws"][comparison["preferred"]]["held_out_regret"]
     assert f"It loses {held:.4f} in reward on held-out seeds" in line
     assert f"the best constant n {comparison['laws']['constant']['held_out_regret']:.4f}" in line
+
+
+UNSTATED = "Law: no preference is stated with fewer than 3 seeds per configuration (the fewest here: 2)."
+
+
+def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
+    law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2), bootstrap=60)
+    document = law.document
+    told = [*words.law_summary(document), *answer_words.prediction_summary(law.predict(1e6), document)]
+    (line,) = [own for own in told if own.startswith("Law: ")]
+    laws = document["comparison"]["laws"]
+    least = min(fitted["aic"] for fitted in laws.values())
+    aics = ", ".join(f"{name} {fitted['aic'] - least:+.1f}" for name, fitted in laws.items())
+    assert line == f"{UNSTATED} AIC above the least: {aics}."
+    for claim in ("rewards prefer", "by the law", "levels off", "hardly matters"):
+        assert not any(claim in own for own in told)
+    assert words.equation(document) == ""
+    assert law_line(law, np.array([1e5])) == (None, None)
+    assert "The dashed line" not in captions.n_star(document)
+    table = tables.laws(document)
+    assert table is not None
+    assert not any("preferred" in row[0].text for row in table.rows)
+    assert "do not prefer" not in tables.parameters(document).caption
+
+
+@pytest.mark.parametrize(
+    ("status", "refused", "text"),
+    [
+        ("ok", None, "n* levels off at 64."),
+        ("lower_bound", None, "not reached; a level would lie at 64, perhaps more."),
+        ("not_identified", None, "not identified."),
+        (
+            "lower_bound",
+            "few_seeds",
+            "not stated with fewer than 3 seeds; a level would lie at 64, perhaps more.",
+        ),
+        ("not_identified", "few_seeds", "not stated with fewer than 3 seeds."),
+    ],
+)
+def test_only_a_level_that_is_known_is_one(status: str, refused: str | None, text: str) -> None:
+    level = {"value": 64.0, "interval": None, "status": status}
+    document = {"params": {"saturation": level}, "comparison": {"refused": refused}}
+    assert words.saturation(document) == f"Saturation: {text}"
+
+
+def test_two_seeds_judge_no_law_of_the_papers_way(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2)
+    assert words.verdict(isolaw.fit(runs, method="paper", bootstrap=10).document) == UNSTATED
 
 
 def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:

@@ -1,7 +1,8 @@
 """The bandit backend: the sweep engine on simulators (`isolaw.simulators`).
 
 ``bandit.model`` names the simulator. The recipe's lr (η) and KL weight (β) default to the preset's for
-a problem set of this difficulty. What a simulator cannot represent is refused, never ignored.
+``problems.difficulty`` or, where that is not given, for the problems' mean success before training. What a
+simulator cannot represent is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from isolaw.errors import Problem, SpecError
 from isolaw.simulators.model import Model, Update
 from isolaw.simulators.problems import ORDER
 from isolaw.spec import RunSpec
+from isolaw.spec.run import REFERENCE_BATCH
 
-# The paper's rule lr · sqrt(B / 1024) written with η = lr at B = 1: a common factor at this batch.
-_REFERENCE_BATCH = 1024
+# The simulators' η is the lr that the square-root rule has at B = 1.
+_LR_PER_ETA = math.sqrt(REFERENCE_BATCH)
 _ROLLOUTS, _EVALUATION = range(2)
 
 
@@ -89,36 +91,22 @@ BACKEND = Bandit()
 
 
 def update_of(spec: RunSpec) -> Update:
-    """Return how a resolved spec's batches become updates.
-
-    lr(B) follows the batch that enters the gradient, B_p · n_train.
-    """
+    """Return how a resolved spec's batches become updates; lr(B) is η √1024 · `RunSpec.lr_factor`."""
     recipe = spec.recipe
     assert recipe.lr is not None
     assert recipe.kl is not None
     assert recipe.entropy is not None
     assert recipe.advantage is not None
-    trained = recipe.gradient_rollouts or spec.rollouts_per_problem
     return Update(
         rollouts_per_problem=spec.rollouts_per_problem,
-        step_size=recipe.lr * lr_factor(recipe.lr_scaling, spec.problems_per_batch * trained),
+        step_size=recipe.lr * _LR_PER_ETA * spec.lr_factor,
         kl=recipe.kl,
         entropy=recipe.entropy,
         advantage=recipe.advantage,
-        gradient_rollouts=trained,
+        gradient_rollouts=recipe.gradient_rollouts,
         zero_variance_filter=recipe.zero_variance_filter,
         staleness=recipe.staleness,
     )
-
-
-def lr_factor(scaling: str, batch: int) -> float:
-    """Return lr(B) / η: √B under the square-root rule; the others agree with it at a batch of 1,024.
-
-    >>> [lr_factor(rule, 4096) for rule in ("sqrt", "linear", "constant")]
-    [64.0, 128.0, 32.0]
-    """
-    power = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}[scaling]
-    return math.sqrt(_REFERENCE_BATCH) * (batch / _REFERENCE_BATCH) ** power
 
 
 def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:

@@ -57,10 +57,12 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     }
     spec = spec.model_copy(update={"options": own, "backend_version": version})
     constants |= changed
-    try:
-        kind = "easy" if difficulty_of(spec).easy else "hard"
-    except SpecError:
-        kind = "hard"
+    kind = spec.problems.difficulty
+    if kind is None:  # a simulator knows its problems
+        try:
+            kind = "easy" if difficulty_of(spec).easy else "hard"
+        except SpecError:
+            kind = "hard"
     recipe, problems = spec.recipe, spec.problems
     n_train, n_validation = module.SIZES
     return spec.model_copy(

@@ -29,7 +29,7 @@ class Real:
     """`Backend` over language models."""
 
     name = "real"
-    version = 1
+    version = 2
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
@@ -43,7 +43,7 @@ class Real:
         else:
             problems += _set_problems(str(set_folder), models.stamp(set_folder))
             stored = None if problems else _read_set(str(set_folder), models.stamp(set_folder))
-        recipe = recipes.resolve_recipe(spec.recipe, set_folder.name)
+        recipe = recipes.resolve_recipe(spec.recipe, spec.problems.difficulty)
         sizes = _sizes(spec, stored) if stored else {}
         try:
             options = settings.read(spec)
@@ -87,6 +87,10 @@ class Real:
                 },
             }
         )
+
+    def notes(self, spec: RunSpec) -> list[str]:
+        """Return which terms of the objective nobody chose."""
+        return recipes.unsaid(spec.recipe, spec.problems)
 
     def check(self, spec: RunSpec) -> list[Problem]:
         """Return everything that is wrong, before a model is loaded."""

@@ -52,30 +52,36 @@ class Actor:
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         self.questions = {part: stored.first(part, limits.get(part)) for part in stored.parts}
         self.tokenizer = AutoTokenizer.from_pretrained(options.model)
-        self.prompts = {part: encode(own, self.tokenizer) for part, own in self.questions.items()}
+        # Of the whole set, so that the runs of a sweep over n_train share a sampler.
+        encoded = {part: encode(stored.parts[part], self.tokenizer) for part in stored.parts}
+        self.prompts = {part: encoded[part][: len(own)] for part, own in self.questions.items()}
+        longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.reward = rewards.get(options.reward)
         self.key = int(spec.run_id, 16)
         self.sampler: Sampler = open_sampler(
             options.sampler or "vllm",
             options.model,
             options.dtype or "float32",
-            spec.sources["max_model_tokens"],
-            options.tensor_parallel or 1,
-            options.processes,
-            options.gpu_memory or 0.4,
+            longest + (spec.recipe.max_response_tokens or 1),
+            float32_head=spec.recipe.float32_head,
+            tensor_parallel=options.tensor_parallel or 1,
+            gpu_memory=options.gpu_memory or 0.4,
         )
+        self.sampler.needs_weights = True  # it has the base model's, or the previous run's
 
     def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
         """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set."""
-        seeds = self._seeds(stream, len(visited) * n).reshape(len(visited), n)
-        own = self.processes.share(len(visited))
+        seeds = self._seeds(stream, len(visited) * n)
+        rows = self.processes.share(len(visited), n)
+        problems = [visited[row // n] for row in rows]
         with self.clock("generate"):
-            rollouts = self._generate([self.prompts[part][visited[j]] for j in own], seeds[own])
+            rollouts = self._generate([self.prompts[part][problem] for problem in problems], seeds[rows])
         before = self.reward.failures
         with self.clock("reward"):
-            values = self._rewards([self.questions[part][visited[j]] for j in own], rollouts, n)
-        batch = self.processes.batch(visited, own, rollouts, values)
-        batch.reward_failures = sum(self.processes.all_of(self.reward.failures - before))
+            values = self._rewards([self.questions[part][problem] for problem in problems], rollouts)
+        batch = self.processes.batch(visited, n, rollouts, values)
+        failures = self.processes.all_of(self.reward.failures - before)
+        batch.reward_failures = sum(failures[:: self.processes.tensor_parallel])
         return batch
 
     def _generate(self, prompts: list[list[int]], seeds: np.ndarray) -> Rollouts:
@@ -83,7 +89,7 @@ class Actor:
             return Rollouts([], [], [], [])
         return self.sampler.generate(
             prompts,
-            seeds.tolist(),
+            seeds[:, None].tolist(),
             temperature=self.recipe.temperature or 1.0,
             top_p=self.recipe.top_p or 1.0,
             max_tokens=self.recipe.max_response_tokens or 1,
@@ -94,13 +100,13 @@ class Actor:
         sequence = np.random.SeedSequence(self.key, spawn_key=stream)
         return sequence.generate_state(count, np.uint64) >> np.uint64(1)
 
-    def _rewards(self, questions: Sequence[Question], rollouts: Rollouts, n: int) -> np.ndarray:
+    def _rewards(self, questions: Sequence[Question], rollouts: Rollouts) -> np.ndarray:
         texts = []
         if len(rollouts):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
-        repeated = [question for question in questions for _ in range(n)]
-        return np.asarray(self.reward(repeated, texts), dtype=np.float64).reshape(len(questions), n)
+        return np.asarray(self.reward(questions, texts), dtype=np.float64)
 
     def close(self) -> None:
-        """End what the reward has started; the sampler stays for the next run."""
+        """End what the reward has started; the sampler stays for the next run, and sleeps until then."""
         self.reward.close()
+        self.sampler.sleep()

@@ -1,13 +1,17 @@
 """A batch of rollouts, and what each process of a run holds of it.
 
-Problems are dealt out to the processes in turn; each samples and rewards its own. What the objective needs
-of the whole batch (rewards and lengths, two numbers a rollout) is gathered, so that advantages and
-weights are the same everywhere and for any number of processes. Processes that share one sampler's model
-(tensor parallel) draw the same rollouts and train on a part of them each.
+Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each: equal
+shares for any B_p and n, also of what remains where only the first few of each group are trained on, and
+a problem's rollouts stay together where the samplers' number divides B_p. Each process samples and rewards
+its own. What the objective needs of the whole batch (rewards and lengths, two numbers a rollout) is
+gathered, so that advantages and weights are the same everywhere and for any number of processes. Processes
+that share one sampler's model (tensor parallel) draw the same rollouts and train on a part of them each.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +35,10 @@ class Batch:
         of the whole batch, (B_p, n): float64, and tokens of each response.
     truncated
         of the whole batch, (B_p, n), bool.
-    problems
-        positions in the batch of the problems of ``rollouts``.
+    rows
+        which of the B_p · n rollouts this process holds, ascending; j · n + i is sample i of problem j.
     rollouts
-        this process's rows, n for each of ``problems``.
+        these.
     generated, generated_tokens
         rollouts and tokens that the whole batch has cost.
     reward_failures
@@ -42,14 +46,14 @@ class Batch:
     old_logprobs
         of ``rollouts``, under the policy that sampled them; None where that is the current one.
     part, parts
-        of its rows this process trains on those with number % parts == part.
+        this process trains on every ``parts``-th of its rows, from the one at ``part``.
     """
 
     visited: list[int]
     rewards: torch.Tensor
     lengths: torch.Tensor
     truncated: torch.Tensor
-    problems: list[int]
+    rows: list[int]
     rollouts: Rollouts
     generated: int
     generated_tokens: int
@@ -75,12 +79,11 @@ class Batch:
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """Return this process's rows of a (B_p, n) tensor, flat."""
-        return values[self.problems].reshape(-1)
+        return values.reshape(-1)[self.rows]
 
     def own_rows(self, enters: torch.Tensor) -> list[int]:
         """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
-        chosen = self.own(enters).tolist()
-        return [i for i in range(len(self.rollouts)) if chosen[i] and i % self.parts == self.part]
+        return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
 
     def old(self, rows: Sequence[int], part: Sequence[int], mask: torch.Tensor) -> torch.Tensor | None:
         """Return the sampling policy's log-probabilities of a micro-batch, (R, T), or None on-policy."""
@@ -98,9 +101,9 @@ class Batch:
 
         kept = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:wanted]
         place = {old: new for new, old in enumerate(kept)}
-        held = [k for k, j in enumerate(self.problems) if j in place]
-        self.rollouts = self.rollouts.rows([k * self.n + i for k in held for i in range(self.n)])
-        self.problems = [place[self.problems[k]] for k in held]
+        held = [k for k, row in enumerate(self.rows) if row // self.n in place]
+        self.rollouts = self.rollouts.rows(held)
+        self.rows = [place[row // self.n] * self.n + row % self.n for row in map(self.rows.__getitem__, held)]
         self.visited = [self.visited[j] for j in kept]
         self.rewards, self.lengths = self.rewards[kept], self.lengths[kept]
         self.truncated = self.truncated[kept]
@@ -108,18 +111,12 @@ class Batch:
 
     def extend(self, other: Batch) -> None:
         """Add another batch's problems."""
-        self.problems = self.problems + [len(self.visited) + j for j in other.problems]
+        self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
         self.visited = self.visited + other.visited
         self.rewards = torch.cat([self.rewards, other.rewards])
         self.lengths = torch.cat([self.lengths, other.lengths])
         self.truncated = torch.cat([self.truncated, other.truncated])
-        mine, more = self.rollouts, other.rollouts
-        self.rollouts = Rollouts(
-            mine.prompts + more.prompts,
-            mine.tokens + more.tokens,
-            mine.logprobs + more.logprobs,
-            mine.finished + more.finished,
-        )
+        self.rollouts = self.rollouts + other.rollouts
         self.generated += other.generated
         self.generated_tokens += other.generated_tokens
         self.reward_failures += other.reward_failures
@@ -127,7 +124,10 @@ class Batch:
     def gathered_state(self, processes: Processes) -> dict[str, Any]:
         """Return the whole batch as JSON-able data; every process takes part."""
         old = None if self.old_logprobs is None else [values.tolist() for values in self.old_logprobs]
-        mine = [self.problems, vars(self.rollouts), old]
+        held = processes.all_of((self.rows, self.rollouts, old))[:: processes.tensor_parallel]
+        order = np.argsort([row for rows, *_ in held for row in rows]).tolist()
+        whole = functools.reduce(operator.add, (rollouts for _, rollouts, _ in held)).rows(order)
+        olds = [values for *_, old in held for values in old or []]
         return {
             "visited": self.visited,
             "rewards": self.rewards.tolist(),
@@ -136,37 +136,30 @@ class Batch:
             "generated": self.generated,
             "generated_tokens": self.generated_tokens,
             "reward_failures": self.reward_failures,
-            "held": processes.all_of(mine)[:: processes.tensor_parallel],
+            "rollouts": vars(whole),
+            "old_logprobs": [olds[i] for i in order] if old is not None else None,
         }
 
     @classmethod
     def from_state(cls, state: dict[str, Any], processes: Processes) -> Batch:
         """Return this process's view of a batch from `gathered_state`, for any number of processes."""
-        n = len(state["rewards"][0])
-        rows: dict[int, list[tuple[Any, ...]]] = {}
-        for held, rollouts, old in state["held"]:
-            columns = [rollouts[key] for key in ("prompts", "tokens", "logprobs", "finished")]
-            lines = list(zip(*columns, old or [None] * len(columns[0]), strict=True))
-            rows.update({j: lines[k * n : (k + 1) * n] for k, j in enumerate(held)})
-        own = processes.share(len(state["visited"]))
-        lines = [line for j in own for line in rows[j]]
-        prompts, tokens, logprobs, finished, old = ([line[i] for line in lines] for i in range(5))
-        # A process without rows has an empty list where the others have theirs.
-        stale = any(logprobs is not None for *_, logprobs in state["held"])
-        kept = [torch.tensor(v, dtype=torch.float64, device=processes.device) for v in old] if stale else None
+        rewards, old = torch.tensor(state["rewards"], dtype=torch.float64), state["old_logprobs"]
+        rows = processes.share(*rewards.shape)
+        if old is not None:
+            old = [torch.tensor(old[row], dtype=torch.float64, device=processes.device) for row in rows]
         return cls(
             state["visited"],
-            torch.tensor(state["rewards"], dtype=torch.float64),
+            rewards,
             torch.tensor(state["lengths"]),
             torch.tensor(state["truncated"]),
-            own,
-            Rollouts(prompts, tokens, logprobs, finished),
+            rows,
+            Rollouts(**state["rollouts"]).rows(rows),
             state["generated"],
             state["generated_tokens"],
             state["reward_failures"],
             processes.rank % processes.tensor_parallel,
             processes.tensor_parallel,
-            kept,
+            old,
         )
 
 
@@ -179,10 +172,11 @@ class Processes:
     tensor_parallel: int
     device: torch.device
 
-    def share(self, count: int) -> list[int]:
-        """Return which of ``count`` problems this process samples: dealt out in turn."""
+    def share(self, problems: int, n: int) -> list[int]:
+        """Return which rows of n rollouts of each of ``problems`` this process samples, ascending."""
         samplers = self.world // self.tensor_parallel
-        return list(range(self.rank // self.tensor_parallel, count, samplers))
+        dealt = range(self.rank // self.tensor_parallel, problems * n, samplers)
+        return sorted(place % problems * n + place // problems for place in dealt)
 
     def all_of(self, value: Any) -> list[Any]:
         """Return every process's value, by rank."""
@@ -192,22 +186,22 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
-    def batch(self, visited: list[int], own: list[int], rollouts: Rollouts, rewards: np.ndarray) -> Batch:
-        """Return the batch, of which this process drew ``rollouts`` for the problems at ``own``."""
-        n = rewards.shape[1]
-        lengths = np.array([len(t) for t in rollouts.tokens], dtype=np.int64).reshape(-1, n)
-        truncated = ~np.array(rollouts.finished, dtype=bool).reshape(-1, n)
-        whole = [np.zeros((len(visited), n), dtype=kind) for kind in (np.float64, np.int64, np.bool_)]
-        for held, *parts in self.all_of((own, rewards, lengths, truncated)):
+    def batch(self, visited: list[int], n: int, rollouts: Rollouts, rewards: np.ndarray) -> Batch:
+        """Return the batch of which this process drew its `share` and rewarded it, a number for each row."""
+        rows = self.share(len(visited), n)
+        lengths = np.array([len(tokens) for tokens in rollouts.tokens], dtype=np.int64)
+        truncated = ~np.array(rollouts.finished, dtype=bool)
+        whole = [np.zeros(len(visited) * n, dtype=kind) for kind in (np.float64, np.int64, np.bool_)]
+        for held, *parts in self.all_of((rows, rewards, lengths, truncated)):
             for target, part in zip(whole, parts, strict=True):
                 target[held] = part
-        values, long, cut = (torch.from_numpy(array) for array in whole)
+        values, long, cut = (torch.from_numpy(array.reshape(-1, n)) for array in whole)
         return Batch(
             visited,
             values,
             long,
             cut,
-            own,
+            rows,
             rollouts,
             generated=len(visited) * n,
             generated_tokens=int(long.sum()),
@@ -218,8 +212,8 @@ class Processes:
     def gathered(self, batch: Batch, own: list[float]) -> torch.Tensor:
         """Return a number for each of this process's rows as (B_p, n) of the whole batch."""
         out = torch.zeros_like(batch.rewards)
-        for held, values in self.all_of((batch.problems, own)):
-            out[held] = torch.tensor(values, dtype=torch.float64).reshape(-1, batch.n)
+        for held, values in self.all_of((batch.rows, own)):
+            out.view(-1)[held] = torch.tensor(values, dtype=torch.float64)
         return out
 
     def merged(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -7,9 +7,12 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+
+from isolaw.errors import RunError
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
 # slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
@@ -20,13 +23,16 @@ _CPU = {
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
     "DS_ACCELERATOR": "cpu",
+    "VLLM_LOGGING_LEVEL": "ERROR",
 }
+# Of vLLM on GPUs. Runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one.
+# Warnings are shown; without a GPU there are many that mean nothing.
+_GPU = {"VLLM_USE_V2_MODEL_RUNNER": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 _ALWAYS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     # In-process vLLM: weights are handed over without a copy through another process.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "ERROR",
     "TOKENIZERS_PARALLELISM": "false",
 }
 _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -37,27 +43,45 @@ def choose_gpus(processes: int) -> None:
     """Give a worker of the sweep GPUs of its own, ``processes`` of them by its place, before torch looks."""
     place = os.environ.get("ISOLAW_WORKER")
     if gpus() and place is not None and "torch" not in sys.modules:
-        first = int(place) * processes
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible()[first : first + processes])
+        there, first = visible(), int(place) * processes
+        own = there[first : first + processes]
+        if not own:
+            most = len(there) // processes
+            raise RunError(f"worker {place} has none of the {len(there)} GPUs; executor.jobs: at most {most}")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        gpus.cache_clear()
 
 
 def visible() -> list[str]:
-    """Return the names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    """Return the names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them.
+
+    Those are numbers or UUIDs; of a GPU that is cut into MIG devices the UUIDs of these.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",") if named else [str(i) for i in range(gpus())]
+    if named is None:
+        return list(_listed())
+    return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
 
 
 @functools.cache
 def gpus() -> int:
     """Return how many NVIDIA GPUs this process may use, without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+    return len(visible())
+
+
+def _listed() -> tuple[str, ...]:
+    """Return the GPUs of this machine."""
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
+        told = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+        return ()
+    found: dict[str, list[str]] = {}
+    for line in told.stdout.splitlines():
+        if gpu := re.match(r"GPU (\d+): ", line):
+            found[gpu[1]] = []
+        elif found and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
+            found[list(found)[-1]].append(part[1])
+    return tuple(name for gpu, parts in found.items() for name in parts or [gpu])
 
 
 @functools.cache
@@ -113,7 +137,7 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
 
 def prepare() -> None:
     """Set what torch, vLLM and DeepSpeed read at import; what the user has set stays."""
-    for name, value in {**_ALWAYS, **({} if gpus() else _CPU)}.items():
+    for name, value in {**_ALWAYS, **(_GPU if gpus() else _CPU)}.items():
         os.environ.setdefault(name, value)
     if not gpus() and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

@@ -35,7 +35,7 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         tokens: Tensor,
         temperature: float,
         chunk: int,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         kind = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, normaliser = (hidden.new_empty(len(tokens), dtype=kind) for _ in range(3))
         for part in _parts(len(tokens), chunk):
@@ -47,11 +47,10 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
             del z, p
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
         ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.set_materialize_grads(False)
-        return logprobs, entropy
+        return torch.stack([logprobs, entropy])
 
     @staticmethod
-    def backward(ctx: Any, of_logprobs: Tensor | None, of_entropy: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         hidden, weight, bias, tokens, normaliser, entropy = ctx.saved_tensors
         kind = normaliser.dtype
         to_hidden = torch.empty_like(hidden)
@@ -60,13 +59,10 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
         for part in _parts(len(tokens), ctx.chunk):
             z = _scaled(hidden[part], weight, bias, ctx.temperature, kind).sub_(normaliser[part, None])
             p = z.exp()
-            factor = torch.zeros_like(normaliser[part]) if of_logprobs is None else of_logprobs[part].neg()
-            if of_entropy is not None:
-                z.add_(entropy[part, None]).mul_(-of_entropy[part, None]).add_(factor[:, None]).mul_(p)
-            else:
-                torch.mul(p, factor[:, None], out=z)
+            g, h = upstream[:, part, None]
+            z.add_(entropy[part, None]).mul_(h).add_(g).mul_(p).neg_()
             del p
-            z.scatter_add_(1, tokens[part, None], -factor[:, None])
+            z.scatter_add_(1, tokens[part, None], g)
             if to_bias is not None:
                 to_bias += z.sum(0) / ctx.temperature
             z = z.div_(ctx.temperature).to(hidden.dtype)
@@ -92,7 +88,7 @@ def token_logprobs(
     tokens: Tensor,
     temperature: float,
     chunk: int | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Return log π(token) and the entropy H of π = softmax(z), z = (W x + b) / temperature.
 
         log π(v) = z_v - log Σ_u exp z_u,    H = -Σ_v π_v log π_v,  exact over the vocabulary
@@ -115,8 +111,8 @@ def token_logprobs(
 
     Returns
     -------
-    tuple of Tensor
-        log-probability and entropy in nats, (K,) each, both with a gradient.
+    Tensor
+        log-probabilities and entropies in nats, (2, K), with a gradient.
 
     Examples
     --------
@@ -126,7 +122,7 @@ def token_logprobs(
     (tensor([0.2500]), tensor([1.3863]))
     """
     size = chunk or max(1, CHUNK // len(weight))
-    out: tuple[Tensor, Tensor] = _TokenLogprobs.apply(hidden, weight, bias, tokens, temperature, size)
+    out: Tensor = _TokenLogprobs.apply(hidden, weight, bias, tokens, temperature, size)
     return out
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
-from isolaw.backends.real import ranks, settings
+from isolaw.backends.real import environment, ranks, settings
 from isolaw.errors import RunError
 from isolaw.spec import RunSpec
 
@@ -53,6 +53,7 @@ def launch(spec: RunSpec, context: RunContext) -> Iterator[Checkpoint]:
         meeting: dict[str, Any] = {
             "address": [address, listening.getsockname()[1]],
             "secret": secrets.token_hex(16),
+            "processes": options.processes // count,
             "torchrun": [*rendezvous, f"--nproc-per-node={options.processes // count}", *options.torchrun],
         }
         process = _torchrun(meeting, 0 if nodes else None)
@@ -81,11 +82,13 @@ def _torchrun(meeting: dict[str, Any], node: int | None) -> subprocess.Popen[byt
     rank = [] if node is None else [f"--node-rank={node}"]
     address, port = meeting["address"]
     command = [sys.executable, "-m", "torch.distributed.run", *meeting["torchrun"], *rank]
+    # torchrun grants one thread, with which an optimiser in host memory is slow; without a GPU one is right.
+    share = len(os.sched_getaffinity(0)) // meeting["processes"] if environment.gpus() else 1
     return subprocess.Popen(
         [*command, "-m", "isolaw.backends.real.ranks", address, str(port)],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        env={**os.environ, ranks.SECRET: meeting["secret"]},
+        env={"OMP_NUM_THREADS": str(max(1, share)), **os.environ, ranks.SECRET: meeting["secret"]},
     )
 
 

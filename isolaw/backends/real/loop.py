@@ -5,12 +5,15 @@
         rollouts  ← n of each, from the sampler (`sampling`), seeded by (run, round, problem, sample)
         rewards   ← of the responses (`rewards`)
         update    ← advantages, weights of the batch, loss (`advantages`, `objective`), one optimiser
-                    step (`trainer`); then the sampler takes over the weights
+                    step (`trainer`); the sampler takes the weights over before it draws again
 
 A step is exactly B_p · n rollouts and one optimiser step. Two recipes depart from that, and say how much
 they generated: dynamic sampling draws further batches until B_p groups are informative, and with a
 staleness of k a batch is drawn k updates before it is used (k batches are then in flight beyond
 ``compute``). Where a filter leaves no rollout of a batch nothing is updated.
+
+Sampler and trainer share each GPU and take turns: whatever computes goes through `Run.training`, which puts
+the sampler to sleep, and whatever draws through `Run.draw`, which wakes it with the trainer's weights.
 
 Every process of a run executes this; what they hold of a batch is told in `batch`.
 """
@@ -28,7 +31,7 @@ import torch
 
 from isolaw.backends.base import Checkpoint, Counts, Row, UnreadableState
 from isolaw.backends.real import advantages as adv
-from isolaw.backends.real import looks, memory, objective
+from isolaw.backends.real import looks, memory, objective, process_group
 from isolaw.backends.real.actor import Actor
 from isolaw.backends.real.batch import Batch, Processes
 from isolaw.backends.real.order import Order
@@ -59,6 +62,7 @@ class Run:
     def __init__(self, spec: RunSpec) -> None:
         self.spec, self.recipe, self.options = spec, spec.recipe, memory.chosen(spec)
         o, dtype = self.options, self.options.dtype or "float32"
+        process_group.start(o.timeout_hours)
         self.trainer = Trainer(
             o.model,
             dtype=dtype,
@@ -74,6 +78,7 @@ class Run:
             self.trainer.rank, self.trainer.world, o.tensor_parallel or 1, self.trainer.device
         )
         self.actor = Actor(spec, o, self.processes, self.clock)
+        self.actor.sampler.sleep()
         self.reference = None
         if self.recipe.kl:
             self.reference = self.trainer.frozen(o.model)
@@ -113,14 +118,28 @@ class Run:
             batch.extend(self._sample())
             rounds += 1
         if self.recipe.staleness:
-            batch.old_logprobs = self.trainer.logprobs(batch.rollouts, self._temperature)
+            batch.old_logprobs = self.training().logprobs(batch.rollouts, self._temperature)
         return batch
+
+    def training(self) -> Trainer:
+        """Return the trainer, with each GPU to itself: the sampler has given its memory up."""
+        self.actor.sampler.sleep()
+        return self.trainer
+
+    def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
+        """Return n rewarded rollouts of each of the problems ``visited``, under the current weights."""
+        self._sync()
+        return self.actor.draw(part, visited, n, stream)
+
+    def _sync(self) -> None:
+        """Hand the sampler the current weights, unless it has them."""
+        if self.actor.sampler.needs_weights:
+            with self.clock("sync"):
+                self.actor.sampler.load(self.trainer.weights())
 
     def _sample(self) -> Batch:
         """Draw the next batch of problems and n rollouts of each."""
-        batch = self.actor.draw(
-            "train", self.order.take(), self.spec.rollouts_per_problem, (_ROLLOUTS, self.round)
-        )
+        batch = self.draw("train", self.order.take(), self.spec.rollouts_per_problem, (_ROLLOUTS, self.round))
         self.round += 1
         self.landscape.visit(batch)
         if self.recipe.no_positive_resampling:
@@ -152,6 +171,9 @@ class Run:
                 part: Sequence[int], packed: Packed, logp: torch.Tensor, entropy: torch.Tensor
             ) -> torch.Tensor:
                 nonlocal sums
+                reference = self._reference(packed)
+                if not part:
+                    return logp.sum() * 0.0
                 value, more = objective.loss(
                     recipe,
                     logprobs=logp,
@@ -160,15 +182,14 @@ class Run:
                     weights=own_weights[list(part)],
                     old_logprobs=batch.old(rows, part, packed.mask),
                     sampler_logprobs=_spread([trained.logprobs[i] for i in part], packed.mask),
-                    reference_logprobs=self._reference(packed),
+                    reference_logprobs=reference,
                     entropy=entropy,
                 )
                 sums = objective.merge(sums, more) if sums else more
                 return value
 
-            self.actor.sampler.sleep()
             with self.clock("train"):
-                self.trainer.backward(
+                self.training().backward(
                     trained,
                     loss_of,
                     temperature=self._temperature,
@@ -177,7 +198,7 @@ class Run:
             self._compare(sums)
             with self.clock("train"):
                 norm = self.trainer.update(self._lr())
-            self._sync()
+            self.actor.sampler.needs_weights = True
         measured = objective.means(sums) if sums else {}
         self.since.add({**looks.of_step(batch), "grad_norm": norm, "lr": self._lr(), **measured})
 
@@ -189,10 +210,10 @@ class Run:
             assert recipe.max_response_tokens is not None
             out -= adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
         if recipe.kl and recipe.kl_in == "reward":
-            old = batch.old_logprobs
+            trainer, old = self.training(), batch.old_logprobs
             if old is None:
-                old = self.trainer.logprobs(batch.rollouts, self._temperature)
-            reference = self.trainer.logprobs_of(self.reference, batch.rollouts, self._temperature)
+                old = trainer.logprobs(batch.rollouts, self._temperature)
+            reference = trainer.logprobs_of(self.reference, batch.rollouts, self._temperature)
             own = [
                 float(
                     sequence_kl(
@@ -215,14 +236,9 @@ class Run:
             return logprobs
 
     def _lr(self) -> float:
-        """lr · (B / 1024)^½ (or as the recipe scales), reached over the warm-up steps."""
-        power = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}[self.recipe.lr_scaling]
-        lr = (self.recipe.lr or 0.0) * (self.spec.batch_rollouts / 1024) ** power
+        """lr · `RunSpec.lr_factor`, reached over the warm-up steps."""
+        lr = (self.recipe.lr or 0.0) * self.spec.lr_factor
         return lr * min(1.0, self.step / max(self.recipe.warmup_steps or 0, 1))
-
-    def _sync(self) -> None:
-        with self.clock("sync"):
-            self.actor.sampler.load(self.trainer.weights())
 
     def _compare(self, sums: dict[str, torch.Tensor]) -> None:
         """Stop where sampler and trainer disagree on what was sampled: the weights did not arrive."""
@@ -243,14 +259,16 @@ class Run:
         rows: list[Row] = []
         counts = []
         wanted = self.spec.evaluation
+        self._sync()  # which belongs to the step
         kept, self.seconds = self.seconds, {}  # an evaluation's generation is no part of a step
         began = time.perf_counter()
+        drawn = {}
         for index, name in enumerate(sorted(wanted.sets)):
-            questions = self.actor.questions[name]
-            every, stream = list(range(len(questions))), (_EVALUATION, index, self.step)
-            batch = self.actor.draw(name, every, wanted.samples, stream)
+            every = list(range(len(self.actor.questions[name])))
+            drawn[name] = self.draw(name, every, wanted.samples, (_EVALUATION, index, self.step))
+        for name, batch in drawn.items():
             self._compare_some(batch.rollouts)
-            more, count = looks.evaluation(name, questions, batch, wanted.metrics)
+            more, count = looks.evaluation(name, self.actor.questions[name], batch, wanted.metrics)
             rows += more
             counts.append(count)
         self.seconds = kept
@@ -264,7 +282,7 @@ class Run:
     def _compare_some(self, rollouts: Rollouts) -> None:
         """Compare sampler and trainer on some responses of an evaluation."""
         some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
-        trainers = self.trainer.logprobs(some, self._temperature)
+        trainers = self.training().logprobs(some, self._temperature)
         gap, tokens = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for ours, theirs in zip(trainers, some.logprobs, strict=True):
             gap += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()
@@ -309,7 +327,8 @@ class Run:
         """Continue from what `save` wrote."""
         try:
             state = json.loads((folder / "loop.json").read_text())
-            self.trainer.restore(folder)
+            self.training().restore(folder)
+            self.actor.sampler.needs_weights = True
             self.step, self.round, self.compute, self.tokens = (
                 int(state[key]) for key in ("step", "round", "compute", "tokens")
             )
@@ -362,7 +381,6 @@ def _train(spec: RunSpec, state: Path | None, stopping: Callable[[], bool]) -> I
         if state is not None:
             run.restore(state)
             due = sum(look <= run.compute for look in looks)
-        run._sync()
         minutes = run.options.checkpoint_minutes
         yielded = time.monotonic()
         while due < len(looks):

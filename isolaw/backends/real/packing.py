@@ -91,9 +91,10 @@ class Packed:
     same_as: Tensor | None
 
     def by_row(self, values: Tensor) -> Tensor:
-        """Return a number for each of ``targets`` as (R, T), zeros where the mask is False."""
-        rows = values.new_zeros(self.distinct.shape).masked_scatter(self.distinct, values)
-        return rows if self.same_as is None else rows[self.same_as]
+        """Return numbers for each of ``targets``, (…, K), as (…, R, T), zeros where the mask is False."""
+        rows = values.new_zeros(*values.shape[:-1], *self.distinct.shape)
+        rows = rows.masked_scatter(self.distinct, values)
+        return rows if self.same_as is None else rows.index_select(-2, self.same_as)
 
 
 def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> Packed:

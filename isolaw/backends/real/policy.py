@@ -49,15 +49,17 @@ class Policy(nn.Module):  # type: ignore[misc]
             how = {"use_reentrant": False, "determinism_check": "none", "preserve_rng_state": False}
             model.gradient_checkpointing_enable(how)
 
-    def forward(self, packed: Packed, temperature: float) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy at each response token, (R, T), zeros where there is none."""
+    def forward(self, packed: Packed, temperature: float) -> Tensor:
+        """Return log-probabilities and entropies of response tokens, (2, R, T), zeros where there is none.
+
+        They are one tensor: ZeRO-3 counts the gradients of what a module returns, and processes of which one
+        has no use for the entropy would wait for each other forever.
+        """
         hidden = self.model.base_model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, layout=packed.layout
         ).last_hidden_state[0]
-        logprobs, entropy = self.model.get_output_embeddings()(
-            hidden[packed.predicts], packed.targets, temperature
-        )
-        return packed.by_row(logprobs), packed.by_row(entropy)
+        head = self.model.get_output_embeddings()
+        return packed.by_row(head(hidden[packed.predicts], packed.targets, temperature))
 
 
 def load(

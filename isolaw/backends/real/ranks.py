@@ -30,13 +30,13 @@ _CONNECTING_S = 30.0
 def main(address: str, port: int) -> None:
     """Execute the job that is told at ``address``, as one of its processes."""
     environment.prepare()
-    _choose_gpu()
     first = os.environ["RANK"] == "0"
     line = _Line(address, port)
     job = line.hear()
     spec = parse_section(RunSpec, job["spec"], source="the job")
     state = Path(job["state"]) if job["state"] else None
     try:
+        _choose_gpu()
         from isolaw.backends.real import loop
 
         for checkpoint in loop.train(spec, state, line.asked_to_stop.is_set):
@@ -115,10 +115,21 @@ def _share(value: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _choose_gpu() -> None:
-    """One GPU for each process, chosen before torch looks."""
-    if environment.gpus():
-        os.environ["CUDA_VISIBLE_DEVICES"] = environment.visible()[int(os.environ["LOCAL_RANK"])]
-        os.environ["LOCAL_RANK"] = "0"
+    """One GPU for each process, chosen before torch looks.
+
+    vLLM's other ways to sum over the ranks of a sampler look for the peers' GPUs among the visible ones, too.
+    """
+    if not environment.gpus():
+        return
+    visible, place = environment.visible(), int(os.environ["LOCAL_RANK"])
+    if place >= len(visible):
+        found = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
+        raise RunError(f"process {place} of this machine has no GPU of its own; visible: {found}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[place]
+    os.environ["LOCAL_RANK"] = "0"
+    for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER"):
+        os.environ.setdefault(name, "0")
+    environment.gpus.cache_clear()
 
 
 def keep_alive(connection: socket.socket) -> None:

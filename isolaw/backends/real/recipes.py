@@ -1,7 +1,8 @@
 """What a recipe's algorithm means, and which recipes make no sense. Nothing heavy is imported here.
 
 `resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`),
-then from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`).
+then from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`),
+which regularises by ``problems.difficulty`` (`EASY`).
 A key that has no effect beside the others stays None, and `recipe_problems` refuses it when it is
 given: two runs that are the same do not get two identities, and nobody sweeps over a key that does
 nothing.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from isolaw.errors import Problem, nearest
-from isolaw.spec import Recipe
+from isolaw.spec import ProblemsSpec, Recipe
 
 # What each algorithm sets. "clip_*" only count on a stale policy; ratios are kept in
 # [1 - clip_low, 1 + clip_high], so clip_low = 1 is no lower bound.
@@ -72,22 +73,23 @@ PLAYBOOK: dict[str, Any] = {
     "max_grad_norm": 1.0,  # common
     "max_response_tokens": 1024,  # depends on model and problems: set it
 }
-# Easy problems have both terms, hard ones neither. Their weights are common ones (KL: arXiv 2501.12948).
-KL_ON, ENTROPY_ON = 1e-3, 1e-3
+# The terms' weights with problems.difficulty = "easy"; else both are 0. The paper does not print them: these
+# are common ones (KL: arXiv 2501.12948).
+EASY: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
 # DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
 _OVERLONG_PART = 5
 
 
-def resolve_recipe(recipe: Recipe, kind: str) -> Recipe:
+def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     """Return the recipe with every open key filled in that has an effect.
 
     Parameters
     ----------
     recipe
         as written; what it sets is kept.
-    kind
-        the difficulty of the problem set. ``"easy"`` turns the KL term and the entropy bonus on unless
-        the algorithm's paper has none; anything else leaves them off (arXiv 2603.12151, section 3).
+    difficulty
+        ``problems.difficulty``. ``"easy"`` turns the KL term and the entropy bonus on (`EASY`) unless the
+        algorithm's paper has none; ``"hard"`` and None leave them off (arXiv 2603.12151, section 3).
 
     Notes
     -----
@@ -106,8 +108,7 @@ def resolve_recipe(recipe: Recipe, kind: str) -> Recipe:
     """
     given = {key: value for key, value in recipe.model_dump().items() if value is not None}
     algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown one is refused later
-    easy = kind == "easy"
-    terms = {"kl": KL_ON if easy else 0.0, "entropy": ENTROPY_ON if easy else 0.0}
+    terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
     full = {**PLAYBOOK, **terms, "dynamic_sampling": False, **algorithm, **given}
 
     overlong = full["max_response_tokens"] // _OVERLONG_PART if recipe.algorithm == "dapo" else 0
@@ -126,6 +127,23 @@ def resolve_recipe(recipe: Recipe, kind: str) -> Recipe:
     )
 
 
+def unsaid(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
+    """Say which regularisation a recipe gets where neither it nor ``problems.difficulty`` says any.
+
+    >>> unsaid(Recipe(kl=0.0), ProblemsSpec()), unsaid(Recipe(), ProblemsSpec(difficulty="hard"))
+    ([], [])
+    """
+    own = ALGORITHMS.get(recipe.algorithm, {})
+    if problems.difficulty is not None or any(getattr(recipe, key) is not None or key in own for key in EASY):
+        return []
+    off = " and ".join(f"recipe.{key} = 0" for key in EASY)
+    on = " and ".join(f"{key} = {value:g}" for key, value in EASY.items())
+    return [
+        f"problems.difficulty is not given, so {off}. For easy problems the paper has both terms: "
+        f'problems.difficulty = "easy" sets {on}; "hard" confirms 0'
+    ]
+
+
 def on_policy(recipe: Recipe) -> bool:
     """Return whether the policy that samples a batch is the one that is updated on it.
 
@@ -137,7 +155,7 @@ def on_policy(recipe: Recipe) -> bool:
 def recipe_problems(recipe: Recipe, rollouts_per_problem: int) -> list[Problem]:
     """Return everything about a resolved recipe that is unknown, without effect or without sense.
 
-    >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16), "hard")
+    >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
     >>> for problem in recipe_problems(recipe, rollouts_per_problem=8):
     ...     print(problem)
     recipe.algorithm: with recipe.staleness = 0 every ratio is 1, and gspo is grpo with

@@ -364,11 +364,13 @@ def _length_problems(model: str, pool: ProblemSet, max_response_tokens: int) -> 
     return check_lengths(pool, tokenizer, models.context(model), max_response_tokens, key)
 
 
-def open_draw(model: str, settings: Settings) -> Draw:
-    """Load the model into the sampler."""
+def open_draw(model: str, questions: Sequence[Question], settings: Settings) -> Draw:
+    """Load the model into the sampler, with room for responses to these questions."""
     environment.prepare()
     from isolaw.backends.real.sampling import open_sampler
 
     dtype = "bfloat16" if environment.gpus() else "float32"
-    sampler = open_sampler(settings.sampler, model, dtype, models.context(model), gpu_memory=_GPU_MEMORY)
-    return drawn_by(sampler, models.tokenizer(model), settings.temperature, settings.max_response_tokens)
+    tokenizer, room = models.tokenizer(model), settings.max_response_tokens
+    longest = max((len(prompt) for prompt in encode(questions, tokenizer)), default=1)
+    sampler = open_sampler(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
+    return drawn_by(sampler, tokenizer, settings.temperature, room)

@@ -216,7 +216,7 @@ def _split(out: Path, seed: int) -> dict[str, Any]:
     }
     work = split.plan(str(out / "model"), str(out / "pool.jsonl"), str(out), options)
     reward = rewards.get("exact")
-    for _ in work.measure(split.open_draw(str(out / "model"), work.settings), reward):
+    for _ in work.measure(split.open_draw(str(out / "model"), work.questions, work.settings), reward):
         pass
     return work.write()
 

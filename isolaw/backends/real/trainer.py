@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +25,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from isolaw.backends.real import environment
+from isolaw.backends.real import environment, process_group
 from isolaw.backends.real.packing import Packed, micro_batches, pack
 from isolaw.backends.real.policy import agrees, load
 from isolaw.backends.real.sampling import Rollouts
@@ -163,7 +162,8 @@ class Trainer:
             this process's rows of the batch; may be empty.
         loss_of
             given the indices of a micro-batch's rows, their tensors, log-probabilities (R, T) and entropy
-            (R, T), its part of the loss.
+            (R, T), its part of the loss. It is called for no rows too, so that a reference model is run by
+            all processes or none; the tensors are then of a row that is to count for nothing.
         temperature
             the sampler's.
         """
@@ -172,7 +172,7 @@ class Trainer:
             self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
             packed = self.pack(rollouts.rows(rows))
             logp, entropy = self.engine(packed, temperature)
-            loss = loss_of(rows, packed, logp, entropy) if rows else logp.sum() * 0.0
+            loss = loss_of(rows, packed, logp, entropy)
             # DeepSpeed takes the mean over processes; the objective is their sum.
             self.engine.backward(loss * self.world)
 
@@ -287,15 +287,7 @@ def _deepspeed() -> Any:
 
         # Compiling its shared-memory operator takes 45 s; gloo does without.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    alone = "RANK" not in os.environ  # which torchrun sets
-    if alone:
-        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it
-    if not dist.is_initialized():  # by vLLM, where that was first
-        backend = "nccl" if environment.gpus() else "gloo"
-        if alone:  # a group of this process: no port, nothing in the environment of its children
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        else:
-            dist.init_process_group(backend)
+    process_group.start()
     deepspeed.init_distributed(verbose=False)
     return deepspeed
 

@@ -76,7 +76,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         "answer": first and unbroken(answer_words.answer(first)),
         "loss": first and study.document and answer_words.loss(first, study.document),
         "refused": study.refused,
-        "law": words.preferred(study.document) if study.document else "",
+        "law": (words.preferred(study.document) if study.document else None) or "",
         "facts": _facts(study),
         "warnings": list(study.document["warnings"]) if study.document else list(facts.notes),
         "budgets": [shown(p, study.law) for p in predictions] if study.law else [],
@@ -119,8 +119,8 @@ def _law(study: Study, facts: Facts) -> Section | str:
     if study.document is None:
         return f"n*(C): {study.refused}"
     d = study.document
-    own = words.equation(d)
-    law = f"The law that the rewards prefer: {own} ({words.form(words.preferred(d))})." if own else ""
+    own, name = words.equation(d), words.preferred(d)
+    law = f"The law that the rewards prefer: {own} ({words.form(name)})." if own and name else ""
     lines = [line for line in (*words.ends(d), law, *words.crossovers(d), words.saturation(d)) if line]
     budget = 0 if facts.budgets is None else facts.budgets.predictions[-1].compute / steps_scale(d)
     tables_ = [tables.parameters(d), tables.frontier(d)]

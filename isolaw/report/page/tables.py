@@ -136,8 +136,12 @@ def parameters(document: Mapping[str, Any]) -> Table:
         for name, q in document["params"].items()
     ]
     x = "log10 C" if document["x"]["log10"] else "M"
-    other = words.preferred(document) != "logistic"
-    title = "The logistic, which the rewards do not prefer" if other else "The law"
+    law = words.preferred(document)
+    other = law != "logistic"
+    title = (
+        "The logistic, which the rewards do not prefer" if law else "The logistic, one of the laws compared"
+    )
+    title = title if other else "The law"
     caption = f"{title}: log2 n* = b + L / (1 + exp(−k ({x} − {at})))"
     return Table("parameters", caption, ["parameter", "estimate", "status"], rows, long=other)
 
@@ -154,7 +158,7 @@ def laws(document: Mapping[str, Any]) -> Table | None:
     comparison = document["comparison"]
     if "laws" not in comparison:
         return None
-    held = comparison["laws"][comparison["preferred"]]["held_out_regret"] is not None
+    held = comparison["laws"][comparison["preferred"] or "constant"]["held_out_regret"] is not None
     least = min(law["aic"] for law in comparison["laws"].values())
     rows = []
     for name, law in comparison["laws"].items():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from isolaw import engine
-from isolaw.backends.bandit import BACKEND, lr_factor, update_of
+from isolaw.backends.bandit import BACKEND, update_of
 from isolaw.backends.base import RunContext
 from isolaw.simulators import interference
 from isolaw.spec import SweepSpec
@@ -143,14 +143,17 @@ def test_training_raises_the_reward(spec, values, model: str) -> None:
         assert reward[this.steps, name, "avg@4"] > reward[0, name, "avg@4"] + 0.1
 
 
-def test_square_root_rule_agrees_with_the_others_at_1024() -> None:
-    factors = {
-        rule: [lr_factor(rule, b) for b in (256, 1024, 4096)] for rule in ("sqrt", "linear", "constant")
-    }
-    assert {f[1] for f in factors.values()} == {32.0}
-    assert factors["sqrt"] == pytest.approx([16, 32, 64])
-    assert factors["linear"] == pytest.approx([8, 32, 128])
-    assert factors["constant"] == pytest.approx([32, 32, 32])
+@pytest.mark.parametrize(
+    ("scaling", "steps"), [("sqrt", [16, 64]), ("linear", [8, 128]), ("constant", [32, 32])]
+)
+def test_the_step_is_eta_at_one_rollout(spec, scaling: str, steps: list[float]) -> None:
+    """η √B under the square-root rule; the others agree with it at B = 1,024."""
+    recipe = {"lr": 1.0, "lr_scaling": scaling}
+    own = [
+        update_of(spec(problems_per_batch=32, rollouts_per_problem=n, compute=10**6, recipe=recipe)).step_size
+        for n in (8, 32, 128)
+    ]
+    assert own == [steps[0], 32, steps[1]]
 
 
 def test_the_step_follows_the_batch_that_enters_the_gradient(spec) -> None:
@@ -183,6 +186,10 @@ def test_lr_and_kl_are_the_presets_for_this_difficulty(spec, name: str, kind: st
     preset = asdict(next(iter(interference.PRESETS.values())))
     resolved = spec(problems={"set": name}).recipe
     assert (resolved.lr, resolved.kl) == (preset[f"lr_{kind}"], preset[f"kl_{kind}"])
+    for said in ("easy", "hard"):  # what is said decides, and what it decides is the run's identity
+        other = spec(problems={"set": name, "difficulty": said})
+        assert (other.recipe.lr, other.recipe.kl) == (preset[f"lr_{said}"], preset[f"kl_{said}"])
+        assert (other.run_id == spec(problems={"set": name}).run_id) == (said == kind)
     given = spec(problems={"set": name}, recipe={"lr": 0.125, "kl": 0.0}).recipe
     assert (given.lr, given.kl) == (0.125, 0.0)
     changed = spec(problems={"set": name}, options={"parameters": {f"lr_{kind}": 0.25}})

@@ -123,7 +123,7 @@ def vllm(made: Made) -> Any:
     """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
     from isolaw.backends.real.sampling import open_sampler, stored_weights
 
-    sampler = open_sampler("vllm", str(made.model), "float32", 32, 1, 1, 0.4)
+    sampler = open_sampler("vllm", str(made.model), "float32", 32)
     sampler.load(stored_weights(str(made.model)))
     return sampler
 

@@ -178,6 +178,28 @@ def test_a_model_that_changes_is_checked_anew(folder: Path, monkeypatch: pytest.
             assert line.startswith("evaluation.sets: ")
 
 
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["easy", "hard"])
+def test_a_folders_name_decides_nothing(made, tmp_path: Path, name: str) -> None:
+    shutil.copytree(made.sums, folder := tmp_path / name)
+    sections: dict[str, dict[str, Any]] = {
+        "sweep": {"backend": "real", "compute": 160, "seeds": [0]},
+        "grid": {"problems_per_batch": [4], "rollouts_per_problem": [2, 4]},
+        "recipe": {"max_response_tokens": 6},
+        "problems": {"set": str(folder)},
+        "real": {"model": str(made.model)},
+    }
+    plan = engine.plan(SweepSpec.parse(sections), tmp_path / "out")
+    assert {(run.recipe.kl, run.recipe.entropy) for run in plan.runs} == {(0.0, 0.0)}
+    assert (plan.defaults["kl"], plan.defaults["entropy"], plan.defaults["lr"]) == ([0.0], [0.0], [1e-6])
+    assert sum("problems.difficulty is not given" in note for note in plan.notes) == 1
+    sections["problems"]["difficulty"] = "easy"
+    plan = engine.plan(SweepSpec.parse(sections), tmp_path / "out")
+    assert {(run.recipe.kl, run.recipe.entropy) for run in plan.runs} == {(1e-3, 1e-3)}
+    assert plan.defaults["kl_in"] == ["loss"]
+    assert plan.notes == []
+
+
 def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real.environment, "gpus", lambda: 0)
     monkeypatch.setattr(real.environment, "cores", lambda: 2)
@@ -267,6 +289,11 @@ def test_what_makes_a_run_the_same_run(resolved: Callable[..., Any], made, tmp_p
         resolved(sweep={"seeds": [1]}),
     ]
     assert len({run.run_id for run in [first, *others]}) == 8
+    # Terms by difficulty or by hand are the same terms.
+    open_ = {"kl": None, "entropy": None}
+    easy = resolved(problems={"difficulty": "easy"}, recipe=open_)
+    assert easy.run_id == resolved(recipe={"kl": 1e-3, "entropy": 1e-3}).run_id != first.run_id
+    assert resolved(problems={"difficulty": "hard"}, recipe=open_).run_id == first.run_id
     assert str(tmp_path) not in json.dumps(first.identity())
 
 

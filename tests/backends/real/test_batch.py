@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -17,9 +18,8 @@ CPU = torch.device("cpu")
 ALONE = Processes(rank=0, world=1, tensor_parallel=1, device=CPU)
 
 
-def rollouts(problems: list[int], n: int) -> Rollouts:
+def rollouts(rows: list[tuple[int, int]]) -> Rollouts:
     """Rows that tell where they come from: the prompt is the problem, the tokens problem and sample."""
-    rows = [(p, i) for p in problems for i in range(n)]
     return Rollouts(
         [[p] for p, _ in rows],
         [[p, i, *[7] * (p % 3)] for p, i in rows],
@@ -30,7 +30,7 @@ def rollouts(problems: list[int], n: int) -> Rollouts:
 
 def batch(visited: list[int], rewards: list[list[float]]) -> Batch:
     n = len(rewards[0])
-    return ALONE.batch(visited, ALONE.share(len(visited)), rollouts(visited, n), np.array(rewards))
+    return ALONE.batch(visited, n, rollouts([(p, i) for p in visited for i in range(n)]), np.ravel(rewards))
 
 
 def whole(one: Batch) -> tuple[object, ...]:
@@ -54,7 +54,7 @@ def test_dynamic_sampling_keeps_the_first_informative_problems() -> None:
     assert made.visited == [5, 8]
     assert made.rewards.tolist() == [[0.0, 1.0], [0.5, 0.0]]
     assert [row[0] for row in made.rollouts.prompts] == [5, 5, 8, 8]
-    assert (made.problems, made.generated, made.generated_tokens) == ([0, 1], 8, 26)  # all were generated
+    assert (made.rows, made.generated, made.generated_tokens) == ([0, 1, 2, 3], 8, 26)  # all were generated
     assert made.keep_informative(3) == 1
 
 
@@ -62,8 +62,8 @@ def test_batches_are_joined() -> None:
     made = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
     made.extend(batch([8, 3], [[0.5, 0.0], [0.0, 0.0]]))
     assert whole(made) == whole(batch([5, 3, 8, 3], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 0.0]]))
-    assert vars(made.rollouts) == vars(rollouts([5, 3, 8, 3], 2))
-    assert made.problems == [0, 1, 2, 3]
+    assert made.rollouts == rollouts([(p, i) for p in (5, 3, 8, 3) for i in range(2)])
+    assert made.rows == list(range(8))
     assert (made.generated, made.generated_tokens) == (8, 24)
 
 
@@ -92,17 +92,56 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     ]
     assert sorted(trained) == sorted(expected)  # every row once, whoever trains on it
     # And what these processes would write is what the one wrote.
-    told = [[p.problems, vars(p.rollouts), [v.tolist() for v in p.old_logprobs or []] or None] for p in parts]
+    told = [
+        (p.rows, p.rollouts, None if p.old_logprobs is None else [v.tolist() for v in p.old_logprobs])
+        for p in parts
+    ]
     gathering = SimpleNamespace(all_of=lambda _: told, tensor_parallel=tensor_parallel)
-    again = Batch.from_state(parts[0].gathered_state(gathering), ALONE)
-    assert whole(again) == whole(made)
-    assert vars(again.rollouts) == vars(made.rollouts)
+    assert json.loads(json.dumps(parts[0].gathered_state(gathering))) == state
 
 
-def test_problems_are_dealt_out_in_turn() -> None:
-    def shares(world: int, tensor_parallel: int) -> list[list[int]]:
-        return [Processes(r, world, tensor_parallel, CPU).share(5) for r in range(world)]
+def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
+    """Dynamic sampling on three processes, whose rows are those of one after each operation."""
+    first = [5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]]
+    second = [2, 7, 4, 6], [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
 
-    assert shares(2, 1) == [[0, 2, 4], [1, 3]]
-    assert shares(4, 2) == [[0, 2, 4], [0, 2, 4], [1, 3], [1, 3]]  # two share a sampler's model
-    assert shares(7, 1)[5:] == [[], []]
+    def made(processes: Processes) -> Batch:
+        parts = []
+        for visited, rewards in (first, second):
+            rows = processes.share(4, 2)
+            own = rollouts([(visited[r // 2], r % 2) for r in rows])
+            parts.append(dataclasses.replace(batch(visited, rewards), rows=rows, rollouts=own))
+        parts[0].keep_informative(4)
+        parts[0].extend(parts[1])
+        assert parts[0].keep_informative(4) == 0
+        return parts[0]
+
+    alone = made(ALONE)
+    assert alone.visited == [5, 8, 1, 7]
+    held = [made(Processes(rank, 3, 1, CPU)) for rank in range(3)]
+    assert sorted(row for part in held for row in part.rows) == list(range(8))
+    for part in held:
+        assert whole(part) == whole(alone)
+        assert part.rollouts == alone.rollouts.rows(part.rows)
+        assert part.own(part.rewards).tolist() == [alone.rewards.reshape(-1)[row] for row in part.rows]
+
+
+@pytest.mark.parametrize(
+    ("problems", "n", "samplers"), [(8, 64, 16), (7, 4, 2), (5, 3, 4), (2, 2, 7), (1, 1, 3)]
+)
+@pytest.mark.parametrize("first", [None, 1, 2])
+def test_rollouts_are_dealt_out_evenly(problems: int, n: int, samplers: int, first: int | None) -> None:
+    """±1 of all rows, and of the first few of each group, where the gradient is of these alone."""
+    for tensor_parallel in (1, 2):
+        world = samplers * tensor_parallel
+        ranks = [Processes(rank, world, tensor_parallel, CPU).share(problems, n) for rank in range(world)]
+        shares = ranks[::tensor_parallel]
+        assert ranks == [share for share in shares for _ in range(tensor_parallel)]
+        assert sorted(row for share in shares for row in share) == list(range(problems * n))
+        counts = [sum(first is None or row % n < first for row in share) for share in shares]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_a_problems_rollouts_stay_together_where_that_costs_nothing() -> None:
+    shares = [Processes(rank, 4, 1, CPU).share(8, 3) for rank in range(4)]
+    assert [{row // 3 for row in share} for share in shares] == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from isolaw.backends.real import environment
+from isolaw.errors import RunError
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     program.write_text('#!/bin/sh\nfor i in 0 1 2 3; do echo "GPU $i: A (UUID: GPU-$i)"; done\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    ours = (*environment._CPU, *environment._ALWAYS, *environment._DISTRIBUTED)
+    ours = (*environment._CPU, *environment._GPU, *environment._ALWAYS, *environment._DISTRIBUTED)
     for name in (*ours, "CUDA_VISIBLE_DEVICES", "ISOLAW_WORKER"):
         monkeypatch.setenv(name, "")  # so that it is put back, whatever is set meanwhile
         monkeypatch.delenv(name)
@@ -50,6 +51,19 @@ def test_how_many_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen() == (0, [])
 
 
+def test_names_of_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UUIDs and MIG devices as well as numbers."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937, MIG-1f1a4d6e ,-1")
+    assert seen() == (2, ["GPU-8932f937", "MIG-1f1a4d6e"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    machine.write_text(
+        "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-a)'\n"
+        "echo '  MIG 3g.40gb   Device  0: (UUID: MIG-b)'\necho '  MIG 3g.40gb   Device  1: (UUID: MIG-c)'\n"
+        "echo 'GPU 1: A (UUID: GPU-d)'\n"
+    )
+    assert seen() == (3, ["MIG-b", "MIG-c", "1"])
+
+
 @pytest.mark.parametrize(
     ("place", "mine", "given"), [("1", None, "2,3"), ("0", "7,4,1", "7,4"), (None, None, None)]
 )
@@ -62,6 +76,16 @@ def test_each_worker_of_a_sweep_has_gpus_of_its_own(
             monkeypatch.setenv(name, value)
     environment.choose_gpus(2)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == given
+    assert environment.gpus() == (2 if given else 4)
+
+
+def test_a_worker_without_a_gpu_does_not_train_on_the_cpu(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setenv("ISOLAW_WORKER", "2")
+    with pytest.raises(RunError, match=r"worker 2 has none of the 4 GPUs; executor\.jobs: at most 2"):
+        environment.choose_gpus(2)
 
 
 def test_prepare_sets_what_the_user_has_not(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +93,7 @@ def test_prepare_sets_what_the_user_has_not(machine: Path, monkeypatch: pytest.M
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     environment.prepare()
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1"
     assert "DS_ACCELERATOR" not in os.environ  # with GPUs
     assert "OMP_NUM_THREADS" not in os.environ
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -15,12 +15,14 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from isolaw.backends import bandit  # noqa: E402
 from isolaw.backends.base import UnreadableState  # noqa: E402
 from isolaw.backends.real import advantages as adv  # noqa: E402
-from isolaw.backends.real import sampling  # noqa: E402
+from isolaw.backends.real import sampling, vllm_sampler  # noqa: E402
 from isolaw.backends.real.loop import Run  # noqa: E402
 from isolaw.backends.real.loop import train as steps  # noqa: E402
 from isolaw.errors import RunError  # noqa: E402
+from isolaw.spec import Recipe, RunSpec  # noqa: E402
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -167,7 +169,7 @@ def test_penalties_are_the_overlong_one_and_the_kl(run, monkeypatch: pytest.Monk
     batch = one.generate()
     kl = [
         float((p - q).double().sum())
-        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference, batch), strict=True)
+        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference.model, batch), strict=True)
     ]
     over = ((batch.lengths - 2) / 2).clamp(0, 1)
     expected = over + 0.5 * torch.tensor(kl, dtype=torch.float64).reshape(8, 4)
@@ -212,12 +214,21 @@ def test_a_stale_policy_has_ratios(train) -> None:
     assert [c.compute for c in curve.checkpoints] == [0, 32, 64, 96, 128, 160]
 
 
-@pytest.mark.parametrize(("scaling", "power"), [("sqrt", 0.5), ("linear", 1.0), ("constant", 0.0)])
-def test_the_learning_rate(train, scaling: str, power: float) -> None:
-    recipe = {"lr": 1e-3, "lr_scaling": scaling, "warmup_steps": 4}
+@pytest.mark.parametrize(
+    ("scaling", "power", "trained"),
+    [("sqrt", 0.5, 4), ("sqrt", 0.5, 2), ("linear", 1.0, 2), ("constant", 0.0, 2)],
+)
+def test_the_learning_rate(train, scaling: str, power: float, trained: int) -> None:
+    """It follows the rollouts in the gradient, and is that of a simulated run (whose unit is lr at B = 1)."""
+    recipe = {"lr": 1e-3, "lr_scaling": scaling, "warmup_steps": 4, "gradient_rollouts": trained}
     lr = train(recipe=recipe, evaluation=EVERY_STEP)["train", "lr"]
-    top = 1e-3 * (32 / 1024) ** power
+    top = 1e-3 * (8 * trained / 1024) ** power
     assert list(lr.values()) == pytest.approx([top / 4, top / 2, top * 3 / 4, top, top])
+    del recipe["warmup_steps"]
+    run = RunSpec(
+        backend="bandit", problems_per_batch=8, rollouts_per_problem=4, recipe=Recipe(**recipe), compute=160
+    )
+    assert bandit.update_of(bandit.BACKEND.resolve(run)).step_size / 32 == pytest.approx(top)
 
 
 def test_a_run_is_a_function_of_its_spec(train) -> None:
@@ -257,7 +268,7 @@ def test_further_evaluation_sets_and_the_training_set(train, made, tmp_path: Pat
 
 @pytest.mark.parametrize("sampler", ["vllm", "transformers"])
 def test_stale_weights_stop_the_run(train, reward, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
-    kinds = {"vllm": sampling.VLLMSampler, "transformers": sampling.TransformersSampler}
+    kinds = {"vllm": vllm_sampler.VLLMSampler, "transformers": sampling.TransformersSampler}
     loads = []
 
     def once(self: Any, weights: Any, load: Any = kinds[sampler].load) -> None:
@@ -298,7 +309,7 @@ def test_tied_embeddings(train, tied: Path, reward, monkeypatch: pytest.MonkeyPa
     assert min(curve["train", "grad_norm"].values()) > 0.01
     # As any other model vLLM keeps the head that it began with, and the check says so.
     sampling.close_samplers()
-    monkeypatch.setattr(sampling, "is_tied", lambda model: False)
+    monkeypatch.setattr(vllm_sampler, "is_tied", lambda model: False)
     with pytest.raises(RunError, match=r"step [12]: sampler and trainer differ"):
         train(**more)
     sampling.close_samplers()

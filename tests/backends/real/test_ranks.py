@@ -18,7 +18,8 @@ import pytest
 
 from isolaw import engine
 from isolaw.backends.base import RunContext
-from isolaw.backends.real import launcher
+from isolaw.backends.real import environment, launcher, ranks
+from isolaw.errors import RunError
 from isolaw.store import SweepStore
 
 # Raises in the second process, for as long as there is a file that says so.
@@ -137,6 +138,28 @@ def test_a_process_that_is_killed_or_fails(
     more = {**data, "real": {**data["real"], "processes": 1}, "executor": {"kind": "inline"}}
     alone = engine.sweep(more, tmp_path / "alone").to_pandas()
     compare(pd.read_parquet(out / "points.parquet"), alone)
+
+
+@pytest.mark.parametrize("visible", ["2,5", "GPU-a, MIG-b"])
+def test_each_rank_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    first, second = visible.replace(" ", "").split(",")
+    for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for place, own in enumerate((first, second)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setenv("LOCAL_RANK", str(place))
+        environment.gpus.cache_clear()
+        ranks._choose_gpu()
+        assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCAL_RANK"]) == (own, "0")
+        assert environment.gpus() == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(
+        RunError, match=f"^process 2 of this machine has no GPU .* visible: {first}, {second}"
+    ):
+        ranks._choose_gpu()
+    environment.gpus.cache_clear()
 
 
 def test_only_who_knows_the_secret_is_told_the_job() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.recipes import ALGORITHMS, recipe_problems, resolve_recipe
-from isolaw.spec import Recipe
+from isolaw.backends.real.recipes import ALGORITHMS, recipe_problems, resolve_recipe, unsaid
+from isolaw.spec import ProblemsSpec, Recipe
 
-KINDS = ("easy", "hard", "some/set")
+KINDS = ("easy", "hard", None)
 
 
-def problems(n: int = 8, kind: str = "hard", **keys: Any) -> dict[str, str]:
+def problems(n: int = 8, kind: str | None = None, **keys: Any) -> dict[str, str]:
     """Where something is wrong, and what is said about it."""
     found = recipe_problems(resolve_recipe(Recipe(**keys), kind), n)
     assert len({p.where for p in found}) == len(found)
@@ -58,7 +58,7 @@ def test_the_papers_recipe_is_the_default() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, kind: str) -> None:
+def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, kind: str | None) -> None:
     recipe = resolve_recipe(Recipe(algorithm=algorithm, staleness=1), kind)
     assert recipe_problems(recipe, 2) == []
     for key, value in ALGORITHMS[algorithm].items():
@@ -105,7 +105,9 @@ def open_or(*values: Any) -> st.SearchStrategy[Any]:
     ),
     st.sampled_from(KINDS),
 )
-def test_what_is_given_stays_and_resolving_twice_is_resolving_once(keys: dict[str, Any], kind: str) -> None:
+def test_what_is_given_stays_and_resolving_twice_is_resolving_once(
+    keys: dict[str, Any], kind: str | None
+) -> None:
     recipe = resolve_recipe(Recipe(**keys), kind)
     assert {k: v for k, v in keys.items() if v is not None}.items() <= recipe.model_dump().items()
     assert resolve_recipe(recipe, kind) == recipe
@@ -120,6 +122,27 @@ def test_what_is_given_stays_and_resolving_twice_is_resolving_once(keys: dict[st
         keys["importance_cap"] is not None and recipe.importance_sampling == "none"
     )
     assert ("algorithm" in refused) == (keys["algorithm"] in ("gspo", "cispo") and not stale)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "difficulty", "told"),
+    [
+        ({}, None, True),
+        ({"algorithm": "grop"}, None, True),
+        ({}, "easy", False),
+        ({}, "hard", False),
+        ({"kl": 0.0}, None, False),
+        ({"entropy": 0.1}, None, False),
+        ({"algorithm": "dapo"}, None, False),
+    ],
+)
+def test_terms_that_nobody_chose_are_named_with_how_to_choose(
+    recipe: dict[str, Any], difficulty: str | None, told: bool
+) -> None:
+    notes = unsaid(Recipe(**recipe), ProblemsSpec.model_validate({"difficulty": difficulty}))
+    assert len(notes) == told
+    for words in ("recipe.kl = 0 and recipe.entropy = 0", 'problems.difficulty = "easy"') if told else ():
+        assert words in notes[0]
 
 
 def test_the_estimator_follows_the_place() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from isolaw.backends.real import rewards, split
 from isolaw.backends.real.problems import ProblemSet, Question, check_set, read_questions, write_set
 from isolaw.backends.real.split import Settings, Split, difficulty
+from isolaw.cli.split import _summary
 from isolaw.errors import DataError
 
 SETTINGS = Settings("m", "p", "exact", "transformers", temperature=0.6, max_response_tokens=8)
@@ -173,6 +174,13 @@ def test_what_is_too_small_is_not_written(tmp_path: Path) -> None:
         if one["written"]:
             assert one["validation"] == 4
     assert {one["written"] for one in work.report["sets"].values()} == {True, False}
+
+
+def test_the_summary_says_what_a_sweep_is_to_be_given(tmp_path: Path) -> None:
+    work = done(tmp_path, Model())
+    assert work.report is not None
+    given = f'problems.set = "{tmp_path / "easy"}", problems.difficulty = "easy"'
+    assert given in _summary(work, work.report)[-1]
 
 
 def test_no_problem_is_in_both_parts_under_two_names(tmp_path: Path) -> None:

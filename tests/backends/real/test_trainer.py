@@ -226,7 +226,7 @@ def row_logprobs(model: Any, prompt: list[int], tokens: list[int], temperature: 
 
 def weighted(rows: Any, padded: Any, logp: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     """A loss with another weight for every row."""
-    weights = torch.tensor([(row % 5) - 1.5 for row in rows])
+    weights = torch.tensor([(row % 5) - 1.5 for row in rows] or [0.0])
     return (weights[:, None] * padded.mask * logp).sum() / 16
 
 
