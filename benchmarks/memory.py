@@ -189,6 +189,8 @@ def _trainer(
                 shapes, dtype=getattr(torch, dtype), attn_implementation=packing.ATTENTION
             )
         model.tie_weights()
+        for parameter in model.parameters():  # or a step on what is no number would be skipped
+            getattr(parameter, "ds_tensor", parameter).data.normal_(0.0, 0.02)
         type(model).to = torch.nn.Module.to
         return policy.Policy(model, float32_head=float32_head, **more)
 

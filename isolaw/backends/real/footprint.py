@@ -239,12 +239,14 @@ def _saved(model: Decoder, load: Load) -> int:
 def _layer_saved(model: Decoder, load: Load) -> int:
     """A token's activations of a layer that its backward pass uses."""
     b, e, q, k = load.number_bytes, model.hidden, model.query, model.key_value
-    return b * (4 * model.intermediate + 6 * e + 2 * q + 2 * k) + (8 * e if b < 4 else 0)
+    return b * (4 * (model.intermediate + e) + 2 * q + 2 * k) + (8 * e if b < 4 else 0)
 
 
 def _again(model: Decoder, load: Load) -> int:
-    """A layer's activations and their gradients, at the most."""
+    """A layer's activations and their gradients, at the most; the gradients alone where all are kept."""
     b, e, q, k = load.number_bytes, model.hidden, model.query, model.key_value
+    if not load.gradient_checkpointing:
+        return 2 * load.micro_batch_tokens * b * (model.intermediate + e)
     numbers = 6 * model.intermediate + 5 * e + 2 * q + 2 * k + 2 * model.head_size
     return load.micro_batch_tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm's, in float32
 
