@@ -70,7 +70,7 @@ def _lines(out: Path) -> int:
 
 
 def _kill(command: list[str], out: Path) -> int:
-    """Start the sweep and kill it, with its workers, halfway; return its checkpoints so far."""
+    """Start the sweep and kill it, with what it started, halfway; return its checkpoints so far."""
     process = subprocess.Popen(command, start_new_session=True)
     until = time.monotonic() + _LIMIT_S
     try:

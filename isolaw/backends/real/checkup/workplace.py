@@ -102,7 +102,7 @@ class Workplace:
             "real": {"model": str(self.model), "reward": REWARD, "dtype": self.dtype}
             # A checkpoint after every step; whoever takes it need not write it.
             | {"checkpoint_minutes": 1e-9},
-            "executor": {"kind": "processes", "jobs": 1},
+            "executor": {"kind": "inline"},
         }
         return {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}
 
