@@ -32,9 +32,10 @@ from isolaw.backends.real import looks, memory, objective
 from isolaw.backends.real.actor import Actor
 from isolaw.backends.real.batch import Batch, Processes
 from isolaw.backends.real.order import Order
+from isolaw.backends.real.packing import Packed
 from isolaw.backends.real.sampling import Rollouts
 from isolaw.backends.real.terms import sequence_kl
-from isolaw.backends.real.trainer import Padded, Trainer, load_model, logprobs_of, token_logprobs
+from isolaw.backends.real.trainer import Trainer
 from isolaw.errors import RunError
 from isolaw.spec import RunSpec
 
@@ -64,8 +65,8 @@ class Run:
             zero_stage=o.zero_stage,
             weight_decay=self.recipe.weight_decay or 0.0,
             max_grad_norm=self.recipe.max_grad_norm or 0.0,
-            micro_batch_tokens=o.micro_batch_tokens,
-            gradient_checkpointing=o.gradient_checkpointing,
+            micro_batch_tokens=o.micro_batch_tokens or 1,
+            gradient_checkpointing=bool(o.gradient_checkpointing),
             offload_optimizer=bool(o.offload_optimizer),
             float32_head=self.recipe.float32_head,
         )
@@ -75,9 +76,7 @@ class Run:
         self.actor = Actor(spec, o, self.processes, self.clock)
         self.reference = None
         if self.recipe.kl:
-            base = load_model(o.model, dtype, float32_head=self.recipe.float32_head)
-            self.reference = base.to(self.trainer.device).eval()
-            self.reference.requires_grad_(False)
+            self.reference = self.trainer.frozen(o.model)
         n_train = len(self.actor.questions["train"])
         self.order = Order(
             n_train, spec.problems_per_batch, spec.seed, spec.content["train"], self.recipe.replacement
@@ -150,18 +149,18 @@ class Run:
             own_weights = batch.own(weights)[rows].to(self.trainer.device)
 
             def loss_of(
-                part: Sequence[int], padded: Padded, logp: torch.Tensor, entropy: torch.Tensor
+                part: Sequence[int], packed: Packed, logp: torch.Tensor, entropy: torch.Tensor
             ) -> torch.Tensor:
                 nonlocal sums
                 value, more = objective.loss(
                     recipe,
                     logprobs=logp,
-                    mask=padded.mask,
+                    mask=packed.mask,
                     advantages=own_advantages[list(part)],
                     weights=own_weights[list(part)],
-                    old_logprobs=batch.old(rows, part, padded.mask),
-                    sampler_logprobs=_spread([trained.logprobs[i] for i in part], padded.mask),
-                    reference_logprobs=self._reference(padded),
+                    old_logprobs=batch.old(rows, part, packed.mask),
+                    sampler_logprobs=_spread([trained.logprobs[i] for i in part], packed.mask),
+                    reference_logprobs=self._reference(packed),
                     entropy=entropy,
                 )
                 sums = objective.merge(sums, more) if sums else more
@@ -173,7 +172,6 @@ class Run:
                     trained,
                     loss_of,
                     temperature=self._temperature,
-                    entropy_gradient=bool(recipe.entropy),
                 )
             sums = self.processes.merged(sums)
             self._compare(sums)
@@ -191,14 +189,10 @@ class Run:
             assert recipe.max_response_tokens is not None
             out -= adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
         if recipe.kl and recipe.kl_in == "reward":
-            parts = self.trainer.micro_batches(batch.rollouts)
             old = batch.old_logprobs
             if old is None:
                 old = self.trainer.logprobs(batch.rollouts, self._temperature)
-            with torch.no_grad():
-                reference = logprobs_of(
-                    self.reference, batch.rollouts, parts, self._temperature, self.trainer.device
-                )
+            reference = self.trainer.logprobs_of(self.reference, batch.rollouts, self._temperature)
             own = [
                 float(
                     sequence_kl(
@@ -213,11 +207,12 @@ class Run:
             out += recipe.kl * self.processes.gathered(batch, own)
         return out
 
-    def _reference(self, padded: Padded) -> torch.Tensor | None:
+    def _reference(self, packed: Packed) -> torch.Tensor | None:
         if self.reference is None:
             return None
         with torch.no_grad():
-            return token_logprobs(self.reference, padded, self._temperature)[0]
+            logprobs: torch.Tensor = self.reference(packed, self._temperature)[0]
+            return logprobs
 
     def _lr(self) -> float:
         """lr · (B / 1024)^½ (or as the recipe scales), reached over the warm-up steps."""
@@ -353,9 +348,9 @@ def train(
         yield from _train(spec, state, stopping)
     except torch.OutOfMemoryError as error:
         raise RunError(
-            f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch_tokens (tokens of a forward "
-            "and backward pass), real.gpu_memory (the sampler's share) or recipe.max_response_tokens, or raise "
-            "real.zero_stage or real.processes"
+            f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch_tokens (tokens of a "
+            "forward and backward pass), real.gpu_memory (the sampler's share) or "
+            "recipe.max_response_tokens, or raise real.zero_stage or real.processes"
         ) from error
 
 

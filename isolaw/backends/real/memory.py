@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isolaw.backends.real import settings
+from isolaw.backends.real import environment, settings
 from isolaw.spec import RunSpec
 
 # Where nothing is known of a GPU.
@@ -16,6 +16,11 @@ def chosen(spec: RunSpec) -> settings.Options:
         update={
             "micro_batch_tokens": options.micro_batch_tokens or _MICRO_BATCH_TOKENS,
             "offload_optimizer": bool(options.offload_optimizer),
+            "gradient_checkpointing": (
+                environment.gpus() > 0
+                if options.gradient_checkpointing is None
+                else options.gradient_checkpointing
+            ),
             "tensor_parallel": options.tensor_parallel or 1,
             "gpu_memory": options.gpu_memory or _GPU_MEMORY,
         }

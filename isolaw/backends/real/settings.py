@@ -39,8 +39,8 @@ class Options(BaseModel):
         of weights and activations; unless given bfloat16 on a GPU, float32 without.
     zero_stage, offload_optimizer, micro_batch_tokens, gradient_checkpointing
         of the optimiser: DeepSpeed's ZeRO stage; whether its state is in host memory; tokens of one forward
-        and backward pass; whether activations are computed again in the backward pass. No result depends
-        on them.
+        and backward pass; whether activations are computed again in the backward pass (unless given, on
+        GPUs). No result depends on them.
     processes, tensor_parallel, torchrun
         processes of one run (data parallel); how many of them share one sampler's model; more options of
         torchrun, on this machine.
@@ -62,7 +62,7 @@ class Options(BaseModel):
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0
     offload_optimizer: bool | None = None
     micro_batch_tokens: Count | None = None
-    gradient_checkpointing: bool = True
+    gradient_checkpointing: bool | None = None
     processes: Count = 1
     tensor_parallel: Count | None = None
     torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()

@@ -14,118 +14,26 @@ whole tensors by name (safetensors), so that a run continues on another number o
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.packing import Packed, micro_batches, pack
+from isolaw.backends.real.policy import agrees, load
 from isolaw.backends.real.sampling import Rollouts
-from isolaw.backends.real.terms import logprobs_and_entropy
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-@dataclass(frozen=True)
-class Padded:
-    """Rows as tensors: prompts padded on the left and responses on the right.
-
-    Attributes
-    ----------
-    ids, attention
-        (R, P + T).
-    mask
-        (R, T), bool: which are tokens of a response.
-    distinct, place
-        one row of each kind, (U,), and which of these every row equals, (R,); None where no two are equal.
-    """
-
-    ids: torch.Tensor
-    attention: torch.Tensor
-    mask: torch.Tensor
-    distinct: torch.Tensor | None = None
-    place: torch.Tensor | None = None
-
-    @property
-    def response(self) -> torch.Tensor:
-        """The response tokens, (R, T)."""
-        return self.ids[:, -self.mask.shape[1] :]
-
-
-def pad(rollouts: Rollouts, device: torch.device) -> Padded:
-    """Return rollouts as tensors."""
-    rows = list(zip(rollouts.prompts, rollouts.tokens, strict=True))
-    prompts, responses = (np.array([len(x) for x in part])[:, None] for part in zip(*rows, strict=True))
-    before, after = int(prompts.max()), max(1, int(responses.max()))
-    column = np.arange(-before, after)
-    attention = (column >= -prompts) & (column < responses)
-    ids = np.zeros(attention.shape, dtype=np.int64)
-    ids[attention] = np.fromiter(chain.from_iterable(chain.from_iterable(rows)), dtype=np.int64)
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    place = [known.setdefault((tuple(p), tuple(t)), len(known)) for p, t in rows]
-    first = np.unique(place, return_index=True)[1] if len(known) < len(rows) else None
-
-    def tensor(values: Any) -> torch.Tensor:
-        return torch.as_tensor(values, device=device)
-
-    return Padded(
-        tensor(ids),
-        tensor(attention.astype(np.int64)),
-        tensor(attention[:, before:]),
-        None if first is None else tensor(first),
-        None if first is None else tensor(place),
-    )
-
-
-def token_logprobs(
-    model: Any, padded: Padded, temperature: float, entropy_gradient: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probability and entropy at each response token, both (R, T), of what was sampled from.
-
-    That is ``softmax(logits / temperature)``, so that ratios to the sampler's are 1 up to rounding. Equal
-    rows, of which short answers have many, pass through the model once.
-    """
-    ids, attention, response = padded.ids, padded.attention, padded.response
-    if padded.distinct is not None:
-        ids, attention, response = (x[padded.distinct] for x in (ids, attention, response))
-    logits = model(
-        input_ids=ids,
-        attention_mask=attention,
-        position_ids=(attention.cumsum(1) - 1).clamp(min=0),
-        use_cache=False,
-        logits_to_keep=response.shape[1] + 1,
-    ).logits[:, :-1]
-    logprobs, entropy = logprobs_and_entropy(logits, response, temperature, entropy_gradient)
-    if padded.place is not None:
-        logprobs, entropy = logprobs[padded.place], entropy[padded.place]
-    return logprobs, entropy
-
-
-def load_model(path: str, dtype: str, *, float32_head: bool = False) -> Any:
-    """Return the causal language model of a folder; ``float32_head`` computes its logits in float32."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-    )
-    if float32_head:
-        head = model.get_output_embeddings()
-
-        def forward(self: Any, hidden: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.linear(hidden.float(), self.weight.float())
-
-        head.forward = types.MethodType(forward, head)
-    return model
+# Numbers exchanged at a time, and numbers of gathered weights that ZeRO-3 keeps.
+_BUCKET, _LIVE = 50_000_000, 300_000_000
 
 
 class Trainer:
@@ -141,8 +49,14 @@ class Trainer:
         DeepSpeed's ZeRO stage, 0 to 3.
     weight_decay, max_grad_norm
         AdamW's, and the norm to which gradients are clipped (0: not).
-    micro_batch
-        rows of one forward and backward pass; None: as many as hold 16,384 tokens.
+    micro_batch_tokens
+        of one forward and backward pass.
+    gradient_checkpointing
+        whether activations are computed again in the backward pass.
+    offload_optimizer
+        whether master weights and moments are in host memory, and the optimiser's step is made there.
+    float32_head
+        whether logits are computed in float32.
     """
 
     def __init__(
@@ -161,44 +75,57 @@ class Trainer:
         self.micro_batch_tokens = micro_batch_tokens
         self.dtype = dtype
         deepspeed = _deepspeed()
-        self.device = (
-            torch.device("cuda", torch.cuda.current_device()) if environment.gpus() else torch.device("cpu")
-        )
-        module = load_model(model, "float32", float32_head=float32_head).to(self.device)
-        module.train()
-        optimizer = torch.optim.AdamW(
-            module.parameters(), lr=0.0, betas=(0.9, 0.999), weight_decay=weight_decay
-        )
-        if dtype == "bfloat16":
+        on_gpu = environment.gpus() > 0
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        self.varlen = on_gpu and dtype == "bfloat16"
+        if dtype == "bfloat16" or offload_optimizer:
             zero_stage = max(zero_stage, 1)  # where DeepSpeed keeps float32 master weights by name
-        config = {
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,
-            "zero_optimization": {"stage": zero_stage},
-            "zero_allow_untested_optimizer": True,
-            "gradient_clipping": max_grad_norm,
-            "bf16": {"enabled": dtype == "bfloat16"},
-            "steps_per_print": 10**9,
-        }
-        self.engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
+        self._load = functools.partial(
+            load,
+            dtype=dtype,
+            device=self.device,
+            zero=config if zero_stage == 3 else None,
+            float32_head=float32_head,
+        )
+        policy = self._load(model, gradient_checkpointing=gradient_checkpointing).train()
+        optimizer = torch.optim.AdamW(
+            policy.parameters(),
+            lr=0.0,
+            betas=(0.9, 0.999),
+            weight_decay=weight_decay,
+            fused=on_gpu or offload_optimizer,  # no temporary copies; fast in host memory
+        )
+        self.engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
         self.world = dist.get_world_size()
         self.rank = dist.get_rank()
         self.steps = 0
+        agrees(self.engine, dtype, self.device, varlen=self.varlen)
+
+    def frozen(self, model: str) -> Any:
+        """Return the policy of a model's folder, not to be trained: under ZeRO-3 it is divided, too."""
+        policy = self._load(model).eval().requires_grad_(False)
+        if not hasattr(next(policy.parameters()), "ds_id"):
+            return policy
+        import deepspeed
+
+        return deepspeed.initialize(model=policy, config=self._config)[0]
 
     @property
     def module(self) -> Any:
         """The model itself."""
-        return self.engine.module
+        return self.engine.module.model
 
     def micro_batches(self, rollouts: Rollouts) -> list[list[int]]:
-        """Return rows cut into micro-batches, of similar lengths, equally many in every process."""
-        order = sorted(range(len(rollouts)), key=lambda i: len(rollouts.prompts[i]) + len(rollouts.tokens[i]))
-        longest = max((len(p) for p in rollouts.prompts), default=1) + max(
-            (len(t) for t in rollouts.tokens), default=1
-        )
-        size = max(1, self.micro_batch_tokens // longest)
-        parts = [order[i : i + size] for i in range(0, len(order), size)]
+        """Return rows cut into micro-batches (`packing.micro_batches`), equally many in every process."""
+        parts = micro_batches(rollouts, self.micro_batch_tokens)
         return parts + [[]] * (self._largest(len(parts)) - len(parts))
+
+    def pack(self, rollouts: Rollouts) -> Packed:
+        """Return rows as this trainer computes them; no rows as one that counts for nothing."""
+        if not len(rollouts):  # the other processes wait for this one's part in the exchange of weights
+            rollouts = Rollouts([[0]], [[0]], [], [])
+        return pack(rollouts, self.device, varlen=self.varlen)
 
     def _largest(self, value: int) -> int:
         if self.world == 1:
@@ -207,18 +134,26 @@ class Trainer:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return int(tensor)
 
-    @torch.no_grad()
     def logprobs(self, rollouts: Rollouts, temperature: float) -> list[torch.Tensor]:
         """Return the log-probabilities of each row's response tokens under the current weights."""
-        return logprobs_of(self.engine, rollouts, self.micro_batches(rollouts), temperature, self.device)
+        return self.logprobs_of(self.engine, rollouts, temperature)
+
+    @torch.no_grad()
+    def logprobs_of(self, policy: Any, rollouts: Rollouts, temperature: float) -> list[torch.Tensor]:
+        """Return the log-probabilities of each row's response tokens under another policy."""
+        out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
+        for rows in self.micro_batches(rollouts):
+            logp, _ = policy(self.pack(rollouts.rows(rows)), temperature)
+            for row, values in zip(rows, logp, strict=False):
+                out[row] = values[: len(rollouts.tokens[row])]
+        return out
 
     def backward(
         self,
         rollouts: Rollouts,
-        loss_of: Callable[[Sequence[int], Padded, torch.Tensor, torch.Tensor], torch.Tensor],
+        loss_of: Callable[[Sequence[int], Packed, torch.Tensor, torch.Tensor], torch.Tensor],
         *,
         temperature: float,
-        entropy_gradient: bool = False,
     ) -> None:
         """Accumulate the gradient of the whole batch.
 
@@ -231,18 +166,13 @@ class Trainer:
             (R, T), its part of the loss.
         temperature
             the sampler's.
-        entropy_gradient
-            whether the loss has an entropy term.
         """
         parts = self.micro_batches(rollouts)
         for number, rows in enumerate(parts):
             self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
-            if rows:
-                padded = pad(rollouts.rows(rows), self.device)
-                logp, h = token_logprobs(self.engine, padded, temperature, entropy_gradient)
-                loss = loss_of(rows, padded, logp, h)
-            else:  # this process has no rows left, and the others wait for its part in the exchange
-                loss = token_logprobs(self.engine, _empty(self.device), temperature)[0].sum() * 0.0
+            packed = self.pack(rollouts.rows(rows))
+            logp, entropy = self.engine(packed, temperature)
+            loss = loss_of(rows, packed, logp, entropy) if rows else logp.sum() * 0.0
             # DeepSpeed takes the mean over processes; the objective is their sum.
             self.engine.backward(loss * self.world)
 
@@ -308,7 +238,7 @@ class Trainer:
 
     def _materialise(self) -> None:
         """Make AdamW's moments exist: an update with lr 0 and no gradient."""
-        loss = token_logprobs(self.engine, _empty(self.device), 1.0)[0].sum() * 0.0
+        loss = self.engine(self.pack(Rollouts([], [], [], [])), 1.0)[0].sum() * 0.0
         self.engine.set_gradient_accumulation_boundary(True)
         self.engine.backward(loss)
         self.update(0.0)
@@ -318,26 +248,33 @@ class Trainer:
         self.engine.destroy()
 
 
-def logprobs_of(
-    model: Any, rollouts: Rollouts, parts: Sequence[Sequence[int]], temperature: float, device: torch.device
-) -> list[torch.Tensor]:
-    """Return each row's log-probabilities under ``model``, computed by micro-batches."""
-    out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
-    for rows in parts:
-        padded = pad(rollouts.rows(rows), device) if rows else _empty(device)
-        logp, _ = token_logprobs(model, padded, temperature)
-        for row, values in zip(rows, logp, strict=False):
-            out[row] = values[: len(rollouts.tokens[row])]
-    return out
-
-
-def _empty(device: torch.device) -> Padded:
-    one = torch.ones((1, 1), dtype=torch.long, device=device)
-    return Padded(
-        torch.zeros((1, 2), dtype=torch.long, device=device),
-        torch.ones((1, 2), dtype=torch.long, device=device),
-        one.bool(),
-    )
+def _config(
+    dtype: str, zero_stage: int, max_grad_norm: float, offload_optimizer: bool, on_gpu: bool
+) -> dict[str, Any]:
+    """DeepSpeed's configuration; its buckets, counted in numbers, are memory beside the model's."""
+    zero: dict[str, Any] = {
+        "stage": zero_stage,
+        "reduce_bucket_size": _BUCKET,
+        "allgather_bucket_size": _BUCKET,
+        "stage3_prefetch_bucket_size": _BUCKET,
+        "stage3_max_live_parameters": _LIVE,
+        "stage3_max_reuse_distance": _LIVE,
+    }
+    if offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpu}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "gradient_clipping": max_grad_norm,
+        "bf16": {"enabled": dtype == "bfloat16"},
+        "steps_per_print": 10**9,
+    }
+    if dtype == "bfloat16":  # whose sums get worse with the number of micro-batches, and so with B
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+    return config
 
 
 def _deepspeed() -> Any:
