@@ -111,12 +111,12 @@ def _checkup(device: str, out: Path, only: tuple[str, ...], as_json: bool) -> in
     machine = examine()
     with _progress() as tell:
         report = checkup.run(device, only, to_dict(machine, diagnose(machine)), tell)
-    checkup.write(report, out)
     if as_json:
         print_json(report)
     else:
         for line in page.lines(report):
             click.echo(shown(line))
+    checkup.write(report, out)
     note(f"Report: {out}")
     return 0 if report["passed"] else 1
 

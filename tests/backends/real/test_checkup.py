@@ -31,7 +31,7 @@ STAGES = {
         "SIGSEGV",
     ),
     "ended": ("r.fail('a reason'); sys.exit(3)", "crashed", "a reason"),
-    "slow": ("r.measure(before=3); os.system('sleep 60')", "timed out", "not done after 1 s"),
+    "slow": ("r.measure(before=3); os.system('sleep 60')", "timed out", "not done after 5 s"),
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
         code = STAGES[stage.name][0] if stage.name in STAGES else "r.measure(x=1)"
         return [sys.executable, "-c", f"{HEAD}r = record.of(Path({str(folder)!r}), {stage.name!r}); {code}"]
 
-    limits = {"slow": 1.0}
+    limits = {"slow": 5.0}
     stages = tuple(Stage(name, limits.get(name, 60.0), 1.0) for name in STAGES)
     monkeypatch.setattr(checkup, "_STAGES", stages)
     monkeypatch.setattr(checkup, "_command", command)
@@ -53,7 +53,7 @@ def test_no_stage_loses_another(played: None) -> None:
     told: list[checkup.Progress] = []
     started = time.monotonic()
     report = checkup.run("cpu", (), FACTS, told.append)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 50  # nobody waited for the one that sleeps
     stages = {stage["stage"]: stage for stage in report["stages"]}
     assert [*stages] == ["model", *STAGES]
     for name, (_, status, why) in STAGES.items():
@@ -133,6 +133,12 @@ def test_a_report_is_written_over_by_the_next(
         assert json.loads(out) == json.loads(Path(checkup.OUT).read_text())
         assert json.loads(out)["passed"] == (code == 0)
     assert [path.name for path in tmp_path.iterdir()] == [checkup.OUT]
+
+
+def test_help_names_the_stages_and_the_report(isolaw: Any) -> None:
+    words = " ".join(isolaw("doctor", "--help")[1].split()).replace("- ", "-")
+    assert ", ".join(checkup.NAMES) in words
+    assert checkup.OUT in words
 
 
 # The stages themselves, on the CPU

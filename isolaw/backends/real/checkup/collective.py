@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from isolaw.backends.real import environment
@@ -19,6 +20,7 @@ from isolaw.backends.real.checkup.workplace import Workplace
 _SIZES = {"cuda": (2**10, 2**20, 2**26, 2**29), "cpu": (2**10, 2**20, 2**24)}  # bytes
 _REPEATS = 5
 _LIMIT_S = 100.0
+_WAITING_S = 60.0
 
 
 def run(work: Workplace, record: Record) -> None:
@@ -43,7 +45,8 @@ def main(out: str, device: str) -> None:
     if device == "cuda":
         place = torch.device("cuda", rank)
         torch.cuda.set_device(place)
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    # Nobody waits longer for a process that has gone, or whose torchrun has.
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=_WAITING_S))
     world = dist.get_world_size()
     rows = []
     for size in _SIZES[device]:

@@ -22,7 +22,7 @@ _RESPONSE = {"cuda": 64, "cpu": 16}
 _ACCEPTED = 0.1
 _LIMIT_S = 150.0
 _STAGES = (0, 1, 2, 3)
-_ATTENTION = ("attention", "flash", "fmha", "sdpa")
+_ATTENTION = ("attention", "attn", "flash", "fmha", "sdpa")
 
 
 def run(work: Workplace, record: Record) -> None:

@@ -35,7 +35,8 @@ def run(work: Workplace, record: Record) -> None:
     batch = run.generate()
     run.generate = lambda: batch  # type: ignore[method-assign]
     run.advance()  # AdamW's moments exist from now
-    others = sum(p.numel() * p.element_size() for p in run.actor.sampler.model.parameters())  # type: ignore[attr-defined]
+    sampler: Any = run.actor.sampler
+    others = sum(p.numel() * p.element_size() for p in sampler.model.parameters() if p.is_cuda)
     between = torch.cuda.memory_allocated() - others
     torch.cuda.reset_peak_memory_stats()
     run.advance()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from isolaw.errors import IsolawError
 
 def main(name: str, folder: str, device: str) -> None:
     """Run the stage; its exit status says whether it came to its end, its record what it found."""
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # what it started ends with it
     environment.prepare()
     noted = record.of(Path(folder), name)
     status = 0
