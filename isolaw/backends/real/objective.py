@@ -8,7 +8,7 @@ with w_i the rollout's weight in the *whole* batch (`row_weights`, computed once
 that the losses and the gradients of any split into micro-batches and ranks add up to the same;
 the other terms are in `isolaw.backends.real.terms`: p the policy term (`policy_term`), c the truncated
 importance weight between sampler and trainer (`importance_weights`), k the estimate of the KL
-divergence to the reference (`kl_estimate`), H the entropy of the next token (`logprobs_and_entropy`).
+divergence to the reference (`kl_estimate`), H the entropy of the next token (`isolaw.backends.real.head`).
 
 What stands in the padding never matters, not even NaN. All arithmetic is in float64: these arrays are
 small, and no order of summation changes the result by more than 1e-12 of it.

@@ -3,8 +3,8 @@
 A micro-batch is a single sequence of N tokens: row after row, prompt before response, positions from 0 in
 each. All layers but attention treat tokens one by one, so nothing is computed for padding. Attention is
 within a row and causal: by the variable-length kernel (`torch.nn.attention.varlen`) in half precision on a
-GPU; elsewhere rows are laid side by side, padded on the right, for attention alone, where no token sees what
-comes after it, the padding included.
+GPU; elsewhere rows of similar lengths are laid side by side, padded on the right, for attention alone, where
+no token sees what comes after it, the padding included.
 
 Equal rows, of which short answers have many, are packed once.
 """
@@ -21,6 +21,25 @@ from torch import Tensor
 from isolaw.backends.real.sampling import Rollouts
 
 ATTENTION = "isolaw_packed"  # its name among those of transformers
+_PADDING = 0.1  # of what attention is computed for, where there is no variable-length kernel
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of similar lengths, one after another.
+
+    Attributes
+    ----------
+    rows, tokens, longest
+        how many rows, their tokens, and those of the longest.
+    place
+        (tokens,): where each token is among rows × longest; None where all rows are as long.
+    """
+
+    rows: int
+    tokens: int
+    longest: int
+    place: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -32,17 +51,14 @@ class Layout:
     starts
         (U + 1,), int32: row u is at ``starts[u]`` up to ``starts[u + 1]``.
     longest
-        tokens of the longest row, L.
-    place
-        (N,): where each token is in (U, L), flat; None where all rows are as long and nothing is to be moved.
-    varlen
-        whether attention is computed by the variable-length kernel.
+        tokens of the longest row.
+    blocks
+        the rows as they lie side by side; empty where the variable-length kernel takes them as they are.
     """
 
     starts: Tensor
     longest: int
-    place: Tensor | None
-    varlen: bool
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True)
@@ -89,13 +105,9 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     after = np.array([len(response) for _, response in known])
     lengths = before + after
     starts = np.concatenate([[0], lengths.cumsum()])
-    longest = int(lengths.max())
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     ids = np.fromiter((token for row in known for part in row for token in part), np.int64, starts[-1])
     answers = positions >= np.repeat(before, lengths)
-    place = None
-    if not varlen and (lengths != longest).any():
-        place = positions + np.repeat(longest * np.arange(len(lengths)), lengths)
     distinct = np.arange(max(1, int(after.max()))) < after[:, None]
     repeated = len(known) < len(rows)
 
@@ -107,18 +119,34 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     return Packed(
         tensor(ids)[None],
         tensor(positions)[None],
-        Layout(
-            tensor(starts, torch.int32),
-            longest,
-            None if place is None else tensor(place),
-            varlen,
-        ),
+        Layout(tensor(starts, torch.int32), int(lengths.max()), () if varlen else _blocks(lengths, device)),
         tensor(np.flatnonzero(answers) - 1),
         tensor(ids[answers]),
         own if again is None else own[again],
         own,
         again,
     )
+
+
+def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
+    """Cut rows into blocks, each as long as at most a tenth of it is padding."""
+    out = []
+    first = 0
+    while first < len(lengths):
+        own = lengths[first:]
+        longest = np.maximum.accumulate(own)
+        rows = np.arange(1, len(own) + 1)
+        too_wide = rows * longest * (1 - _PADDING) > own.cumsum()
+        count = int(too_wide.argmax()) if too_wide.any() else len(own)
+        own, width = own[:count], int(longest[count - 1])
+        place = None
+        if (own != width).any():
+            ends = own.cumsum()
+            within = np.arange(ends[-1]) - np.repeat(ends - own, own)
+            place = torch.as_tensor(within + np.repeat(width * np.arange(count), own), device=device)
+        out.append(Block(count, int(own.sum()), width, place))
+        first += count
+    return tuple(out)
 
 
 def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
@@ -179,41 +207,36 @@ def attention(
         raise NotImplementedError(
             f"attention with {', '.join(special) or ('dropout' if dropout else 'a sliding window')}"
         )
-    grouped = query.shape[1] != key.shape[1]
-    if layout is None or not layout.varlen:
-        parts = (query, key, value) if layout is None else [_apart(x, layout) for x in (query, key, value)]
-        out = torch.nn.functional.scaled_dot_product_attention(
-            *parts, is_causal=True, scale=scaling, enable_gqa=grouped
-        ).transpose(1, 2)
-        return (out if layout is None else _together(out, layout)), None
+    how: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    if layout is None:
+        return sdpa(query, key, value, is_causal=True, **how).transpose(1, 2), None
+    flat = [x[0].transpose(0, 1) for x in (query, key, value)]  # (N, heads, D)
+    if layout.blocks:
+        sizes = [block.tokens for block in layout.blocks]
+        parts = zip(layout.blocks, *(x.split(sizes) for x in flat), strict=True)
+        out = [
+            _together(sdpa(*(_apart(x, block) for x in own), is_causal=True, **how), block)
+            for block, *own in parts
+        ]
+        return torch.cat(out)[None], None
     from torch.nn.attention.varlen import varlen_attn
 
-    flat = (x[0].transpose(0, 1) for x in (query, key, value))
-    return varlen_attn(
-        *flat,
-        layout.starts,
-        layout.starts,
-        layout.longest,
-        layout.longest,
-        scale=scaling,
-        window_size=(-1, 0),
-        enable_gqa=grouped,
-    )[None], None
+    rows = (layout.starts, layout.starts, layout.longest, layout.longest)
+    return varlen_attn(*flat, *rows, window_size=(-1, 0), **how)[None], None
 
 
-def _apart(x: Tensor, layout: Layout) -> Tensor:
-    """(1, H, N, D), rows one after another, as (U, H, L, D), rows side by side."""
-    x = x[0].transpose(0, 1)
-    rows = len(layout.starts) - 1
-    if layout.place is not None:
-        x = x.new_zeros(rows * layout.longest, *x.shape[1:]).index_copy(0, layout.place, x)
-    return x.reshape(rows, layout.longest, *x.shape[1:]).transpose(1, 2)
+def _apart(x: Tensor, block: Block) -> Tensor:
+    """(tokens, H, D), rows one after another, as (rows, H, longest, D), rows side by side."""
+    if block.place is not None:
+        x = x.new_zeros(block.rows * block.longest, *x.shape[1:]).index_copy(0, block.place, x)
+    return x.reshape(block.rows, block.longest, *x.shape[1:]).transpose(1, 2)
 
 
-def _together(x: Tensor, layout: Layout) -> Tensor:
-    """(U, L, H, D) as (1, N, H, D)."""
-    x = x.flatten(0, 1)
-    return (x if layout.place is None else x[layout.place])[None]
+def _together(x: Tensor, block: Block) -> Tensor:
+    """The inverse of `_apart`."""
+    x = x.transpose(1, 2).flatten(0, 1)
+    return x if block.place is None else x[block.place]
 
 
 def register() -> None:

@@ -14,43 +14,6 @@ from torch import Tensor
 from isolaw.spec import Recipe
 
 
-def logprobs_and_entropy(
-    logits: Tensor, tokens: Tensor, temperature: float, entropy_gradient: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Return log π(token) and the entropy H of π = softmax(logits / temperature).
-
-    H = log Σ_v exp z_v - Σ_v π_v z_v with z = logits / temperature, exact over the vocabulary.
-
-    Parameters
-    ----------
-    logits
-        (…, V); computed in float32 or better.
-    tokens
-        (…), the tokens sampled.
-    temperature
-        the sampler's.
-    entropy_gradient
-        False where the entropy is only measured, which saves a tensor as large as the logits.
-
-    Returns
-    -------
-    tuple of Tensor
-        log-probability (…) and entropy in nats (…).
-
-    Examples
-    --------
-    >>> logp, entropy = logprobs_and_entropy(torch.zeros(1, 4), torch.tensor([2]), temperature=0.6)
-    >>> logp.exp(), entropy
-    (tensor([0.2500]), tensor([1.3863]))
-    """
-    z = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    normaliser = z.logsumexp(-1)
-    logprobs = z.gather(-1, tokens[..., None]).squeeze(-1) - normaliser
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy = normaliser - (z.softmax(-1) * z).sum(-1)
-    return logprobs, entropy
-
-
 def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | None) -> Tensor:
     """Return the estimate of KL(π ‖ π_ref) at each sampled token (J. Schulman, joschu.net/blog/kl-approx).
 

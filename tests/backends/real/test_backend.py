@@ -248,7 +248,7 @@ def test_what_makes_a_run_the_same_run(resolved: Callable[..., Any], made, tmp_p
     shutil.copytree(made.model, tmp_path / "model")
     same = [
         resolved(problems={"set": str(elsewhere)}, real={"model": str(tmp_path / "model")}),
-        resolved(real={"zero_stage": 3, "micro_batch": 2, "processes": 2, "checkpoint_minutes": 1}),
+        resolved(real={"zero_stage": 3, "micro_batch_tokens": 2, "processes": 2, "checkpoint_minutes": 1}),
         resolved(sweep={"compute": 320}),
         resolved(recipe={"algorithm": "grpo", "lr": 2e-3, "top_p": 1.0, "aggregation": "sequence"}),
     ]

@@ -56,7 +56,7 @@ def test_everything_wrong_at_once() -> None:
     wrong = {
         "modell": "m",
         "zero_stage": 4,
-        "micro_batch": 0,
+        "micro_batch_tokens": 0,
         "processes": 1.5,
         "gpu_memory": 2.0,
         "dtype": "float16",
@@ -72,7 +72,7 @@ def test_everything_wrong_at_once() -> None:
 
 def test_a_resolved_run_tells_its_section_again(on_gpus) -> None:
     on_gpus(0)
-    options = settings.read(run(model="m", zero_stage=2, torchrun="--nnodes 2", micro_batch=4))
+    options = settings.read(run(model="m", zero_stage=2, torchrun="--nnodes 2", micro_batch_tokens=4))
     told = options.model_dump(mode="json", exclude_none=True)
     identity = {key: told.pop(key) for key in settings.IDENTITY}
     again = run(**identity).model_copy(update={"sources": {**told, "set": "s", "max_model_tokens": 32}})

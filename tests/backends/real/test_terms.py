@@ -20,7 +20,6 @@ from isolaw.backends.real.recipes import ALGORITHMS  # noqa: E402
 from isolaw.backends.real.terms import (  # noqa: E402
     importance_weights,
     kl_estimate,
-    logprobs_and_entropy,
     sequence_kl,
 )
 from isolaw.spec import Recipe  # noqa: E402
@@ -252,42 +251,3 @@ def test_unknown_names() -> None:
         kl_estimate(one, one, "k2")
     with pytest.raises(ValueError, match="'word'"):
         importance_weights(one, one, one == 0, "word", 1.0)
-
-
-# Log-probabilities and entropy
-
-
-@given(st.integers(0, 2**32 - 1), st.floats(0.1, 3), st.floats(0.01, 100))
-def test_logprobs_and_entropy_against_torch_distributions(
-    seed: int, temperature: float, spread: float
-) -> None:
-    random = torch.Generator().manual_seed(seed)
-    logits = spread * torch.randn(2, 3, 7, generator=random, dtype=torch.float64)
-    tokens = torch.randint(0, 7, (2, 3), generator=random)
-    logp, entropy = logprobs_and_entropy(logits, tokens, temperature)
-    policy = torch.distributions.Categorical(logits=logits / temperature)
-    torch.testing.assert_close(logp, policy.log_prob(tokens), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(entropy, policy.entropy(), rtol=1e-9, atol=1e-9)
-
-
-def test_logprobs_and_entropy_have_the_right_gradients() -> None:
-    logits, tokens = table(5)[:2].requires_grad_(), torch.tensor([0, 2])
-    assert torch.autograd.gradcheck(lambda z: logprobs_and_entropy(z, tokens, 0.6), logits)
-
-
-def test_half_precision_logits_are_taken_in_float32() -> None:
-    logits = table(6).to(torch.bfloat16)
-    tokens = torch.zeros(len(PREFIXES), dtype=torch.long)
-    logp, entropy = logprobs_and_entropy(logits, tokens, 0.6)
-    assert logp.dtype == entropy.dtype == torch.float32
-    exact, exact_entropy = logprobs_and_entropy(logits.double(), tokens, 0.6)
-    torch.testing.assert_close(logp.double(), exact, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(entropy.double(), exact_entropy, rtol=1e-5, atol=1e-6)
-
-
-def test_an_entropy_that_is_only_measured_has_no_gradient() -> None:
-    logits, tokens = table(5)[:2].requires_grad_(), torch.tensor([0, 2])
-    logp, entropy = logprobs_and_entropy(logits, tokens, 0.6, entropy_gradient=False)
-    assert logp.requires_grad
-    assert not entropy.requires_grad
-    torch.testing.assert_close(entropy, logprobs_and_entropy(logits, tokens, 0.6)[1].detach())

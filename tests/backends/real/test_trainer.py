@@ -5,7 +5,6 @@ Started by torchrun, this file is also the program of the processes (`main`).
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import subprocess
@@ -24,6 +23,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from isolaw.backends.real.problems import ProblemSet  # noqa: E402
 from isolaw.backends.real.prompts import encode  # noqa: E402
 from isolaw.backends.real.sampling import Rollouts  # noqa: E402
+from isolaw.errors import RunError  # noqa: E402
 from isolaw.spec import RunSpec  # noqa: E402
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -40,16 +40,31 @@ RECIPE = {
     "importance_sampling": "token",
     "aggregation": "token",
 }
-ALONE = [(stage, micro) for stage in (0, 1, 2, 3) for micro in (None, 8)]  # 8 rows: four micro-batches
-TOGETHER = [(stage, micro) for stage in (0, 2, 3) for micro in (None, 4)]
+# How an update is computed, none of which may change it: stage, tokens of a micro-batch (60 make several),
+# whether activations are computed again, whether the optimiser is in host memory, logits of a chunk.
+Placement = tuple[int, int, bool, bool, int]
+ONE_CHUNK, SMALL_CHUNKS = 2**26, 40
+ALONE: list[Placement] = [
+    *((stage, 16_384, False, False, ONE_CHUNK) for stage in (1, 2, 3)),
+    *((stage, 60, True, False, SMALL_CHUNKS) for stage in (0, 1, 2, 3)),
+    *((stage, 60, True, True, ONE_CHUNK) for stage in (1, 2, 3)),
+    (0, 1, False, False, ONE_CHUNK),
+]
+TOGETHER: list[Placement] = [
+    *((stage, 16_384, False, False, ONE_CHUNK) for stage in (0, 1, 2, 3)),
+    *((stage, 60, True, stage > 1, SMALL_CHUNKS) for stage in (0, 1, 2, 3)),
+]
 Tensors = dict[str, torch.Tensor]
 
 
-def next_update(spec: RunSpec, state: Path, stage: int, micro: int | None, dtype: str, out: Path) -> None:
+def next_update(spec: RunSpec, state: Path, placement: Placement, dtype: str, out: Path) -> None:
     """Continue the run from ``state`` by one step; write its gradient and the state after it."""
+    from isolaw.backends.real import head
     from isolaw.backends.real.loop import Run
 
-    placed = {"zero_stage": stage, "micro_batch": micro, "logprob_tolerance": 0.5}
+    names = ("zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer")
+    placed = {**dict(zip(names, placement, strict=False)), "logprob_tolerance": 0.5}
+    head.CHUNK = placement[-1]
     spec = spec.model_copy(
         update={"sources": {**spec.sources, **placed}, "options": {**spec.options, "dtype": dtype}}
     )
@@ -75,9 +90,9 @@ def next_update(spec: RunSpec, state: Path, stage: int, micro: int | None, dtype
 
 def main(folder: Path) -> None:
     spec = RunSpec.model_validate_json((folder / "spec.json").read_text())
-    for stage, micro in TOGETHER:
-        next_update(spec, folder / "state", stage, micro, "float32", folder / f"two-{stage}-{micro}")
-    next_update(spec, folder / "state", 2, None, "bfloat16", folder / "two-bfloat16")
+    for number, placement in enumerate(TOGETHER):
+        next_update(spec, folder / "state", placement, "float32", folder / f"two-{number}")
+    next_update(spec, folder / "state", TOGETHER[2], "bfloat16", folder / "two-bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +121,7 @@ def begun(resolved: Callable[..., RunSpec], made, tmp_path_factory: pytest.TempP
 def expected(begun: Path) -> Path:
     """What one process and one micro-batch make of the next step, without ZeRO."""
     spec = RunSpec.model_validate_json((begun / "spec.json").read_text())
-    next_update(spec, begun / "state", 0, None, "float32", begun / "expected")
+    next_update(spec, begun / "state", (0, 16_384, False, False, ONE_CHUNK), "float32", begun / "expected")
     return begun / "expected"
 
 
@@ -128,7 +143,7 @@ def difference(one: Tensors, other: Tensors) -> float:
 def compare(found: Path, expected: Path) -> None:
     gradient = load_file(expected / "gradient.safetensors")
     assert float(gradient["norm"]) > 0.1
-    assert difference(load_file(found / "gradient.safetensors"), gradient) <= 1e-5
+    assert difference(load_file(found / "gradient.safetensors"), gradient) <= 1e-6
     for kind in ("model", "exp_avg", "exp_avg_sq"):
         mine, theirs = (load_file(folder / f"{kind}.safetensors") for folder in (found, expected))
         assert difference(mine, theirs) <= 1e-5
@@ -143,18 +158,21 @@ def compare(found: Path, expected: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("stage", "micro"), ALONE)
-def test_any_stage_and_micro_batches_give_the_same_update(
-    begun: Path, expected: Path, stage: int, micro: int | None
+@pytest.mark.parametrize("placement", ALONE, ids=str)
+def test_however_it_is_computed_the_update_is_the_same(
+    begun: Path, expected: Path, placement: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from isolaw.backends.real import head
+
+    monkeypatch.setattr(head, "CHUNK", head.CHUNK)  # restored
     spec = RunSpec.model_validate_json((begun / "spec.json").read_text())
-    next_update(spec, begun / "state", stage, micro, "float32", found := begun / f"one-{stage}-{micro}")
-    compare(found, expected)
+    next_update(spec, begun / "state", placement, "float32", tmp_path)
+    compare(tmp_path, expected)
 
 
 def test_two_processes_give_the_same_update(two_processes: Path, expected: Path) -> None:
-    for stage, micro in TOGETHER:
-        compare(two_processes / f"two-{stage}-{micro}", expected)
+    for number in range(len(TOGETHER)):
+        compare(two_processes / f"two-{number}", expected)
     rough = load_file(two_processes / "two-bfloat16" / "gradient.safetensors")
     exact = load_file(expected / "gradient.safetensors")
     assert difference(rough, exact) < 0.4  # 0.15 to 0.25, by the CPU
@@ -220,19 +238,41 @@ def plain_loss(model: Any, rollouts: Rollouts) -> torch.Tensor:
     return total
 
 
-def test_padding_changes_nothing(made, plain, rollouts: Rollouts) -> None:
-    from isolaw.backends.real.trainer import pad, token_logprobs
+def test_packed_rows_are_computed_as_each_by_itself(made, plain, rollouts: Rollouts) -> None:
+    from isolaw.backends.real.packing import pack
+    from isolaw.backends.real.policy import load
 
-    model = plain()
-    padded = pad(rollouts, torch.device("cpu"))
-    logp, entropy = token_logprobs(model, padded, 0.8)
+    model, packed = plain(), pack(rollouts, torch.device("cpu"))
+    assert packed.same_as is None or len(packed.same_as) == 16
+    logp, entropy = load(str(made.model), "float32", torch.device("cpu"))(packed, 0.8)
     for row, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
         whole = row_logprobs(model, prompt, tokens, 0.8)
         k = len(tokens)
-        assert padded.mask[row].tolist() == [True] * k + [False] * (padded.mask.shape[1] - k)
-        assert padded.response[row, :k].tolist() == tokens
         torch.testing.assert_close(logp[row, :k], whole[range(k), tokens], atol=1e-5, rtol=0)
         torch.testing.assert_close(entropy[row, :k], -(whole.exp() * whole).sum(-1), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("fault", ["scaled logits", "rows that see each other"])
+def test_a_model_that_packing_is_wrong_for_is_refused(
+    made, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    from isolaw.backends.real import packing, policy
+
+    loaded = policy.load(str(made.model), "float32", torch.device("cpu"))
+    if fault == "scaled logits":  # as Cohere's and Granite's are, outside the head
+        forward = loaded.model.forward
+
+        def scaled(**inputs: Any) -> Any:
+            out = forward(**inputs)
+            out.logits = out.logits * 0.5
+            return out
+
+        loaded.model.forward = scaled
+    else:  # as of a state that is passed on from token to token
+        whole = packing.Block(1, 15, 15, None)
+        monkeypatch.setattr(packing, "_blocks", lambda lengths, device: (whole,))
+    with pytest.raises(RunError, match="Qwen2ForCausalLM cannot be trained: rows packed"):
+        policy.agrees(loaded, "float32", torch.device("cpu"), varlen=False)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -242,7 +282,9 @@ def test_updates_are_those_of_adamw(made, plain, rollouts: Rollouts, stage: int,
 
     model = plain().train()
     optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.01)
-    trainer = Trainer(str(made.model), zero_stage=stage, weight_decay=0.01, max_grad_norm=clip, micro_batch=5)
+    trainer = Trainer(
+        str(made.model), zero_stage=stage, weight_decay=0.01, max_grad_norm=clip, micro_batch_tokens=60
+    )
     for lr in (1e-3, 5e-4, 2e-3):
         plain_loss(model, rollouts).backward()
         trainer.backward(rollouts, weighted, temperature=0.8)
@@ -268,7 +310,7 @@ def test_updates_are_those_of_adamw(made, plain, rollouts: Rollouts, stage: int,
 def test_bfloat16_keeps_its_master_weights_in_float32(made, rollouts: Rollouts, tmp_path: Path) -> None:
     from isolaw.backends.real.trainer import Trainer
 
-    trainer = Trainer(str(made.model), dtype="bfloat16", micro_batch=5)
+    trainer = Trainer(str(made.model), dtype="bfloat16", micro_batch_tokens=60)
     base = {k: v.bfloat16().float() for k, v in load_file(made.model / "model.safetensors").items()}
     for _ in range(2):  # steps far below what bfloat16 resolves, which is 2⁻⁸ of a number
         trainer.backward(rollouts, weighted, temperature=0.8)
@@ -289,32 +331,54 @@ def test_bfloat16_keeps_its_master_weights_in_float32(made, rollouts: Rollouts, 
     assert difference(moved[trainer], moved[again]) < 1e-3
 
 
-def test_micro_batches_cover_all_rows(made, rollouts: Rollouts) -> None:
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_bfloat16_gradients_are_summed_in_float32(made, rollouts: Rollouts, stage: int) -> None:
+    """At 128 micro-batches the sum's own error is under 0.1 % of the gradient (in bfloat16 it was 1.1 %)."""
+    from isolaw.backends.real.trainer import Trainer
+
+    trainer = Trainer(
+        str(made.model), dtype="bfloat16", zero_stage=stage, max_grad_norm=0, micro_batch_tokens=1
+    )
+    rows = rollouts.rows([row % 16 for row in range(128)])
+    for row, tokens in enumerate(rows.tokens):  # no two rows are equal
+        rows.tokens[row] = [*tokens, 3 + row // 16]
+    parts: list[Tensors] = []
+    for row in range(128):
+        trainer.backward(rows.rows([row]), lambda _, *more, row=row: weighted([row], *more), temperature=0.8)
+        parts.append(trainer.gradients())
+        trainer.update(0.0)
+    assert len(trainer.micro_batches(rows)) == 128
+    trainer.backward(rows, weighted, temperature=0.8)
+    exact = {name: sum(part[name].double() for part in parts) for name in parts[0]}
+    assert difference(trainer.gradients(), exact) < 1e-3
+    trainer.close()
+
+
+def test_no_rows_are_no_micro_batches(made, rollouts: Rollouts) -> None:
     from isolaw.backends.real.trainer import Trainer
 
     trainer = Trainer(str(made.model))
-    assert len(trainer.micro_batches(rollouts)) == 1  # few tokens
-    trainer.micro_batch = 5
-    parts = trainer.micro_batches(rollouts)
-    assert list(map(len, parts)) == [5, 5, 5, 1]
-    assert sorted(i for part in parts for i in part) == list(range(16))
-    lengths = [[len(rollouts.prompts[i]) + len(rollouts.tokens[i]) for i in part] for part in parts]
-    assert all(max(a) <= min(b) for a, b in itertools.pairwise(lengths))
     assert trainer.micro_batches(rollouts.rows([])) == []
     assert trainer.logprobs(rollouts.rows([]), 1.0) == []
     trainer.close()
 
 
-def test_a_float32_head_computes_its_logits_in_float32(made) -> None:
-    from isolaw.backends.real.trainer import load_model
+def test_a_float32_head_computes_its_logits_in_float32(made, rollouts: Rollouts) -> None:
+    from isolaw.backends.real.packing import pack
+    from isolaw.backends.real.policy import load
 
-    ids = torch.tensor([[1, 5, 6, 7]])
-    half, full = (load_model(str(made.model), "bfloat16", float32_head=head) for head in (False, True))
-    hidden = full.model(ids).last_hidden_state
-    exact = hidden.float() @ full.lm_head.weight.float().T
-    assert hidden.dtype == half(ids).logits.dtype == torch.bfloat16
-    torch.testing.assert_close(full(ids).logits, exact, atol=1e-5, rtol=0)
-    assert (half(ids).logits - exact).abs().max() > 1e-3
+    packed = pack(rollouts, torch.device("cpu"))
+    half, full = (
+        load(str(made.model), "bfloat16", torch.device("cpu"), float32_head=head) for head in (False, True)
+    )
+    hidden = full.model.base_model(
+        input_ids=packed.ids, position_ids=packed.positions, use_cache=False, layout=packed.layout
+    ).last_hidden_state[0, packed.predicts]
+    assert hidden.dtype == torch.bfloat16
+    logits = hidden.float() @ full.model.lm_head.weight.float().T
+    exact = logits.log_softmax(-1)[range(len(packed.targets)), packed.targets]
+    torch.testing.assert_close(full(packed, 1.0)[0][packed.distinct], exact, atol=1e-5, rtol=0)
+    assert (half(packed, 1.0)[0][packed.distinct] - exact).abs().max() > 1e-3
 
 
 if __name__ == "__main__":
