@@ -44,7 +44,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
         return [sys.executable, "-c", f"{HEAD}r = record.of(Path({str(folder)!r}), {stage.name!r}); {code}"]
 
     limits = {"slow": 5.0}
-    stages = tuple(Stage(name, limits.get(name, 60.0), 1.0) for name in STAGES)
+    stages = tuple(Stage(name, limits.get(name, 60.0), 1.0, 1.0) for name in STAGES)
     monkeypatch.setattr(checkup, "_STAGES", stages)
     monkeypatch.setattr(checkup, "_command", command)
 
