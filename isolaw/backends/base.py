@@ -165,8 +165,11 @@ class Backend(Protocol):
         """Return what one run takes."""
         ...
 
-    def on_machines(self, cpus: int, gpus: int) -> AbstractContextManager[None]:
-        """While entered, runs are resolved and checked for machines of this kind, and not for this one."""
+    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
+        """While entered, runs are resolved and checked for machines of this kind, and not for this one.
+
+        ``gpu_bytes`` is the memory of a GPU, where it is known.
+        """
         ...
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
@@ -189,6 +192,6 @@ class OneCore:
         """One core."""
         return Needs()
 
-    def on_machines(self, cpus: int, gpus: int) -> AbstractContextManager[None]:
+    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """Any machine will do."""
         return nullcontext()

@@ -15,6 +15,7 @@ import click
 from isolaw.cli.common import announce_compilation, note, print_json, shown
 
 if TYPE_CHECKING:
+    from isolaw.cards import Cards
     from isolaw.engine import Plan
     from isolaw.errors import RunError
     from isolaw.spec import SweepSpec
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time; on this machine one for each core.")
 @click.option("--executor", help="Where runs execute: processes, inline, ray, slurm (docs/cluster.md).")
 @click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster that is there, or auto.")
+@click.option(
+    "--machine",
+    metavar="GPU:COUNT",
+    help="Check that runs fit these GPUs, as h100-80g:8 or 80g:8, where nvidia-smi does not list them.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be run, with SLURM's scripts; write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def sweep(
@@ -42,6 +48,7 @@ def sweep(
     jobs: int | None,
     executor: str | None,
     ray_address: str | None,
+    machine: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -67,18 +74,24 @@ def sweep(
     except SpecError as error:
         error = engine.with_the_rest(error)
         raise (located(error, file, settings) if file else error) from None
+    cards = _cards(machine, spec, dry_run)
     try:
-        plan = engine.plan(spec, out, whole_directory=file is None and not settings)
+        with executors.planned_for(cards, spec.executor, spec.sweep.backend):
+            plan = engine.plan(spec, out, whole_directory=file is None and not settings)
+            memory, notes = _memory(plan)
+            by_id = {run.run_id: run for run in plan.runs}
+            todo = [by_id[run_id] for run_id in plan.todo]
+            place = executors.describe(Path(out), plan.spec.executor, todo) if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
-    for line in run_words.plan_summary(plan.to_dict(), plan.spec.sweep.backend):
+    for line in (*run_words.plan_summary(plan.to_dict(), plan.spec.sweep.backend), *notes):
         note(line)
     if dry_run:
-        by_id = {run.run_id: run for run in plan.runs}
-        place = executors.describe(Path(out), plan.spec.executor, [by_id[run_id] for run_id in plan.todo])
         if as_json:
-            print_json({**plan.to_dict(), "executor": place, "dry_run": True})
+            print_json({**plan.to_dict(), "memory": memory, "executor": place, "dry_run": True})
         else:
+            for table in memory:
+                click.echo(shown(run_words.memory_table(table)))
             note(run_words.place_summary(place))
             for script in place.get("scripts", ()):
                 click.echo(script)
@@ -130,6 +143,31 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
             if not settings:
                 raise
     return SweepSpec.read(file, settings), read_text(file) if file else None
+
+
+def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
+    """The GPUs that the sweep is planned for, where they are others than this machine's."""
+    from isolaw.cards import cards
+
+    if machine is None:
+        return None
+    if spec.sweep.backend != "real":
+        raise click.UsageError("--machine: only backend real uses GPUs")
+    if spec.executor.kind in ("inline", "processes") and not dry_run:
+        raise click.UsageError("--machine: runs would execute on this machine; accepted with --dry-run")
+    return cards(machine)
+
+
+def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
+    """What runs take of each GPU, and why that is not known."""
+    if plan.spec.sweep.backend != "real" or not plan.runs:
+        return [], []
+    from isolaw import executors
+    from isolaw.backends.real import memory
+
+    with executors.machines(plan.spec.executor, "real"):
+        unknown = memory.note(plan.runs[0])
+        return memory.tables(plan.runs), [unknown] if unknown else []
 
 
 def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import backends
+from isolaw.cards import Cards
 from isolaw.errors import Problem, SpecError
 from isolaw.executors.base import Event
 from isolaw.executors.waiting import Limits, Waiter, Waiting
@@ -53,6 +54,24 @@ def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[No
         return nullcontext()
     each = Share(chosen.nodes, chosen.cpus or chosen.gpus or 1, chosen.gpus or 0)
     return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus)
+
+
+def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
+    """While entered, runs are planned for machines with these GPUs; None: with those that are known anyway.
+
+    Raises
+    ------
+    SpecError
+        a run takes other GPUs than there are.
+    """
+    if cards is None:
+        return nullcontext()
+    gpus = chosen.gpus
+    if chosen.kind in _PACKAGES and (gpus is None or gpus > cards.count):
+        accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
+        raise SpecError([Problem("executor.gpus", found=gpus, accepted=accepted)])
+    each = Share(chosen.nodes, chosen.cpus or cards.count, gpus or cards.count)
+    return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus, cards.gpu_bytes)
 
 
 def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:

@@ -87,6 +87,39 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     ]
 
 
+def memory_table(table: Mapping[str, Any]) -> str:
+    """Return what runs take of each GPU, phase by phase, in GiB, and what was chosen for that."""
+    phases = table["phases"]
+    parts = list(dict.fromkeys(part for phase in phases.values() for part in phase))
+    rows = [["GiB of each GPU", *phases]]
+    rows += [[part, *(_gib(phase.get(part)) for phase in phases.values())] for part in parts]
+    rows.append(["total", *(_gib(sum(phase.values())) for phase in phases.values())])
+    rows.append(["the GPU has", *[_gib(table["gpu_bytes"])] * len(phases)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(phases) + 1)]
+    lines = [
+        row[0].ljust(widths[0])
+        + "".join(cell.rjust(w + 2) for cell, w in zip(row[1:], widths[1:], strict=True))
+        for row in rows
+    ]
+    shown = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _PLACED)
+    host = f", and {_gib(table['host_bytes'])} GiB of host memory" if table["host_bytes"] else ""
+    gpus = f"{count(table['processes'], 'GPU')} each"
+    about = (
+        f"{count(table['runs'], 'run')}, {gpus}{host}, rows of up to {number(table['row_tokens'])} tokens:"
+    )
+    return "\n".join(["memory:", *(f"  {line.rstrip()}" for line in (*lines, about, f"  {shown}"))])
+
+
+_PLACED = (
+    "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
+    "gpu_memory",
+)  # fmt: skip
+
+
+def _gib(size: float | None) -> str:
+    return f"{size / 2**30:.1f}" if size else ""
+
+
 def _value(value: Any) -> str:
     """A value as a sweep file has it.
 

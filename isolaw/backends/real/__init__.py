@@ -16,9 +16,9 @@ from typing import Any
 
 from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Needs, RunContext
-from isolaw.backends.real import environment, models, recipes, rewards, settings
+from isolaw.backends.real import environment, memory, models, recipes, rewards, settings
 from isolaw.backends.real.problems import ProblemSet
-from isolaw.errors import DataError, Problem, SpecError, nearest
+from isolaw.errors import DataError, Problem, RunError, SpecError, nearest
 from isolaw.spec import RunSpec
 
 _NEEDED = ("torch", "transformers", "deepspeed")
@@ -101,7 +101,7 @@ class Real:
             *_recipe_problems(spec),
             *_size_problems(spec, stored),
             *_evaluation_problems(spec, stored),
-            *_placement_problems(options),
+            *(_placement_problems(options) or memory.problems(spec)),
             *_prompt_problems(
                 spec.sources["set"],
                 spec.sources["model"],
@@ -120,15 +120,18 @@ class Real:
         state = _STATE_BYTES * models.parameters(spec.sources["model"])
         return Needs(processes, processes if environment.gpus() else 0, state)
 
-    def on_machines(self, cpus: int, gpus: int) -> AbstractContextManager[None]:
+    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """Precision, sampler and placement are those of such machines."""
-        return environment.on_machines(cpus, gpus)
+        return environment.on_machines(cpus, gpus, gpu_bytes)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train, from the start or from ``ctx.state``; under torchrun for several processes."""
         options = settings.of(spec)
         environment.choose_gpus(options.processes)
         environment.prepare()
+        if faults := memory.problems(spec):  # of GPUs that were not known where the sweep was planned
+            raise RunError("; ".join(map(str, faults)))
+        spec = memory.settled(spec)
         if options.processes > 1 or options.torchrun:
             from isolaw.backends.real import launcher
 

@@ -84,31 +84,55 @@ def _listed() -> tuple[str, ...]:
     return tuple(name for gpu, parts in found.items() for name in parts or [gpu])
 
 
+@functools.cache
+def gpu_memory() -> int:
+    """Return the bytes of the smallest GPU that this process may use, as nvidia-smi has it, or 0."""
+    if _memory is not None:
+        return _memory
+    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    rows = [[part.strip() for part in line.split(",")] for line in listed.stdout.splitlines()]
+    found = [row for row in rows if len(row) == 3 and row[2].isdigit()]
+    mine = [row for row in found if any(row[0] == name or row[1].startswith(name) for name in visible())]
+    return min((int(row[2]) * 2**20 for row in mine or found), default=0)
+
+
 def cores() -> int:
     """Return how many cores this machine has."""
     return _cores or os.cpu_count() or 1
 
 
-_cores = 0  # of the machines that runs are planned for, where these are others
+# Of the machines that runs are planned for, where these are others.
+_cores = 0
+_memory: int | None = None
 
 
 @contextlib.contextmanager
-def on_machines(cpus: int, gpu_count: int) -> Iterator[None]:
-    """While entered, `cores` and `gpus` are those of other machines: a login node plans for GPU nodes."""
-    global _cores
-    before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), _cores
+def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iterator[None]:
+    """While entered, `cores`, `gpus` and `gpu_memory` are those of other machines.
+
+    A login node plans for GPU nodes: the memory of their GPUs is not known unless it is told, here or by
+    whoever has entered before.
+    """
+    global _cores, _memory
+    before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpu_count)))
-    _cores = cpus
+    _cores, _memory = cpus, (_memory or 0) if gpu_bytes is None else gpu_bytes
     gpus.cache_clear()
+    gpu_memory.cache_clear()
     try:
         yield
     finally:
-        _cores = kept
+        _cores, _memory = kept
         if before is None:
             del os.environ["CUDA_VISIBLE_DEVICES"]
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = before
         gpus.cache_clear()
+        gpu_memory.cache_clear()
 
 
 def prepare() -> None:

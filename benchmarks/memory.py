@@ -1,0 +1,351 @@
+"""Planned against measured memory of training: python benchmarks/memory.py [--only MODEL] [--write]
+
+What a GPU needs to train is planned from a model's configuration by `isolaw.backends.real.footprint`. Here
+it is measured without a GPU: the trainer's own code, DeepSpeed's engine included, runs a forward and a
+backward pass over two micro-batches and an optimiser step on *fake* tensors, which have shapes and storages
+but no data, as the first of 1 or 8 processes whose collectives do nothing. A dispatch mode follows the
+bytes of all storages that are alive; their highest sum during a step is the peak.
+
+So the peak is that of the tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and what the
+allocator loses to fragmentation are no tensors; the plan counts them as guesses (`footprint`), and the
+comparison leaves them out. Measured peaks are kept in memory.json beside this file (some ten minutes of one
+core); ``--write`` puts the table of those and of what is planned now into docs/real.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).parents[1]
+DOCS, MEASURED = ROOT / "docs" / "real.md", Path(__file__).with_suffix(".json")
+BEGIN, END = "<!-- benchmarks/memory.py -->", "<!-- end -->"
+MICRO_BATCH, ROW = 16_384, 4_096  # tokens
+GPUS, STAGES = (1, 8), (2, 3)
+
+_QWEN = {"model_type": "qwen2", "max_position_embeddings": 32_768}
+MODELS: dict[str, dict[str, Any]] = {
+    "Qwen2.5-0.5B": {
+        **_QWEN,
+        "vocab_size": 151_936,
+        "hidden_size": 896,
+        "intermediate_size": 4_864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+    "Qwen2.5-1.5B": {
+        **_QWEN,
+        "vocab_size": 151_936,
+        "hidden_size": 1_536,
+        "intermediate_size": 8_960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    },
+    "Qwen2.5-7B": {
+        **_QWEN,
+        "vocab_size": 152_064,
+        "hidden_size": 3_584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+    },
+    "Llama-3.1-8B": {
+        "model_type": "llama",
+        "max_position_embeddings": 131_072,
+        "vocab_size": 128_256,
+        "hidden_size": 4_096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+def measure(
+    config: dict[str, Any],
+    *,
+    gpus: int,
+    zero_stage: int,
+    micro_batch_tokens: int = MICRO_BATCH,
+    row_tokens: int = ROW,
+    dtype: str = "bfloat16",
+    gradient_checkpointing: bool = True,
+    fake: bool = True,
+    detail: bool = False,
+) -> dict[str, dict[str, int]]:
+    """Return the peaks in bytes of the passes and of the optimiser's step, without and with a KL term.
+
+    Of the first of ``gpus`` processes, in the steady state: AdamW's moments exist. With ``fake = False`` the
+    tensors are real, and attention is computed without the kernel that only GPUs have.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from isolaw.backends.real.sampling import Rollouts
+
+    rows = 2 * (micro_batch_tokens // row_tokens)  # two micro-batches: gradients of one exist in the next
+    prompt = row_tokens // 8
+    batch = Rollouts(
+        [[i] * prompt for i in range(rows)],
+        [[i] * (row_tokens - prompt) for i in range(rows)],
+        [[]] * rows,
+        [True] * rows,
+    )
+    live = _live()
+    out: dict[str, dict[str, int]] = {}
+    without_data = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
+    with _group(gpus), without_data, live:
+        trainer = _trainer(config, zero_stage, micro_batch_tokens, dtype, gradient_checkpointing)
+        trainer.varlen = fake and dtype == "bfloat16"
+        trainer.backward(Rollouts([[1]], [[1]], [[]], [True]), _loss(None), temperature=1.0)
+        trainer.update(1.0)
+        for name in ("", "KL"):
+            loss = _loss(trainer.frozen("") if name else None)
+            live.reset()
+            trainer.backward(batch, loss, temperature=1.0)
+            out[name] = {"passes": live.peak}
+            if detail:
+                live.show()
+            live.reset()
+            trainer.update(1.0)
+            out[name]["update"] = live.peak
+            if detail:
+                live.show()
+        trainer.close()
+    return out
+
+
+def _loss(reference: Any) -> Any:
+    """A loss with gradients to both that a policy returns, and with a KL term where there is a reference."""
+    import torch
+
+    def loss(_rows: Any, packed: Any, logprobs: Any, entropy: Any) -> Any:
+        if reference is None:
+            return logprobs.exp().sum() + entropy.sum()
+        with torch.no_grad():
+            theirs, _ = reference(packed, 1.0)
+        return (theirs - logprobs).exp().sum() + entropy.sum()
+
+    return loss
+
+
+@contextlib.contextmanager
+def _group(size: int) -> Iterator[None]:
+    """A group of processes of which only the first exists; collectives return at once."""
+    import torch.distributed as dist
+    import torch.distributed._tools.fake_collectives  # their shapes  # noqa: F401
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "DS_ACCELERATOR": "cpu"}
+    with mock.patch.dict(os.environ, {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}):
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+def _trainer(
+    config: dict[str, Any], zero_stage: int, tokens: int, dtype: str, gradient_checkpointing: bool
+) -> Any:
+    """The trainer, its model made from a configuration, and with what it does on GPUs alone."""
+    import torch
+    from deepspeed.runtime.zero import partitioned_param_coordinator
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    from isolaw.backends.real import packing, policy, trainer
+
+    own = dict(config)
+    shapes = AutoConfig.for_model(own.pop("model_type"), **own)
+
+    def load(
+        _folder: str, dtype: str, device: Any, *, zero: Any = None, float32_head: bool = False, **more: Any
+    ) -> Any:
+        import deepspeed
+
+        packing.register()
+        divided = deepspeed.zero.Init(config_dict_or_path=zero) if zero else contextlib.nullcontext()
+        with no_init_weights(), divided:
+            model = AutoModelForCausalLM.from_config(
+                shapes, dtype=getattr(torch, dtype), attn_implementation=packing.ATTENTION
+            )
+        model.tie_weights()
+        type(model).to = torch.nn.Module.to
+        return policy.Policy(model, float32_head=float32_head, **more)
+
+    fused = torch.optim.AdamW
+    with (
+        mock.patch.object(trainer, "load", load),
+        mock.patch.object(trainer, "agrees"),
+        mock.patch.object(torch.optim, "AdamW", lambda *a, **k: fused(*a, **{**k, "fused": True})),
+    ):
+        # What compares values has none to compare; a fake tensor cannot be swapped for itself elsewhere.
+        partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda *_, **__: None
+        torch.nn.Module.to = lambda self, *_, **__: self
+        return trainer.Trainer(
+            "",
+            dtype=dtype,
+            zero_stage=zero_stage,
+            micro_batch_tokens=tokens,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+
+
+def _live() -> Any:
+    """A dispatch mode that follows the storages that are alive."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_iter
+
+    class Live(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.now = self.peak = self.shown = 0
+            self.alive: dict[int, tuple[int, str]] = {}
+            self.at_peak: list[tuple[int, str]] = []
+
+        def reset(self) -> None:
+            self.peak = self.shown = self.now
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.ops.aten._local_scalar_dense.default and isinstance(
+                args[0], torch._subclasses.FakeTensor
+            ):  # a number that nothing has computed: as if all were well
+                kind = args[0].dtype
+                return False if kind == torch.bool else 1.0 if kind.is_floating_point else 0
+            result = function(*args, **(kwargs or {}))
+            for value in tree_iter(result):
+                if isinstance(value, torch.Tensor) and value.device.type != "meta":
+                    self.follow(value, function)
+            return result
+
+        def follow(self, tensor: Any, function: Any) -> None:
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            before = self.alive.get(key)
+            if before is None:
+                weakref.finalize(storage, self.gone, key)
+            if before is None or before[0] != size:
+                what = f"{function} {tuple(tensor.shape)} {tensor.dtype}"
+                self.alive[key] = (size, what if before is None else before[1])
+                self.now += size - (before[0] if before else 0)
+            self.peak = max(self.peak, self.now)
+            if self.now > 1.002 * self.shown:
+                self.shown, self.at_peak = self.now, list(self.alive.values())
+
+        def gone(self, key: int) -> None:
+            self.now -= self.alive.pop(key, (0, ""))[0]
+
+        def show(self) -> None:
+            sizes: Counter[str] = Counter()
+            for size, what in self.at_peak:
+                sizes[what] += size
+            for what, size in sizes.most_common(28):
+                many = sum(own == what for _, own in self.at_peak)
+                print(f"{size / 2**20:12.1f} MiB  {many:3d} {what}", file=sys.stderr)
+
+    return Live()
+
+
+def planned(name: str, gpus: int, zero_stage: int, kl: bool) -> int:
+    """Return the bytes of tensors that the plan has for such a cell."""
+    from isolaw.backends.real.footprint import GIB, Load, tensors
+    from isolaw.backends.real.shapes import Decoder
+
+    model = Decoder.of(MODELS[name])
+    assert model is not None
+    load = Load(
+        number_bytes=2,
+        processes=gpus,
+        zero_stage=zero_stage,
+        offload_optimizer=False,
+        gradient_checkpointing=True,
+        micro_batch_tokens=MICRO_BATCH,
+        tensor_parallel=1,
+        row_tokens=ROW,
+        reference=kl,
+        float32_head=False,
+        vllm=True,
+        gpu_bytes=80 * GIB,
+        gpu_memory=0.4,
+    )
+    return tensors(model, load)
+
+
+def table() -> str:
+    """Return planned and measured peaks as Markdown."""
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    lines = [
+        "| model | GPUs | ZeRO | KL term | planned, GiB | measured, GiB | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, gpus, stage, kl in itertools.product(MODELS, GPUS, STAGES, (False, True)):
+        plan, peak = planned(name, gpus, stage, kl), measured[f"{name}/{gpus}/{stage}/{'KL' if kl else ''}"]
+        cells = (name, gpus, stage, "yes" if kl else "no", f"{plan / 2**30:.1f}", f"{peak / 2**30:.1f}")
+        lines.append(f"| {' | '.join(map(str, cells))} | {plan / peak - 1:+.1%} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure cells, each in a process of its own, and print the table; or measure the one that is told."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=MODELS, help="measure this model alone")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/real.md; measure nothing"
+    )
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.cell:
+        _prepare()
+        name, gpus, stage = told.cell.split("/")
+        peaks = measure(MODELS[name], gpus=int(gpus), zero_stage=int(stage))
+        print(json.dumps({f"{told.cell}/{kl}": max(parts.values()) for kl, parts in peaks.items()}))
+        return
+    if told.write:
+        text = DOCS.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        after = rest.partition(END)[2]
+        DOCS.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+        return
+    for name, gpus, stage in itertools.product([told.only] if told.only else MODELS, GPUS, STAGES):
+        command = [sys.executable, __file__, "--cell", f"{name}/{gpus}/{stage}"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+        kept |= json.loads(done.stdout.splitlines()[-1])
+        MEASURED.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
+    print(table())
+
+
+def _prepare() -> None:
+    from isolaw.backends.real import environment
+
+    environment.prepare()
+    import deepspeed.ops
+
+    # As in the trainer: compiling its shared-memory operator takes 45 s.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+if __name__ == "__main__":
+    main()
