@@ -12,12 +12,19 @@ _ACCEPTED = 0.15
 
 
 def planned(spec: Any) -> float | None:
-    """Return the planned peak of an update on the first GPU in bytes; None where nothing is planned.
+    """Return the planned peak of tensors while training, without the sampler's, on the first GPU in bytes.
 
-    The one place to connect with `isolaw.backends.real.memory`: weights, gradients, optimiser state and
-    activations of the trainer, without the sampler.
+    None where nothing is planned.
     """
-    return None
+    from isolaw.backends.real import memory
+
+    own = memory.plan(spec)
+    if own is None:
+        return None
+    parts = own.phases["train"]
+    return float(
+        sum(size for part, size in parts.items() if part != "reserve" and not part.startswith("sampler"))
+    )
 
 
 def run(work: Workplace, record: Record) -> None:
