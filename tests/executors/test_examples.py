@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ from isolaw import SweepSpec, engine
 from isolaw.backends.real import arithmetic
 from isolaw.errors import SpecError
 
-FOLDER = Path(__file__).parents[2] / "examples" / "cluster"
-SWEEPS, SCRIPTS = sorted(FOLDER.glob("*.toml")), sorted(FOLDER.glob("*.sh"))
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "cluster"
+SWEEPS = sorted(FOLDER.glob("*.toml"))
+SCRIPTS = sorted([*FOLDER.glob("*.sh"), ROOT / "scripts" / "first-gpu-session.sh"])
 
 
 def test_they_are_there() -> None:
@@ -36,3 +41,51 @@ def test_sweeps_lack_at_most_the_model(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", SCRIPTS, ids=lambda path: path.stem)
 def test_scripts_are_bash(file: Path) -> None:
     subprocess.run(["bash", "-n", str(file)], check=True)
+
+
+@pytest.fixture
+def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home whose isolaw writes down how it is called, and whose srun executes its command here."""
+    programs = tmp_path / "isolaw" / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f'PATH="{programs}:$PATH"\n')
+    calls = tmp_path / "calls"
+    noting = f"import json, sys\nprint(json.dumps(sys.argv[1:]), file=open({str(calls)!r}, 'a'))\n"
+    for name, text in {
+        "isolaw": f"#!{sys.executable}\n{noting}",
+        "srun": '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nSLURM_NODEID=0 exec "$@"\n',
+    }.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return calls
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ray"])
+@pytest.mark.parametrize(("size", "nodes", "gpus"), [("1", 1, 1), ("8", 1, 8), ("2x8", 2, 8)])
+def test_gpu_scripts_check_and_then_sweep(kind: str, size: str, nodes: int, gpus: int, called: Path) -> None:
+    """What they call exists, with these options, and asks for these machines."""
+    from isolaw.cli import cli
+
+    sweep = str(FOLDER / f"real-{kind}.toml")
+    script = FOLDER / f"gpu-{kind}.sh"
+    subprocess.run(["bash", str(script), size, sweep, "runs/x"], check=True, env=os.environ)
+    doctor, made = (json.loads(line) for line in called.read_text().splitlines())
+    for name, *arguments in (doctor, made):
+        command = cli.commands[name]
+        context = command.make_context(name, arguments)
+        if name == "doctor":
+            assert context.params["checkup"]
+            assert context.params["device"] == "cuda"
+            continue
+        spec = SweepSpec.read(context.params["file"], context.params["settings"])
+        assert (spec.executor.nodes, spec.executor.gpus) == (nodes, gpus)
+        assert spec.real["processes"] == nodes * gpus
+        assert context.params["executor"] == kind
+    assert (doctor[0], made[0]) == ("doctor", "sweep")
+
+
+def test_a_gpu_script_without_a_size_says_what_it_takes(called: Path) -> None:
+    done = subprocess.run(["bash", str(FOLDER / "gpu-slurm.sh")], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "1|8|2x8" in done.stderr

@@ -11,6 +11,7 @@ Equal rows, of which short answers have many, are packed once.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,7 +209,8 @@ def attention(
         raise NotImplementedError(
             f"attention with {', '.join(special) or ('dropout' if dropout else 'a sliding window')}"
         )
-    how: dict[str, Any] = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
+    shared = query.shape[1] // key.shape[1]
+    how: dict[str, Any] = {"scale": scaling, "enable_gqa": shared > 1}
     sdpa = torch.nn.functional.scaled_dot_product_attention
     if layout is None:
         return sdpa(query, key, value, is_causal=True, **how).transpose(1, 2), None
@@ -223,6 +225,9 @@ def attention(
         return torch.cat(out)[None], None
     from torch.nn.attention.varlen import varlen_attn
 
+    if "enable_gqa" not in inspect.signature(varlen_attn).parameters:  # before torch 2.12
+        del how["enable_gqa"]
+        flat[1:] = [x.repeat_interleave(shared, 1) for x in flat[1:]]
     rows = (layout.starts, layout.starts, layout.longest, layout.longest)
     return varlen_attn(*flat, *rows, window_size=(-1, 0), **how)[None], None
 

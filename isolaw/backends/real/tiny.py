@@ -39,8 +39,10 @@ MAX_RESPONSE_TOKENS = 6  # three digits and the end, and room to be wrong
 TEMPERATURE = 0.6
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer(size: int = 0, context: int = CONTEXT) -> PreTrainedTokenizerFast:
     """Return a tokenizer with a token for each character of arithmetic, ``<bos>`` set before a text.
+
+    Up to ``size`` tokens it has others, ``<17>``, ``<18>``, …, which no text is cut into.
 
     >>> tokenizer = make_tokenizer()
     >>> tokenizer("17+25=").input_ids
@@ -48,7 +50,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     >>> tokenizer.decode([7, 5, 2], skip_special_tokens=True)
     '42'
     """
-    vocabulary = {token: i for i, token in enumerate((*SPECIAL, *arithmetic.CHARACTERS))}
+    known = (*SPECIAL, *arithmetic.CHARACTERS)
+    vocabulary = {token: i for i, token in enumerate((*known, *(f"<{i}>" for i in range(len(known), size))))}
     # Byte pairs without merges: what `AutoTokenizer` makes of a Qwen2 model's file anyway.
     tokenizer = Tokenizer(BPE(vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -63,7 +66,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         eos_token="<eos>",
         unk_token="<pad>",  # or it would add one that the model has no embedding for
         padding_side="left",
-        model_max_length=CONTEXT,
+        model_max_length=context,
     )
 
 

@@ -274,6 +274,8 @@ def _config(
     }
     if dtype == "bfloat16":  # whose sums get worse with the number of micro-batches, and so with B
         config["data_types"] = {"grad_accum_dtype": "fp32"}
+        if zero_stage == 1:  # which exchanges the sum, and not each micro-batch's gradient
+            config["communication_data_type"] = "fp32"
     return config
 
 

@@ -1,0 +1,88 @@
+"""All-reduce: NCCL over all GPUs of this machine, or gloo over two processes.
+
+Started by torchrun, this module is also the program of its processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.checkup.record import Record
+from isolaw.backends.real.checkup.workplace import Workplace
+
+_SIZES = {"cuda": (2**10, 2**20, 2**26, 2**29), "cpu": (2**10, 2**20, 2**24)}  # bytes
+_REPEATS = 5
+_LIMIT_S = 100.0
+_WAITING_S = 60.0
+
+
+def run(work: Workplace, record: Record) -> None:
+    """Start a process for each GPU, or two."""
+    count = environment.gpus() if work.on_gpu else 2
+    out = work.folder / "all-reduce.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    subprocess.run([*command, "-m", __name__, str(out), work.device], check=True, timeout=_LIMIT_S)
+    rows = json.loads(out.read_text(encoding="utf-8"))
+    record.measure(processes=count, backend="nccl" if work.on_gpu else "gloo", all_reduce=rows)
+    wrong = sum(row["wrong"] for row in rows)
+    record.check(f"wrong sums of an all-reduce over {count} processes", wrong, "0", wrong == 0)
+
+
+def main(out: str, device: str) -> None:
+    """What each process does: reduce arrays that differ by rank, and compare with the known sum."""
+    import torch
+    import torch.distributed as dist
+
+    rank = int(os.environ["LOCAL_RANK"])
+    place = torch.device("cpu")
+    if device == "cuda":
+        place = torch.device("cuda", rank)
+        torch.cuda.set_device(place)
+    # Nobody waits longer for a process that has gone, or whose torchrun has.
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=_WAITING_S))
+    world = dist.get_world_size()
+    rows = []
+    for size in _SIZES[device]:
+        pattern = torch.arange(size // 4, device=place).remainder(251).float()  # sums are whole numbers
+        seconds = []
+        for _ in range(_REPEATS):
+            values = pattern * (dist.get_rank() + 1)
+            dist.barrier()
+            _wait(place)
+            began = time.perf_counter()
+            dist.all_reduce(values)
+            _wait(place)
+            seconds.append(time.perf_counter() - began)
+        wrong = (values != pattern * (world * (world + 1) // 2)).sum()
+        dist.all_reduce(wrong)
+        # Bus bandwidth as nccl-tests define it: what each link has carried, for any number of processes.
+        carried = 2 * (world - 1) / world * size / 1e9
+        rows.append(
+            {
+                "bytes": size,
+                "seconds": min(seconds),
+                "bus_gb_per_s": round(carried / min(seconds), 3) if world > 1 else None,
+                "wrong": int(wrong),
+            }
+        )
+    if dist.get_rank() == 0:
+        Path(out).write_text(json.dumps(rows), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+def _wait(device: object) -> None:
+    import torch
+
+    if getattr(device, "type", "") == "cuda":
+        torch.cuda.synchronize(device)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,123 @@
+"""The trainer's gradient in bfloat16, at each ZeRO stage, against float32 on the CPU from the same rollouts.
+
+The reference is this module as a program, in a process that sees no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.checkup.record import Record
+from isolaw.backends.real.checkup.workplace import Workplace
+
+_RESPONSE = {"cuda": 64, "cpu": 16}
+# bfloat16 has 8 significant bits, and rounding adds up over the layers. The tiny model is at 0.02 on a CPU.
+_ACCEPTED = 0.1
+_LIMIT_S = 150.0
+_STAGES = (0, 1, 2, 3)
+_ATTENTION = ("attention", "attn", "flash", "fmha", "sdpa")
+
+
+def run(work: Workplace, record: Record) -> None:
+    """Draw one batch; take its gradient in every way."""
+    environment.prepare()
+    from isolaw.backends.real.loop import Run
+
+    drawn = Run(_spec(work, "bfloat16", 0))
+    batch = drawn.generate()
+    (work.folder / "batch.json").write_text(json.dumps(batch.gathered_state(drawn.processes)))
+    drawn.close()
+    _reference(work)
+    from safetensors.torch import load_file
+
+    exact = load_file(work.folder / "gradient.safetensors")
+    for stage in _STAGES:
+        what = f"ZeRO {stage}: ‖gradient in bfloat16 - float32‖ / ‖float32‖"
+        try:
+            found, paths = gradient(work, "bfloat16", stage, profiled=stage == 0)
+        except Exception as error:  # the next stage may work
+            record.check(f"{what}: {type(error).__name__}: {error}", None, f"at most {_ACCEPTED:g}", False)
+            continue
+        record.at_most(what, _difference(found, exact), _ACCEPTED)
+        if stage == 0:
+            record.measure(attention=paths)
+
+
+def _spec(work: Workplace, dtype: str, stage: int) -> Any:
+    # Rollouts were drawn in one precision and are looked at in another.
+    real = {"dtype": dtype, "zero_stage": stage, "sampler": "transformers", "logprob_tolerance": 1.0}
+    return work.spec(1, real=real, recipe={"max_response_tokens": _RESPONSE[work.device]})
+
+
+def _reference(work: Workplace) -> None:
+    cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
+    subprocess.run(
+        [sys.executable, "-m", __name__, str(work.folder), work.device],
+        check=True,
+        timeout=_LIMIT_S,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores},
+    )
+
+
+def gradient(
+    work: Workplace, dtype: str, stage: int, profiled: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the gradient of a step on the batch that was drawn, and which attention was computed."""
+    import torch
+
+    from isolaw.backends.real.batch import Batch
+    from isolaw.backends.real.loop import Run
+
+    run = Run(_spec(work, dtype, stage))
+    batch = Batch.from_state(json.loads((work.folder / "batch.json").read_text()), run.processes)
+    run.generate = lambda: batch  # type: ignore[method-assign]
+    update, found = run.trainer.update, {}
+
+    def watched(lr: float) -> float:
+        found.update(run.trainer.gradients())
+        return update(lr)
+
+    run.trainer.update = watched  # type: ignore[method-assign]
+    try:
+        if not profiled:
+            run.advance()
+            return found, []
+        with torch.profiler.profile(activities=torch.profiler.supported_activities()) as profile:
+            run.advance()
+        names = {event.key for event in profile.key_averages()}
+        return found, sorted(name for name in names if any(part in name.lower() for part in _ATTENTION))[:12]
+    finally:
+        run.close()
+
+
+def _difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """‖x - y‖ / ‖y‖ over all tensors together."""
+    if one.keys() != other.keys():
+        return math.nan
+    square = sum(float((one[name].double() - other[name].double()).square().sum()) for name in one)
+    return math.sqrt(square / sum(float(value.double().square().sum()) for value in other.values()))
+
+
+def main(folder: str, device: str) -> None:
+    """Write the float32 gradient of the batch."""
+    environment.prepare()
+    from safetensors.torch import save_file
+
+    work = Workplace(Path(folder), device)
+    found, _ = gradient(work, "float32", 0)
+    save_file(
+        {name: value.contiguous() for name, value in found.items()}, work.folder / "gradient.safetensors"
+    )
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

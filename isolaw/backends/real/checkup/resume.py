@@ -1,0 +1,107 @@
+"""A short sweep, killed in the middle and resumed: its curve is that of an uninterrupted one.
+
+On a CPU to the last digit. On GPUs, where sums depend on the order of threads, rows are the same and rewards
+agree within the error of an evaluation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.checkup.record import Record
+from isolaw.backends.real.checkup.workplace import Workplace
+
+_STEPS = 16
+_KEYS = ["run_id", "step", "eval_set", "metric"]
+# 32 problems × 4 samples: three standard errors of the difference of two evaluations.
+_ACCEPTED = 0.2
+_LIMIT_S = 140.0
+
+
+def run(work: Workplace, record: Record) -> None:
+    """Make the sweep twice."""
+    file = work.folder / "sweep.toml"
+    processes = environment.gpus() if work.on_gpu else 1
+    _write(file, _sections(work, processes))
+    killed, whole = work.folder / "killed", work.folder / "whole"
+    at = _kill(_command(file, killed), killed)
+    record.measure(processes=processes, killed_after_lines=at)
+    record.check("checkpoints when the sweep was killed", at, f"1 to {_STEPS}", 0 < at <= _STEPS)
+    for out in (killed, whole):
+        subprocess.run(_command(file, out), check=True, timeout=_LIMIT_S)
+    _compare(work, record, _table(killed), _table(whole))
+
+
+def _sections(work: Workplace, processes: int) -> dict[str, dict[str, Any]]:
+    b, n = processes * work.sizes.problems, work.sizes.rollouts
+    return work.sections(
+        sweep={"compute": _STEPS * b * n},
+        grid={"problems_per_batch": [b], "rollouts_per_problem": [n]},
+        recipe={"max_response_tokens": 8, "lr": 1e-3},
+        problems={"n_validation": 32},
+        evaluation={"points": 6, "samples": 4, "metrics": ["avg@4"]},
+        real={"model": str(work.small), "processes": processes},
+    )
+
+
+def _write(path: Path, sections: dict[str, dict[str, Any]]) -> None:
+    import json
+
+    lines = []
+    for name, section in sections.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _command(file: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(out)]
+
+
+def _lines(out: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in out.glob("runs/*/points.jsonl"))
+
+
+def _kill(command: list[str], out: Path) -> int:
+    """Start the sweep and kill it, with what it started, halfway; return its checkpoints so far."""
+    process = subprocess.Popen(command, start_new_session=True)
+    until = time.monotonic() + _LIMIT_S
+    try:
+        while _lines(out) < _STEPS // 2 and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.005)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return _lines(out) if process.returncode == -signal.SIGKILL else 0
+
+
+def _table(out: Path) -> Any:
+    import pandas as pd
+
+    table = pd.read_parquet(out / "points.parquet")
+    return table.drop(columns="wall_s").sort_values(_KEYS, ignore_index=True)
+
+
+def _compare(work: Workplace, record: Record, resumed: Any, whole: Any) -> None:
+    same_rows = bool(resumed[_KEYS].equals(whole[_KEYS]))
+    record.check("resumed sweep has the rows of the uninterrupted one", same_rows, "True", same_rows)
+    record.measure(rows=len(whole), identical=bool(resumed.equals(whole)))
+    if not same_rows:
+        return
+    rewards = whole.metric == "avg@4"
+    difference = float((resumed.value - whole.value)[rewards].abs().max())
+    if work.on_gpu:
+        record.at_most("largest difference of avg@4 to the uninterrupted sweep", difference, _ACCEPTED)
+    else:
+        record.check(
+            "resumed sweep equals the uninterrupted one", resumed.equals(whole), "True", resumed.equals(whole)
+        )
+    record.measure(avg_4=whole.value[rewards].tolist())

@@ -1,0 +1,94 @@
+"""What only a GPU can show. None of these has run yet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from isolaw import doctor, engine  # noqa: E402
+from isolaw.backends.real import checkup, environment  # noqa: E402
+from isolaw.backends.real.checkup import model, page, record  # noqa: E402
+from isolaw.backends.real.checkup.workplace import Workplace  # noqa: E402
+from isolaw.errors import RunError  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    """Of the whole checkup."""
+    machine = doctor.examine()
+    facts = doctor.to_dict(machine, doctor.diagnose(machine))
+    return checkup.run("cuda", (), facts, lambda progress: print(progress, file=sys.stderr))
+
+
+@pytest.mark.parametrize("stage", checkup.NAMES)
+def test_a_stage_of_the_checkup(report: dict[str, Any], stage: str) -> None:
+    """Gradients at ZeRO 0 to 3, sleep and wake, planned and measured memory, a sweep that is resumed, …"""
+    (found,) = (one for one in report["stages"] if one["stage"] == stage)
+    text = "\n".join(page.lines({**report, "stages": [found]}))
+    accepted = ("passed", "skipped") if stage == "peaks" else ("passed",)
+    assert found["status"] in accepted, text
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """The checkup's models, made here."""
+    made = Workplace(tmp_path_factory.mktemp("work"), "cuda")
+    model.run(made, record.of(made.folder, "model"))
+    return made
+
+
+def test_attention_sees_its_own_row(work: Workplace) -> None:
+    """Log-probabilities of rows of unequal lengths, batched on the GPU, against each alone on the CPU."""
+    from transformers import AutoModelForCausalLM
+
+    from isolaw.backends.real.sampling import Rollouts
+    from isolaw.backends.real.trainer import Trainer
+
+    generator = torch.Generator().manual_seed(0)
+    lengths = [(5, 1), (40, 300), (7, 65), (130, 17), (64, 64), (1, 511)]
+    rows = [[torch.randint(1000, (n,), generator=generator).tolist() for n in pair] for pair in lengths]
+    prompts, tokens = ([row[i] for row in rows] for i in (0, 1))
+    rollouts = Rollouts(prompts, tokens, [[0.0] * len(t) for t in tokens], [True] * len(rows))
+    trainer = Trainer(str(work.model), dtype="bfloat16")
+    try:
+        found = [values.float().cpu() for values in trainer.logprobs(rollouts, 1.0)]
+    finally:
+        trainer.close()
+    exact = AutoModelForCausalLM.from_pretrained(work.model, dtype=torch.float32)
+    for (prompt, response), mine in zip(rows, found, strict=True):
+        with torch.no_grad():
+            logits = exact(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+        theirs = logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0]
+        assert float((mine - theirs).abs().mean()) < 0.03, (len(prompt), len(response))
+
+
+def test_out_of_memory_is_told_in_one_message(work: Workplace) -> None:
+    from isolaw.backends.real import loop
+
+    spec = work.spec(1, real={"sampler": "transformers"})
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    try:
+        with pytest.raises(RunError, match=r"out of memory .* lower real\.micro_batch_tokens"):
+            list(loop.train(spec, None))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.skipif(environment.gpus() < 2, reason="needs two GPUs")
+def test_two_processes_share_a_sampler(work: Workplace, tmp_path: Path) -> None:
+    data = work.sections(
+        sweep={"compute": 5 * 64},
+        real={"model": str(work.small), "processes": 2, "tensor_parallel": 2, "zero_stage": 2},
+    )
+    table = engine.sweep(data, tmp_path / "out").to_pandas()
+    mismatch = table[table.metric == "mismatch"].value
+    assert len(mismatch)
+    assert float(mismatch.max()) < 0.03
