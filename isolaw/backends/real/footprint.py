@@ -31,7 +31,7 @@ from isolaw.backends.real.shapes import Decoder
 GIB = 2**30
 # Numbers that DeepSpeed exchanges at a time; of weights that ZeRO-3 keeps together; logits of a chunk: all as
 # the trainer and the head have them.
-BUCKET, LIVE = 50_000_000, 300_000_000
+BUCKET, LIVE = 100_000_000, 300_000_000
 CHUNK = 2**26
 SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time, DeepSpeed's default
 PHASES = ("sample", "compare", "train", "sync")

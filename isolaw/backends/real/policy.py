@@ -113,6 +113,7 @@ def _divided(folder: str, config: dict[str, Any], device: torch.device) -> Any:
             model = build()
         with _weightless():
             whole = build()
+    model.tie_weights()  # which goes without where weights are not initialised
     for name, buffer in whole.named_buffers():  # which were rounded (RoPE's frequencies) with the weights
         owner, _, own = name.rpartition(".")
         model.get_submodule(owner)._buffers[own] = buffer.to(device)

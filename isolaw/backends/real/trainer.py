@@ -31,8 +31,9 @@ from isolaw.backends.real.policy import agrees, load
 from isolaw.backends.real.sampling import Rollouts
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-# Numbers exchanged at a time, and numbers of gathered weights that ZeRO-3 keeps.
-_BUCKET, _LIVE = 50_000_000, 300_000_000
+# Numbers exchanged at a time (more than a layer's matrix has in a model of 7 billion parameters, since ZeRO-2
+# keeps a larger gradient whole), and numbers of gathered weights that ZeRO-3 keeps.
+_BUCKET, _LIVE = 100_000_000, 300_000_000
 
 
 class Trainer:

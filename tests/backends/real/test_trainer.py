@@ -354,6 +354,24 @@ def test_bfloat16_gradients_are_summed_in_float32(made, rollouts: Rollouts, stag
     trainer.close()
 
 
+def test_tied_embeddings_are_tied_in_every_stage(made, rollouts: Rollouts, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from isolaw.backends.real.trainer import Trainer
+
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(made.model, tie_word_embeddings=True)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    found = []
+    for stage in (0, 3):  # in stage 3 the model is built and filled another way
+        trainer = Trainer(str(tmp_path), zero_stage=stage)
+        trainer.backward(rollouts, weighted, temperature=0.8)
+        found.append(trainer.gradients())
+        trainer.close()
+    assert "lm_head.weight" not in found[0]
+    assert difference(found[1], found[0]) <= 1e-6
+
+
 def test_no_rows_are_no_micro_batches(made, rollouts: Rollouts) -> None:
     from isolaw.backends.real.trainer import Trainer
 
