@@ -191,35 +191,35 @@ def attention(
 
     Parameters
     ----------
-    module, attention_mask
-        not used: a layout says all.
+    module
+        not used.
     query, key, value
         (1, heads, N, D), key and value with as many heads or a divisor of them.
     layout
-        of the rows; None: the sequences of the batch are the rows.
+        of the rows; what comes to the model has to reach this function.
+    sliding_window
+        how many tokens a token sees, itself included; None: all before it.
 
     Raises
     ------
     NotImplementedError
-        for what only some models have: dropout, windows shorter than a row, soft caps, sinks.
+        for what only some models have: dropout, masks of their own, soft caps, sinks; and without a layout.
     """
-    longest = layout.longest if layout else query.shape[2]
     special = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
-    if dropout or special or (sliding_window is not None and sliding_window < longest):
-        raise NotImplementedError(
-            f"attention with {', '.join(special) or ('dropout' if dropout else 'a sliding window')}"
-        )
+    special += ["dropout"] * bool(dropout) + ["a mask of its own"] * (attention_mask is not None)
+    if special:
+        raise NotImplementedError(f"attention with {', '.join(special)} is not supported")
+    if layout is None:
+        raise NotImplementedError("its layers do not pass on to attention where rows begin")
+    window = sliding_window if sliding_window and sliding_window < layout.longest else None
     shared = query.shape[1] // key.shape[1]
     how: dict[str, Any] = {"scale": scaling, "enable_gqa": shared > 1}
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    if layout is None:
-        return sdpa(query, key, value, is_causal=True, **how).transpose(1, 2), None
     flat = [x[0].transpose(0, 1) for x in (query, key, value)]  # (N, heads, D)
     if layout.blocks:
         sizes = [block.tokens for block in layout.blocks]
         parts = zip(layout.blocks, *(x.split(sizes) for x in flat), strict=True)
         out = [
-            _together(sdpa(*(_apart(x, block) for x in own), is_causal=True, **how), block)
+            _together(_side_by_side([_apart(x, block) for x in own], window, how), block)
             for block, *own in parts
         ]
         return torch.cat(out)[None], None
@@ -229,7 +229,18 @@ def attention(
         del how["enable_gqa"]
         flat[1:] = [x.repeat_interleave(shared, 1) for x in flat[1:]]
     rows = (layout.starts, layout.starts, layout.longest, layout.longest)
-    return varlen_attn(*flat, *rows, window_size=(-1, 0), **how)[None], None
+    before = -1 if window is None else window - 1  # of the kernel: not counting the token itself
+    return varlen_attn(*flat, *rows, window_size=(before, 0), **how)[None], None
+
+
+def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -> Tensor:
+    """Causal attention of rows side by side, (rows, heads, longest, D), within a window of tokens."""
+    longest = rows[0].shape[2]
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    if window is None or longest <= window:
+        return sdpa(*rows, is_causal=True, **how)
+    seen = torch.ones(longest, longest, dtype=torch.bool, device=rows[0].device)
+    return sdpa(*rows, attn_mask=seen.tril().triu(1 - window), **how)
 
 
 def _apart(x: Tensor, block: Block) -> Tensor:

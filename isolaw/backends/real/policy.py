@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from isolaw.backends.real import head, packing
 from isolaw.backends.real.packing import Packed
-from isolaw.backends.real.sampling import Rollouts, stored_weights
+from isolaw.backends.real.sampling import Rollouts
 from isolaw.errors import RunError
 
 # Mean |Δ log p| per token above which a model is computed wrongly: rounding, and nothing else, is below.
@@ -43,6 +43,7 @@ class Policy(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.model = model
+        self.longest = _longest(model.config)
         head.chunked(model.get_output_embeddings(), float32=float32_head)
         if gradient_checkpointing:
             # What is recomputed is compared by ZeRO-3 with weights that are not there: no check of shapes.
@@ -55,6 +56,12 @@ class Policy(nn.Module):  # type: ignore[misc]
         They are one tensor: ZeRO-3 counts the gradients of what a module returns, and processes of which one
         has no use for the entropy would wait for each other forever.
         """
+        if self.longest is not None and packed.layout.longest > self.longest:
+            raise RunError(
+                f"{_kind(self.model.config)} cannot be trained on a row of {packed.layout.longest} tokens: "
+                f"beyond {self.longest}, its positions (longrope) depend on the rows beside it; "
+                f"accepted: at most {self.longest} tokens of prompt and response"
+            )
         hidden = self.model.base_model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, layout=packed.layout
         ).last_hidden_state[0]
@@ -81,53 +88,63 @@ def load(
         DeepSpeed's configuration, where the weights are divided among the processes from the start
         (ZeRO-3): none of them ever holds the whole model.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     packing.register()
-    if zero:
-        model = _divided(folder, zero, device)
-    else:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation=packing.ATTENTION
-        ).to(device)
+    config = _without_dropout(AutoConfig.from_pretrained(folder))
+    how = {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": packing.ATTENTION}
+    try:
+        if zero:
+            model = _divided(folder, zero, device, **how)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(folder, **how).to(device)
+    except KeyError as error:
+        if error.args != (packing.ATTENTION,):
+            raise
+        raise RunError(
+            f"{_kind(config)} cannot be trained: its attention is its own, not one of transformers' interface"
+        ) from None
     return Policy(model, float32_head=float32_head, gradient_checkpointing=gradient_checkpointing)
 
 
-def _divided(folder: str, config: dict[str, Any], device: torch.device) -> Any:
-    """Build a model with its weights divided, and fill them one by one from the first process's files."""
+def _without_dropout(config: Any) -> Any:
+    """Return a configuration without dropout: what samples has none, and ratios to it would be noise."""
+    for name, value in vars(config).items():
+        if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float):
+            setattr(config, name, 0.0)
+    return config
+
+
+def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **how: Any) -> Any:
+    """Build a model with its weights divided, and fill them one by one from the first process's."""
     import torch.distributed as dist
     from deepspeed import zero
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.initialization import no_init_weights
 
-    dtype = "bfloat16" if config["bf16"]["enabled"] else "float32"
-    build = functools.partial(
-        AutoModelForCausalLM.from_config,
-        AutoConfig.from_pretrained(folder),
-        dtype=getattr(torch, dtype),
-        attn_implementation=packing.ATTENTION,
-    )
+    build = functools.partial(AutoModelForCausalLM.from_config, **how)
     with no_init_weights():
         # Given a type of its own, DeepSpeed 0.19 takes another one on machines without float16.
-        with zero.Init(config_dict_or_path=config):
+        with zero.Init(config_dict_or_path=zero_config):
             model = build()
         with _weightless():
             whole = build()
-    model.tie_weights()  # which goes without where weights are not initialised
+    model.tie_weights()  # which transformers does with the initialisation that is left out here
     for name, buffer in whole.named_buffers():  # which were rounded (RoPE's frequencies) with the weights
         owner, _, own = name.rpartition(".")
         model.get_submodule(owner)._buffers[own] = buffer.to(device)
     if (Path(folder) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     first = dist.get_rank() == 0
-    stored = dict(stored_weights(folder)) if first else {}
-    missing = []
+    stored: dict[str, Any] = {}
+    missing: list[str] = []
+    if first:  # as transformers reads them: files may have other names, and experts one by one
+        whole, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
+        stored, missing = dict(whole.named_parameters()), sorted(found["missing_keys"])
     for name, parameter in model.named_parameters():
         with zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
-            if first and name in stored:
+            if first:
                 parameter.copy_(stored.pop(name))
-            elif first:
-                missing.append(name)
     told = [missing]
     dist.broadcast_object_list(told, src=0)
     if told[0]:
@@ -152,35 +169,92 @@ def _weightless() -> Iterator[None]:
 
 @torch.no_grad()
 def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> None:
-    """Compare two packed rows with the model's own logits of each.
+    """Compare two packed rows with each by itself, under the model's own attention.
 
     Raises
     ------
     RunError
-        they differ: the model scales its logits, or mixes rows, or has another kind of attention.
+        they differ, or could in other rows: the model scales or caps its logits, its layers mix rows, or its
+        attention is of another kind.
     """
     model = policy.module.model if hasattr(policy, "module") else policy.model
     size = model.get_output_embeddings().out_features
     rows = [[(7 * i + 3 * k) % size for i in range(length)] for k, length in enumerate((9, 6))]
+    refused = f"{_kind(model.config)} cannot be trained"
     try:
-        packed = packing.pack(
-            Rollouts([row[:2] for row in rows], [row[2:] for row in rows], [], []), device, varlen=varlen
-        )
-        found = policy(packed, 1.0)[0]
-        gap, count = 0.0, 0
-        for row, values in zip(rows, found, strict=True):
-            logits = model(input_ids=torch.tensor([row], device=device), use_cache=False).logits[0].float()
-            own = logits.log_softmax(-1)[range(1, len(row) - 1), row[2:]]
-            gap += float((own - values[: len(own)]).abs().sum())
-            count += len(own)
+        packed_logprobs = policy(packing.pack(_rollouts(rows), device, varlen=varlen), 1.0)[0]
     except NotImplementedError as error:
-        raise RunError(f"{_kind(model)} cannot be trained: {error} is not supported") from None
+        raise RunError(f"{refused}: {error}") from None
+    except (AttributeError, TypeError) as error:  # of a model of another build
+        raise RunError(f"{refused}: it cannot be called with packed rows ({error})") from error
+    if _mixes(model, policy, rows, device):
+        raise RunError(f"{refused}: its layers pass something on from row to row")
+    gap, count = 0.0, 0
+    for row, values in zip(rows, packed_logprobs, strict=True):
+        logits = _logits(model, torch.tensor([row], device=device), refused)
+        own = logits.log_softmax(-1)[range(1, len(row) - 1), row[2:]]
+        gap += float((own - values[: len(own)]).abs().sum())
+        count += len(own)
     if not gap / count <= _TOLERANCE[dtype]:
         raise RunError(
-            f"{_kind(model)} cannot be trained: rows packed into one sequence have other log-probabilities "
+            f"{refused}: rows packed into one sequence have other log-probabilities "
             f"than each by itself (by {gap / count:.3g} per token)"
         )
 
 
-def _kind(model: Any) -> str:
-    return json.dumps((model.config.architectures or [type(model).__name__])[0]).strip('"')
+def _rollouts(rows: list[list[int]]) -> Rollouts:
+    return Rollouts([row[:2] for row in rows], [row[2:] for row in rows], [], [])
+
+
+def _mixes(model: Any, policy: Any, rows: list[list[int]], device: torch.device) -> bool:
+    """Whether anything of the first row gets into the second, however little: NaN does.
+
+    The rows are side by side for attention, so that kernels which load more than they use do not matter.
+    """
+
+    def spoil(_: Any, __: Any, embedded: Tensor) -> Tensor:
+        first = torch.arange(embedded.shape[1], device=device) < len(rows[0])
+        return embedded.masked_fill(first[:, None], torch.nan)
+
+    hook = model.get_input_embeddings().register_forward_hook(spoil)
+    try:
+        found = policy(packing.pack(_rollouts(rows), device), 1.0)[0]
+    finally:
+        hook.remove()
+    return bool(found[1].isnan().any())
+
+
+def _logits(model: Any, ids: Tensor, refused: str) -> Tensor:
+    """Return the logits of a row, (tokens, V), by the model's own attention.
+
+    Scaling and capping of small logits are hardly seen: what the head returns is made wide, and has to be
+    what the model returns.
+    """
+    heads: list[Tensor] = []
+
+    def widen(_: Any, __: Any, logits: Tensor) -> Tensor:
+        heads.append(logits.float())
+        return logits * 100
+
+    hook = model.get_output_embeddings().register_forward_hook(widen)
+    model.set_attn_implementation("eager")
+    try:
+        found = model(input_ids=ids, use_cache=False).logits.float()
+    finally:
+        model.set_attn_implementation(packing.ATTENTION)
+        hook.remove()
+    if not torch.allclose(found, heads[0] * 100, rtol=0.01):
+        raise RunError(f"{refused}: its logits are not those of its output head, but scaled or capped")
+    return heads[0][0]
+
+
+def _longest(config: Any) -> int | None:
+    """Return the length of row up to which positions are the same whatever else is packed; None: any."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return None
+    return int(rope.get("original_max_position_embeddings") or config.original_max_position_embeddings)
+
+
+def _kind(config: Any) -> str:
+    return json.dumps((config.architectures or [type(config).__name__])[0]).strip('"')

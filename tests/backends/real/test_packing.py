@@ -66,8 +66,14 @@ def test_micro_batches_hold_every_row_once_and_keep_the_budget(pairs: list, budg
     assert len(spread) == len(where)
 
 
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=15), st.sampled_from([(4, 4), (4, 2), (2, 1)]))
-def test_attention_is_that_of_each_row(lengths: list[int], heads: tuple[int, int]) -> None:
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=15),
+    st.sampled_from([(4, 4), (4, 2), (2, 1)]),
+    st.sampled_from([None, 1, 5, 12]),
+)
+def test_attention_is_that_of_each_row(
+    lengths: list[int], heads: tuple[int, int], window: int | None
+) -> None:
     random = torch.Generator().manual_seed(sum(lengths))
     n = sum(lengths)
     layout = packing.pack(rollouts([([k], [1] * (x - 1)) for k, x in enumerate(lengths)]), CPU).layout
@@ -75,13 +81,14 @@ def test_attention_is_that_of_each_row(lengths: list[int], heads: tuple[int, int
     parts = [
         torch.randn(1, h, n, 8, generator=random, requires_grad=True) for h in (heads[0], heads[1], heads[1])
     ]
-    found, _ = packing.attention(None, *parts, None, scaling=0.3, layout=layout)
+    found, _ = packing.attention(None, *parts, None, scaling=0.3, layout=layout, sliding_window=window)
     assert found.shape == (1, n, heads[0], 8)
     alone = []
     for a, x in zip(layout.starts.tolist(), lengths, strict=False):
         q, k, v = (part[:, :, a : a + x] for part in parts)
         k, v = (part.repeat_interleave(heads[0] // heads[1], 1) for part in (k, v))
-        scores = (0.3 * q @ k.transpose(2, 3)).masked_fill(torch.ones(x, x).triu(1).bool(), -torch.inf)
+        unseen = torch.ones(x, x).triu(1).bool() | torch.ones(x, x).tril(-(window or x)).bool()
+        scores = (0.3 * q @ k.transpose(2, 3)).masked_fill(unseen, -torch.inf)
         alone.append((scores.softmax(-1) @ v).transpose(1, 2))
     exact = torch.cat(alone, 1)
     torch.testing.assert_close(found, exact, atol=1e-5, rtol=1e-5)
@@ -92,9 +99,16 @@ def test_attention_is_that_of_each_row(lengths: list[int], heads: tuple[int, int
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("more", [{"dropout": 0.1}, {"softcap": 50.0}, {"sliding_window": 4}, {"s_aux": 1}])
-def test_attention_of_another_kind_is_refused(more: dict) -> None:
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"dropout": 0.1}, "dropout"),
+        ({"softcap": 50.0}, "softcap"),
+        ({"s_aux": 1}, "s_aux"),
+        ({}, "where rows"),
+    ],
+)
+def test_attention_of_another_kind_is_refused(more: dict, what: str) -> None:
     x = torch.zeros(1, 1, 5, 8)
-    with pytest.raises(NotImplementedError, match="attention with"):
+    with pytest.raises(NotImplementedError, match=what):
         packing.attention(None, x, x, x, None, **more)
-    assert packing.attention(None, x, x, x, None, sliding_window=5)[0].shape == (1, 5, 1, 8)

@@ -69,6 +69,29 @@ def test_attention_sees_its_own_row(work: Workplace) -> None:
         assert float((mine - theirs).abs().mean()) < 0.03, (len(prompt), len(response))
 
 
+@pytest.mark.parametrize("window", [None, 1, 16, 200])
+def test_the_kernel_sees_the_window_that_side_by_side_attention_sees(window: int | None) -> None:
+    """Whether the token itself counts is each kernel's convention; half precision hides no whole token."""
+    from isolaw.backends.real import packing
+    from isolaw.backends.real.sampling import Rollouts
+
+    lengths = (5, 300, 17, 65)
+    rows = Rollouts([[k] for k in range(4)], [[1] * (n - 1) for n in lengths], [], [])
+    torch.manual_seed(0)
+    parts = [torch.randn(1, h, sum(lengths), 64, device="cuda", dtype=torch.bfloat16) for h in (4, 2, 2)]
+    found, exact = (
+        packing.attention(
+            None,
+            *parts,
+            None,
+            layout=packing.pack(rows, parts[0].device, varlen=varlen).layout,
+            sliding_window=window,
+        )[0]
+        for varlen in (True, False)
+    )
+    torch.testing.assert_close(found, exact, atol=0.02, rtol=0.02)
+
+
 def test_out_of_memory_is_told_in_one_message(work: Workplace) -> None:
     from isolaw.backends.real import loop
 
