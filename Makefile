@@ -18,7 +18,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu real-gpu demo demo-real test test-gpu gpu-session test-kernels docs check fuzz clean
+.PHONY: help install real-cpu on-gpu real-gpu demo demo-real test test-gpu gpu-session test-kernels docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -72,8 +72,10 @@ real-cpu: $(STAMPS)/base
 
 ON_GPU = $(BIN)/python -c 'from isolaw.doctor import examine; raise SystemExit(not examine().on_gpu)'
 
-real-gpu: $(STAMPS)/base
+on-gpu: $(STAMPS)/base
 	@$(ON_GPU) || { echo "make: no GPU: nvidia-smi lists none that CUDA_VISIBLE_DEVICES leaves; try make real-cpu"; exit 1; }
+
+real-gpu: on-gpu
 	@$(MAKE) --no-print-directory $(STAMPS)/real-gpu
 
 demo: install
@@ -89,10 +91,10 @@ test: $(STAMPS)/test
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # One after the other: they share the GPUs.
-test-gpu: $(STAMPS)/test real-gpu
+test-gpu: on-gpu $(STAMPS)/test real-gpu
 	$(BIN)/python -m pytest -n 0 -m gpu -v
 
-gpu-session: $(STAMPS)/test real-gpu
+gpu-session: on-gpu $(STAMPS)/test real-gpu
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/first-gpu-session.sh docs/gpu
 
 # What rounds differently from processor to processor is BLAS: its kernels, and how its threads share the work.

@@ -44,9 +44,9 @@ def cards(text: str, where: str = "--machine") -> Cards:
         no such name or form.
     """
     name, _, count = text.strip().lower().partition(":")
-    free = re.fullmatch(r"(\d{1,4}(?:\.\d+)?)g(?:i?b)?", name)
+    free = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?)g(?:i?b)?", name)
     mib = float(free[1]) * 2**10 if free else _MIB.get(name, 0)
-    if not mib or not re.fullmatch(r"[1-9]\d{0,3}|", count):
+    if not mib or not re.fullmatch(r"[1-9][0-9]{0,3}|", count):
         accepted = f"a name, or a memory in GiB as 80g, and :COUNT; names are {', '.join(_MIB)}"
         close = nearest(name, _MIB) if name not in _MIB else ""
         raise SpecError([Problem(where, found=text, accepted=accepted, nearest=close)])

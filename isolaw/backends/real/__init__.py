@@ -18,6 +18,7 @@ from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Needs, RunContext
 from isolaw.backends.real import environment, memory, models, recipes, rewards, settings
 from isolaw.backends.real.problems import ProblemSet
+from isolaw.backends.real.shapes import Decoder
 from isolaw.errors import DataError, Problem, RunError, SpecError, nearest
 from isolaw.spec import RunSpec
 
@@ -234,6 +235,12 @@ def _placement_problems(options: settings.Options) -> list[Problem]:
     if options.processes % tensor_parallel:
         accepted = f"a divisor of real.processes = {options.processes}"
         out.append(Problem("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
+    elif (decoder := Decoder.read(options.model)) and not decoder.splits(tensor_parallel):
+        heads = f"the model's {decoder.query // decoder.head_size} query heads and "
+        heads += f"{decoder.key_value // decoder.head_size} key heads cannot be divided so"
+        fitting = [n for n in range(1, options.processes + 1) if options.processes % n == 0]
+        accepted = ", ".join(str(n) for n in fitting if decoder.splits(n))
+        out.append(Problem("real.tensor_parallel", heads, found=tensor_parallel, accepted=accepted))
     if tensor_parallel > 1 and not environment.gpus():
         out.append(Problem("real.tensor_parallel", "needs GPUs", found=tensor_parallel, accepted="1"))
     if environment.gpus() and options.processes > environment.gpus() and not options.torchrun:

@@ -289,7 +289,8 @@ def sampler_needs(model: Decoder, load: Load) -> int:
     b = load.number_bytes
     tokens = b * GUESSES.sampler_tokens * (3 * model.intermediate // load.tensor_parallel + 4 * model.hidden)
     rows = 4 * 4 * GUESSES.sampler_rows * model.vocabulary
-    cache = 2 * b * load.row_tokens * model.layers * model.key_value // load.tensor_parallel
+    keys = max(model.key_value // load.tensor_parallel, model.head_size)  # at least a head on each GPU
+    cache = 2 * b * load.row_tokens * model.layers * keys
     return _sampler_weights(model, load) + max(tokens, rows) + cache
 
 

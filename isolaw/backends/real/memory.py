@@ -8,12 +8,13 @@ sampler has what the trainer leaves. What cannot fit is refused before anything 
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,16 +128,20 @@ class _Job:
         return _cheapest(self, options.model_dump_json())
 
     def search(self, options: Options) -> Plan:
-        """Do what `cheapest` remembers."""
+        """Do what `cheapest` remembers: the first way that leaves enough free, or else that fits at all."""
         kept = options.gradient_checkpointing
         options = options.model_copy(update={"gradient_checkpointing": True if kept is None else kept})
-        heads = self.model.query // self.model.head_size
         parallel = [
-            tp for tp in range(1, options.processes + 1) if options.processes % tp == 0 and heads % tp == 0
+            tp
+            for tp in range(1, options.processes + 1)
+            if options.processes % tp == 0
+            and self.model.splits(tp)
+            and (tp == 1 or options.sampler == "vllm")
         ]
         ways = itertools.product(
             _open(options.offload_optimizer, (False, True)), _open(options.tensor_parallel, parallel)
         )
+        tight = None
         for offload, tensor_parallel in ways:
             placed = options.model_copy(
                 update={"offload_optimizer": offload, "tensor_parallel": tensor_parallel}
@@ -144,7 +149,9 @@ class _Job:
             plan = self.plan(self._with_tokens(self._with_share(placed)))
             if plan.fits():
                 return plan
-        return plan
+            if tight is None and plan.fits(spare=0.0):
+                tight = plan
+        return tight or plan
 
     def _with_share(self, options: Options) -> Options:
         """Give the sampler what the trainer leaves of the card."""
@@ -160,12 +167,15 @@ class _Job:
         if options.micro_batch_tokens is not None:
             return options
         largest = max(_LARGEST_MICRO_BATCH, self.row_tokens)
-        for tokens in (*range(largest, self.row_tokens, -_UNIT), self.row_tokens):
-            tried = options.model_copy(update={"micro_batch_tokens": tokens})
-            phases = self.plan(tried).phases
-            if max(sum(phases[name].values()) for name in ("compare", "train")) <= 0.95 * self.gpu_bytes:
-                break
-        return tried
+        sizes = (*range(largest, self.row_tokens, -_UNIT), self.row_tokens)
+
+        def fits(tokens: int) -> bool:
+            phases = self.plan(options.model_copy(update={"micro_batch_tokens": tokens})).phases
+            passes = max(sum(phases[name].values()) for name in ("compare", "train"))
+            return passes <= (1 - _SPARE) * self.gpu_bytes
+
+        place = bisect.bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)
+        return options.model_copy(update={"micro_batch_tokens": sizes[place]})
 
 
 @functools.lru_cache(maxsize=256)  # a sweep's runs differ in little else than n and the seed
@@ -215,20 +225,40 @@ def problems(spec: RunSpec) -> list[Problem]:
     if job is None or (own := job.cheapest(options)).fits(spare=0.0):
         return []
     phase, size = own.largest
-    if size <= own.gpu_bytes:  # then it is the sampler that cannot begin
-        phase, size = "the sampler's weights and the cache of one row", own.sampler_bytes
     needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {own.gpu_bytes / GIB:.1f}"
-    for other in _others(options):
-        fitting = job.cheapest(other)
-        if fitting.fits():
-            return [_problem(options, fitting.options, needs)]
-    for fraction in range(15, 0, -1):
-        shorter = max(job.row_tokens * fraction // 16, 1)
-        tried = _Job(**{**vars(job), "row_tokens": shorter}).cheapest(_opened(options))
-        if tried.fits():
-            accepted = f"a longest prompt and response of {shorter} tokens together"
-            return [Problem("recipe.max_response_tokens", needs, spec.recipe.max_response_tokens, accepted)]
+    if size <= own.gpu_bytes:  # then it is the sampler that cannot begin
+        given = (own.options.gpu_memory or 0.0) * own.gpu_bytes
+        needs = (
+            f"vLLM needs {own.sampler_bytes / GIB:.1f} GiB of each GPU for its weights, its work space and "
+            f"the cache of one row, and may take {given / GIB:.1f}"
+        )
+    gpus, fitting = environment.gpus(), _fitting(job, options)
+    if fitting and fitting.options.processes <= gpus:
+        return [_problem(options, fitting.options, needs)]
+    response = spec.recipe.max_response_tokens or 1
+    for fraction, tried in itertools.product(range(15, 0, -1), (options, _opened(options))):
+        shorter = response * fraction // 16
+        row = job.row_tokens - response + shorter
+        if shorter and (less := replace(job, row_tokens=row).cheapest(tried)).fits():
+            accepted = [f"recipe.max_response_tokens = {shorter}", *_changes(options, less.options).values()]
+            return [Problem("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
+    if fitting:
+        taken = fitting.options.processes
+        more = f"; these take {taken} GPUs, and planned with are {gpus} (executor.nodes: more machines)"
+        problem = _problem(options, fitting.options, needs)
+        return [replace(problem, accepted=problem.accepted + more)]
     return [Problem("real.model", f"{needs}; no setting of [real] makes it fit GPUs of that size")]
+
+
+def _fitting(job: _Job, options: Options) -> Plan | None:
+    """Return the plan of a section that fits: on the GPUs that there are, with the optimiser on them."""
+    plans = [own for other in _others(options) if (own := job.cheapest(other)).fits()]
+
+    def cost(own: Plan) -> tuple[bool, bool]:
+        beyond = own.options.processes > environment.gpus()
+        return beyond, bool(own.options.offload_optimizer) and not beyond
+
+    return min(plans, key=cost, default=None)  # of equals the first, which is the nearest
 
 
 def note(spec: RunSpec) -> str | None:
@@ -240,7 +270,10 @@ def note(spec: RunSpec) -> str | None:
             "the memory of the GPUs is not known here, and nothing was checked against it; "
             "--machine h100-80g:8 plans for 8 such GPUs"
         )
-    return f"{settings.of(spec).model}: memory is planned for Llama, Mistral, Qwen2 and Qwen3 alone"
+    model = settings.of(spec).model
+    if Decoder.read(model):
+        return f"{model}: no memory is planned: its weights have other sizes than its config.json says"
+    return f"{model}: memory is planned for Llama, Mistral, Qwen2 and Qwen3 alone"
 
 
 def tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
@@ -304,14 +337,19 @@ def _others(options: Options) -> Iterator[Options]:
 
 
 def _problem(options: Options, fitting: Options, needs: str) -> Problem:
-    """Name what has to change: keys that were given, and those that differ from what they are by default."""
-    keys = [
-        name
+    """Name what has to change."""
+    changes = _changes(options, fitting)
+    key = next(iter(changes))
+    return Problem(f"real.{key}", needs, getattr(options, key), " and ".join(changes.values()))
+
+
+def _changes(options: Options, fitting: Options) -> dict[str, str]:
+    """By key what has to change: keys that were given, and those that differ from their defaults."""
+    return {
+        name: f"real.{name} = {json.dumps(getattr(fitting, name))}"
         for name in ("processes", "zero_stage", *_CHOSEN)
         if getattr(options, name) != getattr(fitting, name)
         and (
             getattr(options, name) is not None or (name == "offload_optimizer" and fitting.offload_optimizer)
         )
-    ]
-    accepted = " and ".join(f"real.{name} = {json.dumps(getattr(fitting, name))}" for name in keys)
-    return Problem(f"real.{keys[0]}", needs, getattr(options, keys[0]), accepted)
+    }

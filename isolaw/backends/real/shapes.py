@@ -7,7 +7,6 @@ grouped-query attention, a gated MLP, RMSNorm before each, an embedding and a he
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,27 +75,39 @@ class Decoder:
         """How many numbers the model's files may hold: a tied head may be among them or not."""
         return (self.parameters, self.parameters + self.embedding * self.tied)
 
+    def splits(self, processes: int) -> bool:
+        """Whether vLLM can split the model so: query heads evenly, key heads evenly or each to several."""
+        heads, key_heads = self.query // self.head_size, self.key_value // self.head_size
+        return heads % processes == 0 and (key_heads % processes == 0 or processes % key_heads == 0)
+
     @classmethod
     def of(cls, config: dict[str, Any]) -> Decoder | None:
         """Return the decoder of a configuration; None where its kind is not known.
 
         >>> Decoder.of({"model_type": "mamba"})
+
+        A size that is no whole number above 0 is no size: such a model is left to whoever loads it.
         """
         kind = _KINDS.get(str(config.get("model_type")))
         try:
             heads, hidden = config["num_attention_heads"], config["hidden_size"]
+            key_heads = config.get("num_key_value_heads") or heads
             head_size = config.get("head_dim") or hidden // heads
-            if kind is None or not math.isfinite(hidden):
+            sizes = [config[name] for name in ("intermediate_size", "num_hidden_layers", "vocab_size")]
+            if kind is None or any(
+                type(size) is not int or size < 1 for size in (heads, key_heads, hidden, head_size, *sizes)
+            ):
                 return None
+            intermediate, layers, vocabulary = sizes
             biased = bool(config.get("attention_bias", False))
             qkv_bias, head_norm = kind
             return cls(
                 hidden=hidden,
-                intermediate=config["intermediate_size"],
-                layers=config["num_hidden_layers"],
-                vocabulary=config["vocab_size"],
+                intermediate=intermediate,
+                layers=layers,
+                vocabulary=vocabulary,
                 query=heads * head_size,
-                key_value=(config.get("num_key_value_heads") or heads) * head_size,
+                key_value=key_heads * head_size,
                 head_size=head_size,
                 tied=bool(config.get("tie_word_embeddings", False)),
                 qkv_bias=qkv_bias or biased,

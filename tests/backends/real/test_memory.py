@@ -181,7 +181,7 @@ def test_gpus_by_name() -> None:
     assert cards("48g") == Cards(1, 48 * GIB)
     with pytest.raises(SpecError, match="did you mean 'h100-80g'"):
         cards("h100-80:8")
-    for wrong in ("h100-80g:0", "h100-80g:x", "", "80"):
+    for wrong in ("h100-80g:0", "h100-80g:x", "", "80", "0g", "-1g", "1e9g", "٨٠g", "80g:٨"):
         with pytest.raises(SpecError, match="names are a10g-24g"):
             cards(wrong)
 
@@ -279,6 +279,45 @@ def test_what_does_not_fit_is_refused_with_settings_that_do(planned: Callable[..
         mended = [part.replace(" = ", "=") for part in problem.accepted.split(" and ")]
         assert problem.where == mended[0].partition("=")[0]
         planned("real-qwen-easy.toml", machine, *settings, *mended)  # is as good as its word
+
+
+def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.Plan]) -> None:
+    def mends(machine: str, *settings: str) -> list[str]:
+        with pytest.raises(SpecError) as raised:
+            planned("real-qwen-easy.toml", machine, *settings)
+        named = raised.value.problems[0].accepted.partition(";")[0]
+        return [part.replace(" = ", "=") for part in named.split(" and ")]
+
+    # GPUs that are there, before host memory.
+    alone = ("real.processes=1", "real.zero_stage=0")
+    spread = mends(H100, *alone)
+    assert "real.offload_optimizer=true" not in spread
+    planned("real-qwen-easy.toml", H100, *alone, *spread)
+    # More GPUs than there are: only where no shorter response helps, and it is said.
+    tight = ("real.offload_optimizer=false", "real.gradient_checkpointing=false", "real.tensor_parallel=1")
+    long = ("recipe.max_response_tokens=30000", *tight)
+    planned("real-qwen-easy.toml", "24g:8", *long, *mends("24g:8", *long))
+    with pytest.raises(SpecError, match=r"these take [0-9]+ GPUs, and planned with are 1"):
+        planned("real-qwen-easy.toml", "24g:1", *alone)
+
+
+def test_tensor_parallel_divides_the_heads(planned: Callable[..., engine.Plan]) -> None:
+    with pytest.raises(SpecError, match=r"28 query heads and 4 key heads .* found 8; accepted: 1, 2, 4"):
+        planned("real-qwen-easy.toml", H100, "real.tensor_parallel=8")
+    decoder = Decoder.of(BENCHMARK.MODELS["Llama-3.1-8B"])
+    assert decoder
+    assert [n for n in range(1, 33) if decoder.splits(n)] == [1, 2, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"hidden_size": 0}, {"hidden_size": -3_584}, {"hidden_size": True}, {"vocab_size": "big"},
+        {"num_hidden_layers": 0}, {"num_key_value_heads": "4"}, {"head_dim": -1}, {"intermediate_size": [1]},
+    ],
+)  # fmt: skip
+def test_sizes_that_are_none_are_not_planned_with(odd: dict[str, Any]) -> None:
+    assert Decoder.of({**BENCHMARK.MODELS["Qwen2.5-7B"], **odd}) is None
 
 
 def test_more_processes_or_a_shorter_response_where_no_other_setting_helps(
