@@ -105,6 +105,8 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
     same_as = [known.setdefault(row, len(known)) for row in rows]
     before = np.array([len(prompt) for prompt, _ in known])
     after = np.array([len(response) for _, response in known])
+    if not before.all():
+        raise ValueError("a row without a prompt: nothing predicts its first token")
     lengths = before + after
     starts = np.concatenate([[0], lengths.cumsum()])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)

@@ -86,7 +86,8 @@ def load(
         of the weights.
     zero
         DeepSpeed's configuration, where the weights are divided among the processes from the start
-        (ZeRO-3): none of them ever holds the whole model.
+        (ZeRO-3): no device ever holds the whole model, and only the first process reads it, into host
+        memory.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
