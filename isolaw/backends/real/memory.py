@@ -244,7 +244,7 @@ def problems(spec: RunSpec) -> list[Problem]:
             return [Problem("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
     if fitting:
         taken = fitting.options.processes
-        more = f"; these take {taken} GPUs, and planned with are {gpus} (executor.nodes: more machines)"
+        more = f"; that takes {taken} GPUs, more than the {gpus} planned for (executor.nodes adds machines)"
         problem = _problem(options, fitting.options, needs)
         return [replace(problem, accepted=problem.accepted + more)]
     return [Problem("real.model", f"{needs}; no setting of [real] makes it fit GPUs of that size")]

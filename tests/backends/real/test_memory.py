@@ -297,7 +297,7 @@ def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.Plan
     tight = ("real.offload_optimizer=false", "real.gradient_checkpointing=false", "real.tensor_parallel=1")
     long = ("recipe.max_response_tokens=30000", *tight)
     planned("real-qwen-easy.toml", "24g:8", *long, *mends("24g:8", *long))
-    with pytest.raises(SpecError, match=r"these take [0-9]+ GPUs, and planned with are 1"):
+    with pytest.raises(SpecError, match=r"that takes [0-9]+ GPUs, more than the 1 planned for"):
         planned("real-qwen-easy.toml", "24g:1", *alone)
 
 
