@@ -198,8 +198,12 @@ def _gathered(model: Decoder, load: Load, numbers: int) -> int:
     """Weights that ZeRO-3 has brought together from all processes: those in use and the next ones."""
     if load.stage < 3:
         return 0
-    reference = min(model.parameters, LIVE) if load.reference else 0  # which is gathered beside it
-    return load.number_bytes * (min(model.parameters, numbers + BUCKET) + reference)
+    return load.number_bytes * min(model.parameters, numbers + BUCKET)
+
+
+def _of_reference(model: Decoder, load: Load) -> int:
+    """Weights of the reference that ZeRO-3 has brought together and still holds."""
+    return load.number_bytes * min(model.parameters, LIVE) if load.reference and load.stage == 3 else 0
 
 
 def _training(model: Decoder, load: Load) -> Parts:
@@ -207,15 +211,23 @@ def _training(model: Decoder, load: Load) -> Parts:
     b, stage = load.number_bytes, load.stage
     own = {"gradients": _gradients(model, load)}
     exchanged = _bucket(load) if stage > 1 or (stage == 1 and b == 4) else 0
-    tied = b * model.embedding if model.tied and stage else 0  # the head's gradient waits for the embedding's
+    # The head's gradient waits for the embedding's; so does the weight under ZeRO-3, unless it is too large.
+    waiting = 2 if stage == 3 and model.embedding <= LIVE else 1
+    tied = waiting * b * model.embedding if model.tied and stage else 0
     saved = _saved(model, load)
     largest = max(model.matrices)
     layer = own | {
-        "buckets": exchanged + tied + b * largest + _gathered(model, load, model.layer),
+        "buckets": exchanged
+        + b * largest
+        + _gathered(model, load, model.layer)
+        # The first layers' moment or the last ones': by then the reference's weights are gone.
+        + max(tied, _of_reference(model, load)),
         "activations": saved + _again(model, load),
     }
     head = own | {
-        "buckets": exchanged * (stage != 2) + _gathered(model, load, model.embedding),
+        "buckets": exchanged * (stage != 2)
+        + _gathered(model, load, model.embedding)
+        + _of_reference(model, load),
         "activations": saved + (3 * b + 4) * load.micro_batch_tokens * model.hidden,
         "logits": _logits(model, load, backward=True),
     }
@@ -266,7 +278,9 @@ def _forward(model: Decoder, load: Load) -> Parts:
     b, n, e = load.number_bytes, load.micro_batch_tokens, model.hidden
     kept = _bucket(load) if load.stage == 3 else 0
     return {
-        "buckets": kept + _gathered(model, load, max(model.layer, model.embedding)),
+        "buckets": kept
+        + _gathered(model, load, max(model.layer, model.embedding))
+        + _of_reference(model, load),
         "activations": n * (b * (4 * model.intermediate + 2 * e) + 8 * e),
         "logits": _logits(model, load, backward=False),
     }
