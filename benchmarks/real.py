@@ -266,9 +266,14 @@ def compare(folder: Path, kinds: tuple[str, ...], given: argparse.Namespace) -> 
             f"{kind:22s}{B_P * N / median['wall']:12,.0f}{B_P * N / median['cpu']:11,.0f}"
             f"{times[0]:13.2f} × ({times[1]:4.2f} ×){median['reward']:8.2f}"
         )
+    for kind in (KINDS[0], *(BEFORE[:1] if given.against else ())):
+        parts_of_a_step(kind, turns[kind])
+
+
+def parts_of_a_step(kind: str, mine: list[dict[str, Any]]) -> None:
     whole = statistics.fmean(t["cpu"] for t in mine)
     spent = {name: statistics.fmean(t["parts"][name] for t in mine) for name in PARTS}
-    print(f"\na step of isolaw with vLLM: {1e3 * whole:.0f} ms of the processor")
+    print(f"\na step of {kind}: {1e3 * whole:.0f} ms of the processor")
     for name, words in PARTS.items():
         print(f"  {words:26s}{1e3 * spent[name]:8.1f} ms{spent[name] / whole:8.1%}")
     outside = whole - sum(spent.values())
