@@ -115,6 +115,7 @@ def isolaw_steps(folder: Path, sampler: str, clock: Clock) -> None:
         options={"model": str(folder / "model"), "sampler": sampler},
     )
     run = loop.Run(BACKEND.resolve(spec))
+    run.actor.key = 0  # the same rollouts whatever a revision calls the run
     for name in ("forward", "backward", "step"):
         clock.watch(run.trainer.engine, name)
     if sampler == "vllm":
