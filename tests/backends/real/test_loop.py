@@ -187,11 +187,14 @@ def test_penalties_are_the_overlong_one_and_the_kl(run, monkeypatch: pytest.Monk
 
 @torch.no_grad()
 def exact(model: Any, batch: Any) -> list[torch.Tensor]:
-    """Log-probabilities of each row's tokens, a row at a time."""
+    """Log-probabilities of each row's tokens, a row at a time, by the model's own attention."""
+    packed = model.config._attn_implementation
+    model.set_attn_implementation("eager")
     out = []
     for prompt, tokens in zip(batch.rollouts.prompts, batch.rollouts.tokens, strict=True):
         logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         out.append(torch.log_softmax(logits, -1)[range(len(tokens)), tokens])
+    model.set_attn_implementation(packed)
     return out
 
 
