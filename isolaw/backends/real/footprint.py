@@ -12,7 +12,7 @@ For a decoder of P parameters with L layers, residual stream E, MLP I, queries Q
         buckets       what DeepSpeed exchanges at a time and, in stage 3, what is gathered of the weights
         activations   b N E  for each layer, and all of the layer that is computed again:
                       N (b (6 I + 5 E + 2 Q + 2 K + 2 D) + 8 E), D the size of a head
-        logits        chunks of `head.CHUNK` numbers, and the gradient of the head's weight in float32
+        logits        chunks of `CHUNK` numbers, and the gradient of the head's weight in float32
 
     kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
 
@@ -29,9 +29,10 @@ from dataclasses import dataclass
 from isolaw.backends.real.shapes import Decoder
 
 GIB = 2**30
-# Numbers that DeepSpeed exchanges at a time; of weights that ZeRO-3 keeps together; logits of a chunk: all as
-# the trainer and the head have them.
+# What the trainer gives DeepSpeed: numbers exchanged at a time (more than a layer's matrix has in a model of
+# 7 billion parameters, since ZeRO-2 keeps a larger gradient whole), and gathered weights that ZeRO-3 keeps.
 BUCKET, LIVE = 100_000_000, 300_000_000
+# Logits of the head's chunks: a quarter of a gibibyte in float32, of which a few copies are alive.
 CHUNK = 2**26
 SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time, DeepSpeed's default
 PHASES = ("sample", "compare", "train", "sync")

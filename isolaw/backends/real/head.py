@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Logits of one chunk, in numbers: a quarter of a gibibyte in float32, of which a few copies are alive.
-CHUNK = 2**26
+from isolaw.backends.real.footprint import CHUNK
+
 # Rows of the head's weight whose gradient is summed at a time.
 _BLOCK = 2**14
 

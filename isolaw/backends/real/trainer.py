@@ -26,14 +26,12 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from isolaw.backends.real import environment, process_group
+from isolaw.backends.real.footprint import BUCKET, LIVE
 from isolaw.backends.real.packing import Packed, micro_batches, pack
 from isolaw.backends.real.policy import agrees, load
 from isolaw.backends.real.sampling import Rollouts
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-# Numbers exchanged at a time (more than a layer's matrix has in a model of 7 billion parameters, since ZeRO-2
-# keeps a larger gradient whole), and numbers of gathered weights that ZeRO-3 keeps.
-_BUCKET, _LIVE = 100_000_000, 300_000_000
 
 
 class Trainer:
@@ -255,11 +253,11 @@ def _config(
     """DeepSpeed's configuration; its buckets, counted in numbers, are memory beside the model's."""
     zero: dict[str, Any] = {
         "stage": zero_stage,
-        "reduce_bucket_size": _BUCKET,
-        "allgather_bucket_size": _BUCKET,
-        "stage3_prefetch_bucket_size": _BUCKET,
-        "stage3_max_live_parameters": _LIVE,
-        "stage3_max_reuse_distance": _LIVE,
+        "reduce_bucket_size": BUCKET,
+        "allgather_bucket_size": BUCKET,
+        "stage3_prefetch_bucket_size": BUCKET,
+        "stage3_max_live_parameters": LIVE,
+        "stage3_max_reuse_distance": LIVE,
     }
     if offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpu}

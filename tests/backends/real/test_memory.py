@@ -146,13 +146,6 @@ def test_tensors_without_data_take_what_real_ones_do(stage: int) -> None:
     assert measured(**cell) == pytest.approx(measured(**cell, fake=False), rel=0.01)
 
 
-@pytest.mark.real
-def test_what_is_planned_for_is_what_the_trainer_does() -> None:
-    from isolaw.backends.real import head, trainer
-
-    assert (trainer._BUCKET, trainer._LIVE, head.CHUNK) == (footprint.BUCKET, footprint.LIVE, footprint.CHUNK)
-
-
 def test_what_each_key_saves() -> None:
     decoder = Decoder.of(BENCHMARK.MODELS["Qwen2.5-7B"])
     assert decoder
