@@ -33,8 +33,8 @@ from numpy.polynomial import Polynomial
 from statsmodels.stats.proportion import proportion_confint
 
 import isolaw
-from isolaw.fits.compare import LAWS
-from isolaw.fits.curves import fit_curves
+from isolaw.fits.curves.families import fit_curves
+from isolaw.fits.laws.compare import LAWS
 
 FOLDER = Path(__file__).with_name(".calibration")
 LEVELS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048]

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from isolaw.fits.quantity import Quantity
-from isolaw.fits.size import fit_sizes
-from isolaw.fits.size_curves import SizeCurves
+from isolaw.fits.studies.size.curves import SizeCurves
+from isolaw.fits.studies.size.law import fit_sizes
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
 NAMES = {

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from isolaw.engine import sweep
     from isolaw.errors import IsolawError
     from isolaw.fits.law import Law
+    from isolaw.fits.laws.points import fit_points
     from isolaw.fits.pipeline import fit
-    from isolaw.fits.points import fit_points
     from isolaw.logs.read import read
     from isolaw.runs import Runs
     from isolaw.spec import SweepSpec
@@ -35,7 +35,7 @@ _WHERE = {
     "Runs": "isolaw.runs",
     "SweepSpec": "isolaw.spec",
     "fit": "isolaw.fits.pipeline",
-    "fit_points": "isolaw.fits.points",
+    "fit_points": "isolaw.fits.laws.points",
     "read": "isolaw.logs.read",
     "sweep": "isolaw.engine",
 }

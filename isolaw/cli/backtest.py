@@ -35,7 +35,7 @@ from isolaw.cli.read import read_sources, source_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
     """Fit SOURCE… below a compute, and judge on held-out seeds what that recommends above it."""
-    from isolaw.fits.backtest import backtest as run
+    from isolaw.fits.studies.backtest import backtest as run
     from isolaw.report import backtest_words
 
     reading = read_sources(sources, options["metric"], options)

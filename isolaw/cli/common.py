@@ -84,7 +84,7 @@ def note(text: str) -> None:
     click.echo(shown(text), err=True)
 
 
-def announce_compilation(module: str = "isolaw.fits.kernel", what: str = "solver") -> None:
+def announce_compilation(module: str = "isolaw.fits.curves.kernel", what: str = "solver") -> None:
     """Say that the first use after an installation compiles a kernel, which takes a while."""
     package, _, name = module.rpartition(".")
     cache = Path(importlib.import_module(package).__path__[0]) / "__pycache__"

@@ -10,8 +10,8 @@ import click
 from isolaw.cli.common import constants, note, pairs, print_json
 
 if TYPE_CHECKING:
-    from isolaw.fits.contrast import Comparison, Contrast
     from isolaw.fits.quantity import Quantity
+    from isolaw.fits.studies.contrast import Comparison, Contrast
     from isolaw.runs import Runs
 
 
@@ -42,7 +42,7 @@ def compare(
     which ends higher (A) and which is faster (C_mid); those of the first half of the compute are
     checked on the second.
     """
-    from isolaw.fits.recipes import compare as compared
+    from isolaw.fits.studies.recipes import compare as compared
 
     one, other = (_read(source, metric, mapping, both=(first, second)) for source in (first, second))
     found = compared(one, other, metric, eval_set=eval_set, compute=compute, names=_names(first, second))

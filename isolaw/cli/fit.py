@@ -178,7 +178,7 @@ def _fit_retuned(
     """The law at one value of ``name``, given or the best, and the one with it re-tuned."""
     import isolaw
     from isolaw.fits.choose import choose
-    from isolaw.fits.retune import retune
+    from isolaw.fits.studies.retune import retune
     from isolaw.report import words
 
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])

@@ -204,8 +204,8 @@ def _facts(
 def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:
     """What a backtest of these runs finds, or why there is none."""
     from isolaw.errors import IsolawError
-    from isolaw.fits.backtest import backtest
     from isolaw.fits.health import DIAGNOSTICS
+    from isolaw.fits.studies.backtest import backtest
     from isolaw.runs import Runs
 
     document = study.document

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from isolaw.fits.quantity import Quantity
-    from isolaw.fits.size import SizeLaw
+    from isolaw.fits.studies.size.law import SizeLaw
     from isolaw.logs.table import Mapped
 
 _LOSSES = {"reward": "squared error in L", "log": "squared error in log10 L"}
@@ -74,8 +74,8 @@ def size(
     Its columns (map them with --column): model_size, step, compute or data, reward or loss; and where it has
     them run, and runs (how many a row is the mean of).
     """
-    from isolaw.fits.size import fit_sizes
-    from isolaw.fits.size_curves import SizeCurves
+    from isolaw.fits.studies.size.curves import SizeCurves
+    from isolaw.fits.studies.size.law import fit_sizes
     from isolaw.logs.load import load
     from isolaw.logs.table import Mapped
 

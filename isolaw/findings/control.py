@@ -1,7 +1,7 @@
 """The lr control: F1 with η re-tuned for every n and C.
 
 A larger n at lr ∝ √B lowers the noise as a smaller lr would, so that part of "n* rises" may be a learning
-rate that is annealed. The same choice as in `isolaw.fits.retune`, on arrays.
+rate that is annealed. The same choice as in `isolaw.fits.studies.retune`, on arrays.
 """
 
 from __future__ import annotations

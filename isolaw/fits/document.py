@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits import frontier as frontiers
-from isolaw.fits.bootstrap import Unit
-from isolaw.fits.curves import Curves
-from isolaw.fits.frontier import Crossover, Frontier, Path
-from isolaw.fits.logistic import Logistic
+from isolaw.fits.curves.families import Curves
+from isolaw.fits.frontier import trace as frontiers
+from isolaw.fits.frontier.trace import Crossover, Frontier, Path
+from isolaw.fits.laws.logistic import Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, from_draws
-from isolaw.fits.select import Configuration, Selection
+from isolaw.fits.selection import Configuration, Selection
+from isolaw.fits.surface.bootstrap import Unit
 
 # The plateau is stated only if the law has come this close to it (in doublings of n) where measured.
 _FLAT_WITHIN = 0.5

@@ -19,8 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
-from isolaw.fits.curves import FAMILIES, Curves
-from isolaw.fits.logistic import Logistic
+from isolaw.fits.curves.families import FAMILIES, Curves
+from isolaw.fits.laws.logistic import Logistic
 from isolaw.fits.quantity import Quantity
 from isolaw.parquet import read_parquet
 

@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
 from isolaw.fits import document as doc
-from isolaw.fits import frontier as frontiers
-from isolaw.fits.bootstrap import Sample, indices, resample
 from isolaw.fits.choose import choose
-from isolaw.fits.compare import fit_laws, rules
-from isolaw.fits.curves import FAMILIES, Curves, enough_points, fit_curves
-from isolaw.fits.frontier import Path
+from isolaw.fits.curves.families import FAMILIES, Curves, enough_points, fit_curves
+from isolaw.fits.curves.records import WIDTH, record_mask
+from isolaw.fits.frontier import trace as frontiers
+from isolaw.fits.frontier.trace import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import FORMAT, Law
-from isolaw.fits.logistic import Logistic, fit_logistic
-from isolaw.fits.records import WIDTH, record_mask
-from isolaw.fits.select import LEAST_CURVES, Configuration, Selection, Setting, X, select
-from isolaw.fits.side_by_side import enough, held_out_regret, side_by_side, stated
-from isolaw.fits.surface import surface_through
+from isolaw.fits.laws.compare import fit_laws, rules
+from isolaw.fits.laws.logistic import Logistic, fit_logistic
+from isolaw.fits.laws.side_by_side import enough, held_out_regret, side_by_side, stated
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
+from isolaw.fits.surface.bootstrap import Sample, indices, resample
+from isolaw.fits.surface.polynomial import surface_through
 from isolaw.runs import Runs
 
 METHODS = ("surface", "paper")

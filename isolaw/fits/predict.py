@@ -22,11 +22,11 @@ import numpy as np
 
 from isolaw.allocation import Allocation
 from isolaw.errors import InputError
-from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
-from isolaw.fits.select import Configuration, Floats
-from isolaw.fits.surface import FLAT, LEAST_LEVELS, fit_surface, highest
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.polynomial import FLAT, LEAST_LEVELS, fit_surface, highest
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.compare import LAWS
 from isolaw.fits.law import Law
+from isolaw.fits.laws.compare import LAWS
 from isolaw.report import words
 
 Floats = NDArray[np.float64]

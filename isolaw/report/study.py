@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from isolaw import metrics
 from isolaw.errors import IsolawError
 from isolaw.fits.law import Law
-from isolaw.fits.select import Setting, hold, select
+from isolaw.fits.selection import Setting, hold, select
 from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]

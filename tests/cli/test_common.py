@@ -24,13 +24,13 @@ def test_compilation_is_announced_until_it_has_been_done(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("module", ["isolaw.fits.kernel", "isolaw.simulators.interference"])
+@pytest.mark.parametrize("module", ["isolaw.fits.curves.kernel", "isolaw.simulators.interference"])
 def test_a_kernel_that_is_announced_leaves_what_is_looked_for(
     module: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import numpy as np
 
-    from isolaw.fits.curves import fit_curves
+    from isolaw.fits.curves.families import fit_curves
     from isolaw.simulators.group import softmax
     from isolaw.simulators.interference import PRESETS, create
     from isolaw.simulators.model import Update

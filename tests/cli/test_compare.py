@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import isolaw as library
-from isolaw.fits.recipes import compare
+from isolaw.fits.studies.recipes import compare
 from isolaw.runs import Runs
 
 Call = Callable[..., tuple[int, str, str]]

@@ -12,7 +12,7 @@ import pytest
 from isolaw.findings import control, rules
 from isolaw.findings.estimate import Floats
 from isolaw.findings.finding import Finding
-from isolaw.fits.retune import retune
+from isolaw.fits.studies.retune import retune
 from isolaw.runs import Runs
 
 LEVELS = [2**k for k in range(2, 12)]

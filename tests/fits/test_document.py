@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.fits.document import simultaneous
-from isolaw.fits.frontier import Path
+from isolaw.fits.frontier.trace import Path
 from isolaw.fits.quantity import from_draws
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import InputError
-from isolaw.fits.frontier import TOLERANCE
+from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction
 from isolaw.runs import Runs

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.fits.backtest import backtest
 from isolaw.fits.law import Law
+from isolaw.fits.studies.backtest import backtest
 from isolaw.report import answer_words, backtest_words, captions, words
 from isolaw.report.page import tables
 from isolaw.report.series import law_line

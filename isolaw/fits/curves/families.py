@@ -1,0 +1,231 @@
+"""Learning curves: reward against compute, monotone and saturating.
+
+    exp    R(C) = A − (A − R0) · exp(−C / τ)                saturating exponential
+    hill   R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)       ScaleRL, arXiv 2510.13786
+    power  R(C) = 1 − e^E · C^(−K)                          Tan et al., arXiv 2509.25300
+
+The first two are R0 · (1 − s) + A · s with s rising from 0 at C = 0 to 1, so R0 and A are linear given
+the shape (`isolaw.fits.curves.solve`); the third has its ceiling at 1 and says nothing of C = 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isolaw.errors import InputError, Refused, unknown
+from isolaw.fits.curves.solve import Axis, Floats, Status, basis, varpro
+
+if TYPE_CHECKING:
+    from lmfit.model import ModelResult
+
+_LEAST_POINTS = 5
+_RISE_SEEN = 0.5
+_NO_ERROR = 1e-300  # a power law without any error has E at its logarithm: finite, so that it can be saved
+
+
+def _time_axis(compute: Floats) -> Axis:
+    """ln τ (or ln C_mid) from well before the first positive checkpoint to far beyond the last."""
+    positive = compute[compute > 0]
+    low, high = math.log(positive.min() / 4), math.log(positive.max() * 30)
+    return Axis(low, high, max(8, math.ceil((high - low) / 0.5)))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of learning curves: its parameters, the search ranges of its shape, and a fixed level."""
+
+    parameters: tuple[str, ...]
+    axes: Callable[[Floats], list[Axis]]
+    low: float | None = None
+
+
+FAMILIES = {
+    "exp": Family(("R0", "A", "tau"), lambda c: [_time_axis(c)]),
+    "hill": Family(
+        ("R0", "A", "C_mid", "B"), lambda c: [_time_axis(c), Axis(math.log(0.1), math.log(8.0), 9)]
+    ),
+    "power": Family(("E", "K"), lambda c: [Axis(1e-4, 3.0, 24)], low=1.0),
+}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """D fitted curves of one configuration (the first on the data, the others on draws).
+
+    Attributes
+    ----------
+    family
+        key of `FAMILIES`.
+    low, slope
+        R(C) = low + slope · s(C; shape), each (D,): R0 and A − R0; 1 and e^E for ``power``.
+    shape
+        ln τ; ln C_mid and ln B; or K; (D, dimensions).
+    status
+        a `isolaw.fits.curves.solve.Status` each, (D,).
+    open_ended
+        the ceiling is not determined: the fit did not converge inside its search, or less than half of
+        the rise from R0 to A was measured; (D,).
+    rms
+        root mean squared residual, (D,).
+    """
+
+    family: str
+    low: Floats
+    slope: Floats
+    shape: Floats
+    status: NDArray[np.int64]
+    open_ended: NDArray[np.bool_]
+    rms: Floats
+
+    def __call__(self, compute: ArrayLike) -> Floats:
+        """Return reward at ``compute`` (X,), as (D, X)."""
+        c = np.atleast_1d(np.asarray(compute, dtype=np.float64))
+        return self.low[:, None] + self.slope[:, None] * basis(self.family, c, self.shape)
+
+    @property
+    def A(self) -> Floats:
+        """The ceiling, (D,)."""
+        return self.low if self.family == "power" else self.low + self.slope
+
+    def parameters(self) -> dict[str, Floats]:
+        """Return each parameter's values, (D,), by name."""
+        if self.family == "power":
+            return {"E": np.log(np.maximum(self.slope, _NO_ERROR)), "K": self.shape[:, 0]}
+        shape = {n: np.exp(self.shape[:, i]) for i, n in enumerate(FAMILIES[self.family].parameters[2:])}
+        return {"R0": self.low, "A": self.low + self.slope, **shape}
+
+    @classmethod
+    def from_parameters(cls, family: str, parameters: dict[str, Floats]) -> Curves:
+        """Invert `parameters`."""
+        if family == "power":
+            low, slope = np.ones_like(parameters["E"]), np.exp(parameters["E"])
+            shape = parameters["K"][:, None]
+        else:
+            low, slope = parameters["R0"], parameters["A"] - parameters["R0"]
+            shape = np.stack([np.log(parameters[n]) for n in FAMILIES[family].parameters[2:]], axis=1)
+        size = len(shape)
+        return cls(
+            family,
+            low,
+            slope,
+            np.ascontiguousarray(shape),
+            np.zeros(size, dtype=np.int64),
+            np.zeros(size, dtype=bool),
+            np.full(size, np.nan),
+        )
+
+
+def fit_curves(
+    compute: Floats, reward: Floats, weights: Floats, family: str = "exp", robust: bool = False
+) -> Curves:
+    """Fit one configuration's curve to D weighted versions of its checkpoints.
+
+    Parameters
+    ----------
+    compute
+        (P,), in rollouts.
+    reward
+        (D, P), or (1, P) if only the weights differ.
+    weights
+        (D, P), or (1, P); zero leaves a checkpoint out.
+    family
+        ``exp``, ``hill`` or ``power`` (which leaves out C = 0).
+    robust
+        Huber's loss in place of squares.
+
+    >>> C = np.geomspace(1e3, 1e6, 40)
+    >>> R = (0.8 - 0.5 * np.exp(-C / 2e5))[None]
+    >>> curve = fit_curves(C, R, np.ones_like(R))
+    >>> {k: float(np.round(v[0], 1)) for k, v in curve.parameters().items()}
+    {'R0': 0.3, 'A': 0.8, 'tau': 200000.0}
+    """
+    chosen = FAMILIES[family]
+    if family == "power":
+        positive = compute > 0
+        compute, weights = compute[positive], weights[:, positive]
+        reward = reward[:, positive]
+    s = varpro(compute, reward, weights, family, chosen.axes(compute), chosen.low, robust)
+    total = np.maximum(weights.sum(axis=1), 1e-300)
+    open_ended = s.on_bound
+    if family != "power":
+        open_ended = open_ended | (basis(family, compute.max(keepdims=True), s.shape)[:, 0] < _RISE_SEEN)
+    return Curves(family, s.low, s.slope, s.shape, s.status, open_ended, np.sqrt(s.sse / total))
+
+
+def enough_points(weights: Floats) -> NDArray[np.bool_]:
+    """Return for each data set whether it has the five points that a curve needs."""
+    return (weights > 0).sum(axis=-1) >= _LEAST_POINTS
+
+
+def _exp(compute: Floats, R0: float, A: float, tau: float) -> Floats:
+    return A - (A - R0) * np.exp(-compute / tau)
+
+
+def _hill(compute: Floats, R0: float, A: float, C_mid: float, B: float) -> Floats:
+    with np.errstate(divide="ignore", over="ignore"):  # 1 / (1 + ∞) is the 0 it should be
+        return R0 + (A - R0) / (1 + (C_mid / compute) ** B)
+
+
+def _power(compute: Floats, E: float, K: float) -> Floats:
+    return 1 - np.exp(E) * compute**-K
+
+
+def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> ModelResult:
+    """Return one fit as an lmfit `ModelResult`, to be inspected, plotted, or profiled.
+
+    The fit is `fit_curves`'s; lmfit starts there, adds the covariance, and its ``conf_interval()`` gives
+    profile-likelihood intervals. They take checkpoints for independent, which those of one run are not.
+
+    Parameters
+    ----------
+    compute, reward
+        one curve, (P,) each, P at least 5; ``power`` leaves out C = 0.
+    family
+        ``exp``, ``hill`` or ``power``; the parameters are named as in the module's table.
+
+    Raises
+    ------
+    Refused
+        the curve is not determined, so it has neither covariance nor profile.
+    InputError
+        an unknown family, or arrays that are not one curve.
+
+    >>> rng = np.random.default_rng(0)
+    >>> C = np.geomspace(1e3, 1e6, 40)
+    >>> result = model_result(C, 0.8 - 0.5 * np.exp(-C / 2e5) + rng.normal(0, 0.01, 40))
+    >>> low, high = (result.conf_interval(p_names=["A"], sigmas=[2])["A"][i][1] for i in (0, 2))
+    >>> bool(low < 0.8 < high)
+    True
+    """
+    from lmfit import Model
+
+    if family not in FAMILIES:
+        raise InputError(unknown("curve", family, FAMILIES, "there are"))
+    c, y = np.asarray(compute, dtype=np.float64), np.asarray(reward, dtype=np.float64)
+    if c.ndim != 1 or c.shape != y.shape or not np.isfinite(c + y).all():
+        raise InputError(f"compute and reward must be finite and of one length; found {c.shape}, {y.shape}")
+    if family == "power":
+        c, y = c[c > 0], y[c > 0]
+    if (found := np.unique(c).size) < _LEAST_POINTS:
+        raise Refused(f"a curve needs checkpoints at {_LEAST_POINTS} different C; this one has {found}")
+    curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
+    status = Status(int(curve.status[0])).name.lower().replace("_", " ")
+    if curve.status[0] == Status.CONVERGED:
+        model = Model({"exp": _exp, "hill": _hill, "power": _power}[family], name=family)
+        parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})
+        for name in {"tau", "C_mid", "B", "K"} & set(parameters):
+            parameters[name].min = 0
+        result = model.fit(y, parameters, compute=c)
+        if result.errorbars:
+            return result
+        status = "lmfit finds no covariance"
+    raise Refused(
+        f"the {family} curve is not determined by these checkpoints ({status}): it has no covariance and no "
+        "profile; run on until it bends, or with more seeds"
+    )

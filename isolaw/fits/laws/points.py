@@ -1,0 +1,122 @@
+"""The law fitted to ready-made points (C, n*), as read off a figure or made elsewhere.
+
+Here, and only here, least-squares standard errors are given. They hold if the points are
+independent, which points on a computed frontier are not; so they are labelled *conditional*.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+
+from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.laws.logistic import fit_logistic
+
+if TYPE_CHECKING:
+    from lmfit.model import ModelResult
+
+_LEAST_POINTS = 5
+LABEL = "conditional on independent points"
+
+
+def logistic(x: ArrayLike, b: float, L: float, k: float, x0: float) -> Any:
+    """Return log2 n* = b + L / (1 + exp(−k (x − x0))).
+
+    >>> float(logistic(6.0, b=3.0, L=6.0, k=7.0, x0=6.0))
+    6.0
+    """
+    return b + L * expit(k * (np.asarray(x, dtype=np.float64) - x0))
+
+
+def fit_points(
+    x_values: ArrayLike, n_star: ArrayLike, x: Literal["compute", "steps"] = "compute"
+) -> tuple[dict[str, Any], ModelResult]:
+    """Fit the law to points by least squares.
+
+    Parameters
+    ----------
+    x_values
+        C in rollouts, or M, (X,).
+    n_star
+        n at each, (X,), positive.
+    x
+        ``compute``: the law in log10 C; ``steps``: the form linear in M.
+
+    Returns
+    -------
+    The law's document, and the lmfit result it came from (open it for profile intervals).
+
+    Raises
+    ------
+    DataError, InputError
+        values that are not positive and finite.
+    Refused
+        fewer than five points, or all at one x or one n.
+
+    >>> C = np.geomspace(1e5, 1e7, 50)
+    >>> document, result = fit_points(C, 2 ** logistic(np.log10(C), 3.0, 6.0, 7.0, 6.1))
+    >>> round(document["params"]["k"]["value"], 4), document["standard_errors"]["label"]
+    (7.0, 'conditional on independent points')
+    """
+    from lmfit import Model
+
+    if x not in ("compute", "steps"):
+        raise InputError(f"x {x!r}: accepted: compute, steps")
+    raw, n = np.asarray(x_values, dtype=np.float64), np.asarray(n_star, dtype=np.float64)
+    if raw.shape != n.shape or raw.ndim != 1:
+        raise InputError(f"{x} and n_star must be as long as each other: {raw.shape} and {n.shape}")
+    for name, values in {x: raw, "n_star": n}.items():
+        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if bad.size:
+            raise DataError(f"{name} must be positive: point {bad[0] + 1} has {values[bad[0]]}")
+    different = np.unique(raw).size
+    if raw.size < _LEAST_POINTS or different < _LEAST_POINTS:
+        raise Refused(
+            f"a law has four parameters; {raw.size} points at {different} different {x} are too few, "
+            f"{_LEAST_POINTS} different ones are needed"
+        )
+    if np.unique(n).size < 2:
+        raise Refused(f"all points have n* = {n[0]:g}: a constant needs no law, and determines none")
+    abscissa = np.log10(raw) if x == "compute" else raw
+    y = np.log2(n)
+    start = fit_logistic(abscissa, y[None])
+    model = Model(logistic, independent_vars=["x"])
+    parameters = model.make_params(b=start.b[0], L=start.L[0], k=start.k[0], x0=start.x0[0])
+    parameters["L"].min = 0.0
+    parameters["k"].min = 0.0
+    result = model.fit(y, parameters, x=abscissa)
+    fitted = {name: float(p.value) for name, p in result.params.items()}
+    # A fit that stops on a bound, or without a covariance, has no error bars, whatever it reports.
+    stuck = bool(start.on_bound[0] or not result.success or not result.errorbars or fitted["L"] <= 1e-9)
+    # Nor has a step between two points, or a rise whose ends lie outside them.
+    gaps = np.diff(np.unique(abscissa))
+    stuck |= bool(fitted["k"] * gaps.min() > 4 or fitted["L"] > 2 * float(np.ptp(y)))
+    status = "not_identified" if stuck else "ok"
+    errors = {
+        name: None if stuck or p.stderr is None else float(p.stderr) for name, p in result.params.items()
+    }
+    document = {
+        "format": "isolaw.law/1",
+        "method": "points",
+        "setting": None,
+        "fixed": {},
+        "x": {
+            "name": x,
+            "unit": "rollouts" if x == "compute" else "steps",
+            "log10": x == "compute",
+            "range": [float(raw.min()), float(raw.max())],
+        },
+        "points": int(raw.size),
+        "params": {
+            **{name: {"value": v, "interval": None, "status": status} for name, v in fitted.items()},
+        },
+        "bootstrap": {"unit": None, "draws": 0, "failed": 0},
+        "standard_errors": {"label": LABEL, **errors},
+        "sse": float(np.sum(result.residual**2)),
+        "warnings": [f"standard errors are {LABEL}; points on a computed frontier are not independent"]
+        + (["the fit stopped on a bound: the points do not determine the law"] if stuck else []),
+    }
+    return document, result

@@ -1,0 +1,1 @@
+"""Studies beside the law: recipes compared, a learning rate re-tuned, a backtest, model size."""

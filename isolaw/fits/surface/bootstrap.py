@@ -1,0 +1,242 @@
+"""Resampling: what varies from draw to draw.
+
+The unit is the run, never the checkpoint: checkpoints of one run are dependent. The model is
+
+    y_cs(C) = μ_c(C) + a_s(C) + e_cs(C)        configuration c = (B_p, n), seed s
+
+where a_s is what runs of one seed share over configurations (their problem set and its order), and
+e_cs is the run's own: its sampling and its evaluations. a_s moves all curves alike, so it matters for a
+reward and cancels in a comparison of n that were run with the same seeds; e_cs does not cancel. A draw is
+
+    y*_c = ȳ_c + mean over the seeds s of c [ Σ_t g_st a_t ] + Σ_d (h_cd / √S_c − h̄_d) e_d
+
+with Gaussian g and h of variance 1/ν: the second sum is over the residual curves d of *all* runs, so that
+three seeds of nine configurations give (3 − 1)(9 − 1) = 16 degrees of freedom instead of two, nine times
+over. That assumes that runs vary alike at all configurations. The mean deviation of a seed's runs, which
+stands for a_t, holds a share of their own effects; h̄, the mean of h_cd / √S_c over configurations, takes it
+out again, so that the variances are those of the two-way analysis of variance. The first sum has S − 1
+degrees of freedom. Each is multiplied by √(ν/χ²_ν), drawn anew in each draw, which turns normal intervals
+into Student's t with ν degrees of freedom: the small-sample correction. Whatever is computed from y*, the
+whole of it is computed anew.
+
+Where seeds are not shared between configurations, a is zero. With one run for each configuration there
+are no residuals between seeds; then e is what a smooth surface over n leaves of the curves
+(`isolaw.fits.surface.polynomial`), if at least 3 degrees of freedom remain, and otherwise a run's residuals
+about its own curve, in blocks: the latter leaves out the variation between runs, and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.curves.families import Curves, fit_curves
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.polynomial import hat
+
+Unit = Literal["run", "lack of fit", "block"]
+_CURVE_PARAMETERS = 3
+_LEAST_FREEDOM = 3
+# A draw of Student's t beyond this many times the normal one would bend curves, and moves no quantile.
+_MOST_INFLATED = 10.0
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the runs of a fit differ by.
+
+    Attributes
+    ----------
+    shared
+        for each configuration, the effects a_s of the seeds at its checkpoints, (seeds, checkpoints).
+    own
+        the residual curves e_d of all runs, each as (log C, residual).
+    freedom
+        degrees of freedom of the two.
+    unit
+        what the residuals stand for.
+    """
+
+    shared: list[Floats]
+    own: list[tuple[Floats, Floats]]
+    freedom: tuple[int, int]
+    unit: Unit
+
+
+def effects(configurations: list[Configuration], family: str) -> Effects:
+    """Split the runs' deviations into what a seed shares and what is a run's own."""
+    deviations = [_deviations(c) for c in configurations]
+    freedom = sum(max(len(per_run) - 1, 0) for per_run in deviations)
+    if not freedom:
+        return _single(configurations, family)
+    seeds = _shared_seeds(deviations)
+    shared = [_seed_effects(c, deviations, seeds) for c in configurations]
+    own = []
+    for c, per_run, a in zip(configurations, deviations, shared, strict=True):
+        for seed, log_c, deviation in per_run:
+            effect = np.interp(log_c, c.log_checkpoints, a[seeds.index(seed)]) if seed in seeds else 0.0
+            own.append((log_c, deviation - effect))
+    between = max(len(seeds) - 1, 0)
+    return Effects(shared, own, (between, max(freedom - between, 1)), "run")
+
+
+def _deviations(c: Configuration) -> list[tuple[int, Floats, Floats]]:
+    """Each run's seed, checkpoints and distance there from the mean of the runs that were measured then.
+
+    Runs need not have the same checkpoints (those counted in tokens never do), so they are interpolated.
+    Where a run is alone there is no distance.
+    """
+    runs = [(c.log_checkpoints[indices(c)[c.run == i]], c.reward[c.run == i]) for i in range(c.runs)]
+    out = []
+    for seed, (log_c, reward) in zip(c.seeds, runs, strict=True):
+        at = np.array([np.interp(log_c, *run, left=np.nan, right=np.nan) for run in runs])
+        together = np.sum(~np.isnan(at), axis=0) > 1
+        if together.any():
+            mean = np.nanmean(at[:, together], axis=0)
+            out.append((seed, log_c[together], reward[together] - mean))
+    return out
+
+
+def _shared_seeds(deviations: list[list[tuple[int, Floats, Floats]]]) -> list[int]:
+    """The seeds that at least two configurations with several runs were run with."""
+    by_configuration = [{seed for seed, _, _ in per_run} for per_run in deviations]
+    seeds = sorted(set().union(*by_configuration))
+    often = [s for s in seeds if sum(s in own for own in by_configuration) > 1]
+    return often if len(often) > 1 else []
+
+
+def _seed_effects(
+    c: Configuration, deviations: list[list[tuple[int, Floats, Floats]]], seeds: list[int]
+) -> Floats:
+    """a_s at the checkpoints of ``c``: the mean deviation of the runs of seed s, (seeds, checkpoints)."""
+    out = np.zeros((len(seeds), c.log_checkpoints.size))
+    for i, seed in enumerate(seeds):
+        members = [(log_c, d) for per_run in deviations for s, log_c, d in per_run if s == seed]
+        out[i] = np.mean([np.interp(c.log_checkpoints, *member) for member in members], axis=0)
+    return out
+
+
+def _single(configurations: list[Configuration], family: str) -> Effects:
+    """One run each: residuals from a surface over n, or from each run's own curve."""
+    nothing = [np.zeros((0, c.log_checkpoints.size)) for c in configurations]
+    projection, freedom = hat(configurations)
+    if freedom < _LEAST_FREEDOM:
+        return Effects(nothing, [], (0, 0), "block")
+    curves = [
+        fit_curves(c.checkpoints, c.mean[None], np.ones((1, c.mean.size)), family) for c in configurations
+    ]
+    own = []
+    for i, c in enumerate(configurations):
+        at = np.array([_at(curve, c) for curve in curves])
+        at[i] = c.mean
+        own.append((c.log_checkpoints, at[i] - projection[i] @ at))
+    return Effects(nothing, own, (0, freedom), "lack of fit")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One configuration's checkpoints in 1 + D versions, the data first.
+
+    Attributes
+    ----------
+    compute
+        distinct checkpoints, (P,).
+    shift
+        what a draw adds to the mean of the runs, (1 + D, P); row 0 is zero.
+    """
+
+    compute: Floats
+    shift: Floats
+
+
+def resample(
+    configurations: list[Configuration], family: str, draws: int, seed: int
+) -> tuple[list[Sample], Unit]:
+    """Draw the mean curves of all configurations ``draws`` times.
+
+    Parameters
+    ----------
+    configurations
+        of one fit.
+    family
+        the learning curve about which a single run's residuals are taken.
+    draws, seed
+        how often, and the stream.
+
+    Returns
+    -------
+    One `Sample` for each configuration, and what was resampled.
+    """
+    found = effects(configurations, family)
+    rng = np.random.default_rng(seed)
+    of_seeds, of_runs = (_inflation(nu, draws, rng)[:, None] / np.sqrt(max(nu, 1)) for nu in found.freedom)
+    size = len(found.shared[0])
+    every = sorted({s for c in configurations for s in c.seeds})
+    g = rng.standard_normal((draws, len(every), size)) * of_seeds[:, :, None]
+    h = [stream(c, seed).standard_normal((draws, len(found.own))) * of_runs for c in configurations]
+    several = [own / np.sqrt(c.runs) for c, own in zip(configurations, h, strict=True) if c.runs > 1]
+    twice = np.mean(several, axis=0) if size else np.zeros_like(h[0])
+    out = []
+    for c, a, own in zip(configurations, found.shared, h, strict=True):
+        shift = np.zeros((1 + draws, c.log_checkpoints.size))
+        if draws and found.unit == "block":
+            shift[1:] = _blocks(c, family, draws, stream(c, seed))
+        elif draws:
+            donors = np.array([_nearest(c.log_checkpoints, *curve) for curve in found.own])
+            mine = g[:, [every.index(s) for s in c.seeds]].mean(axis=1)
+            shift[1:] = mine @ a + own @ donors / np.sqrt(_present(c)) - twice @ donors
+        out.append(Sample(c.checkpoints, shift))
+    return out, found.unit
+
+
+def _present(c: Configuration) -> Floats:
+    """How many runs had begun and not ended at each checkpoint, (P,)."""
+    runs = [c.compute[c.run == i] for i in range(c.runs)]
+    return np.sum(
+        [(c.checkpoints >= r.min()) & (c.checkpoints <= r.max()) for r in runs], axis=0, dtype=float
+    )
+
+
+def _inflation(freedom: int, draws: int, rng: np.random.Generator) -> Floats:
+    """√(ν/χ²_ν): what makes a normal draw one of Student's t."""
+    if freedom < 1:
+        return np.zeros(draws)
+    return np.minimum(np.sqrt(freedom / rng.chisquare(freedom, draws)), _MOST_INFLATED)
+
+
+def _nearest(at: Floats, log_c: Floats, values: Floats) -> Floats:
+    """Values at the nearest checkpoint: interpolation would average the evaluations' noise away."""
+    right = np.clip(np.searchsorted(log_c, at), 1, log_c.size - 1)
+    left = right - 1
+    return values[np.where(at - log_c[left] < log_c[right] - at, left, right)]
+
+
+def stream(configuration: Configuration, seed: int) -> np.random.Generator:
+    """The draws' stream of one configuration, whatever other configurations there are."""
+    key = (configuration.problems_per_batch, configuration.rollouts_per_problem)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator) -> Floats:
+    """The residuals about the fitted curve, in circular blocks of about P^(1/3) checkpoints."""
+    size = c.mean.size
+    curve = fit_curves(c.checkpoints, c.mean[None], np.ones((1, size)), family)
+    fitted = _at(curve, c)
+    residuals = (c.mean - fitted) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
+    length = max(1, round(size ** (1 / 3)))
+    starts = rng.integers(0, size, (draws, -(-size // length)))
+    index = (starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, :size] % size
+    return np.asarray(fitted - c.mean + residuals[index])
+
+
+def _at(curve: Curves, c: Configuration) -> Floats:
+    """A curve at the checkpoints of ``c``; a power law, which has no reward at C = 0, where that is put."""
+    return curve(np.exp(c.log_checkpoints) if curve.family == "power" else c.checkpoints)[0]
+
+
+def indices(c: Configuration) -> NDArray[np.int64]:
+    """Return which distinct checkpoint each of a configuration's rows is, (rows,)."""
+    return np.searchsorted(c.checkpoints, c.compute)

@@ -1,0 +1,109 @@
+"""The verdict: words that follow from the intervals, whichever way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isolaw.fits.quantity import REFUSED, Quantity
+from isolaw.fits.studies.contrast import Row, side, verdict
+
+NAMES = ("old", "new")
+
+
+def row(value: float, interval: Any = None, status: Any = "ok") -> Row:
+    return Row(Quantity(0.5), Quantity(0.5), Quantity(value, interval, status))
+
+
+def words(compute: float | None = None, **rows: Row) -> dict[str, str]:
+    usual = {
+        "A": row(0.01, (-0.01, 0.03)),
+        "C_mid": row(1.1, (0.8, 1.5)),
+        "end": row(0.01, (-0.01, 0.03)),
+        "predicted": row(0.01, (-0.02, 0.04)),
+        "reward": row(0.02, (0.01, 0.03)),
+    }
+    return verdict(NAMES, usual | rows, compute)
+
+
+@pytest.mark.parametrize(
+    ("interval", "neutral", "expected"),
+    [
+        ((0.1, 0.2), 0.0, 1),
+        ((-0.2, -0.1), 0.0, -1),
+        ((-0.1, 0.1), 0.0, 0),
+        ((0.5, 0.9), 1.0, -1),
+        ((0.9, 1.1), 1.0, 0),
+        (None, 0.0, None),
+    ],
+)
+def test_sides(interval: Any, neutral: float, expected: int | None) -> None:
+    assert side(Quantity(0.3, interval), neutral) == expected
+    assert side(Quantity(0.3, interval, "not_identified"), neutral) is None
+
+
+@pytest.mark.parametrize(
+    ("a", "text"),
+    [
+        (row(0.03, (0.01, 0.05)), "new has the higher ceiling, by 0.03 (95 %: 0.01 to 0.05)"),
+        (row(-0.03, (-0.05, -0.01)), "old has the higher ceiling, by 0.03 (95 %: 0.01 to 0.05)"),
+        (
+            row(-0.01, (-0.05, 0.01)),
+            "neither has the higher ceiling beyond noise: old by 0.01 (95 %: -0.01 to 0.05)",
+        ),
+        (row(0.03), "new has the higher ceiling, by 0.03 (no interval, so that may be noise)"),
+        (row(0.0), "neither has the higher ceiling: they are equal"),
+        (
+            row(0.03, None, "not_identified"),
+            "which has the higher ceiling is not known: the curves do not determine it",
+        ),
+    ],
+)
+def test_ceilings(a: Row, text: str) -> None:
+    assert words(A=a)["ceiling"] == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "start"),
+    [
+        (row(2.0, (1.5, 2.5)), "old is faster: C_mid of new is 2 times that of old (95 %: 1.5 to 2.5)"),
+        (row(0.5, (0.4, 0.6)), "new is faster: C_mid of new is 0.5 times"),
+        (row(0.5, (0.4, 1.6)), "neither is faster beyond noise: C_mid of new is 0.5 times"),
+        (row(0.5), "C_mid of new is 0.5 times that of old (no interval"),
+        (row(1.0), "neither is faster: they are equal"),
+        (row(0.5, None, "not_identified"), "which is faster is not known"),
+    ],
+)
+def test_speed(ratio: Row, start: str) -> None:
+    assert words(C_mid=ratio)["speed"].startswith(start)
+
+
+UP, DOWN, EITHER = row(0.02, (0.01, 0.03)), row(-0.02, (-0.03, -0.01)), row(0.01, (-0.01, 0.03))
+
+
+@pytest.mark.parametrize(
+    ("end", "predicted", "parts"),
+    [
+        (UP, UP, ("new ends 0.02 higher (95 %: 0.01 to 0.03)", "would have told so")),
+        (DOWN, DOWN, ("old ends 0.02 higher (95 %: 0.01 to 0.03)", "would have told so")),
+        (UP, EITHER, ("new ends", "would not have told")),
+        (UP, DOWN, ("new ends", "would have told the opposite")),
+        (DOWN, UP, ("old ends", "would have told the opposite")),
+        (EITHER, UP, ("no more than noise (95 %: -0.01 to 0.03)", "would have claimed a difference")),
+        (EITHER, EITHER, ("no more than noise", "claims no difference either")),
+        (UP, Row(REFUSED, REFUSED, REFUSED), ("new ends", "cannot be fitted")),
+        (EITHER, Row(REFUSED, REFUSED, REFUSED), ("no more than noise", "cannot be fitted")),
+        (Row(REFUSED, REFUSED, REFUSED), UP, ("not known", "no common compute")),
+        (row(0.02), UP, ("not known", "have no interval")),
+        (row(0.0), row(0.0), ("not known", "they end alike")),
+    ],
+)
+def test_what_the_first_half_told(end: Row, predicted: Row, parts: tuple[str, ...]) -> None:
+    text = words(end=end, predicted=predicted)["first half"]
+    assert all(part in text for part in parts), text
+
+
+def test_a_budget_has_a_sentence_of_its_own() -> None:
+    assert "reward" not in words()
+    assert words(1e6)["reward"] == "new is better at C = 1e+06, by 0.02 (95 %: 0.01 to 0.03)"
