@@ -24,6 +24,7 @@ from isolaw.fits.law_document import (
     HealthInfo,
     LawDocument,
 )
+from isolaw.fits.laws.comparison import levels_off
 from isolaw.fits.laws.logistic import Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, from_draws
 from isolaw.fits.selection import Configuration, Selection
@@ -31,10 +32,6 @@ from isolaw.fits.surface.bootstrap import Unit
 
 # The plateau is stated only if the law has come this close to it (in doublings of n) where measured.
 _FLAT_WITHIN = 0.5
-_LEAST_ON_PLATEAU = 5
-_DRAWS_BEYOND = 0.025
-_SAME_N = 1e-6  # doublings of n: a law that ends there ends at the grid's largest n
-_HIGHEST = 60.0  # log2 of an n that no one runs: keeps a wild draw finite
 # Rewards from a quarter of a run's compute on are looked at for a fall that its curve cannot show.
 _LATE = 4
 # Another curve family is worth a word when its residuals are smaller by a tenth.
@@ -56,7 +53,7 @@ def parameters(
     known = np.flatnonzero(~path.censored[0])
     varies = float(np.ptp(path.log2_n[0, known])) > 0
     floor_seen = known[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
-    saturation = _saturation(path, x, law, comparison, flags)
+    saturation = _saturation(path, comparison, flags)
     shape_known = not law.on_bound[0] and varies and law.L[0] > 0
     rise_known = shape_known and floor_seen and saturation.status == "ok"
     return {
@@ -68,14 +65,8 @@ def parameters(
     }
 
 
-def _saturation(
-    path: Path,
-    x: NDArray[np.float64],
-    law: Logistic,
-    comparison: Comparison,
-    flags: list[Flag],
-) -> Quantity:
-    """The n at which the law levels off, stated only where the data show it level off.
+def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quantity:
+    """The n at which n* levels off, stated only where it rises and then levels off in 95 % of draws.
 
     If the frontier ends at the grid's largest n, that n is a lower bound. If n* rises and levelling off is
     not shown, n* at the largest compute bounds the level from below.
@@ -83,67 +74,29 @@ def _saturation(
     last = path.n[:, -1]
     if path.at_top[0, -1] and not path.above[0, -1]:
         return from_draws(float(path.levels[-1]), last[1:], "lower_bound", path.levels)
-    reason = _not_level(path, x, law, comparison)
+    reason = _not_level(path, comparison)
     if not reason:
-        plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
-        return from_draws(plateau[0], plateau[1:])
+        return from_draws(last[0], last[1:])
     flags.append(Flag(Code.NO_SATURATION, reason))
-    if not comparison.monotone or _shape(comparison) == "non-monotone" or path.censored[0, -1]:
+    if not comparison.monotone or comparison.preferred == "non-monotone" or path.censored[0, -1]:
         return REFUSED
-    return from_draws(float(path.n[0, -1]), last[1:], "lower_bound")
+    return from_draws(float(last[0]), last[1:], "lower_bound")
 
 
-def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Comparison) -> str:
+def _not_level(path: Path, comparison: Comparison) -> str:
     """Why the data do not show n* level off inside the grid; empty if they do."""
     if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
-    largest = math.log2(path.levels[-1])
+    if len(path.log2_n) == 1:
+        return "there are no draws"
     if not comparison.monotone:
         return "n* comes down again"
-    if law.L[0] <= 0 or _shape(comparison) not in ("logistic", "power", "linear"):
-        return "along the frontier a constant n does as well as the law, or no law holds"
-    if path.compute[-1] < 2 * path.compute[0]:
-        return "the runs span less than a factor of two in compute"
     if path.censored[0, -1]:
         return "at the largest compute n* is only a bound"
-    laws = comparison.laws
-    if not laws and not _rests(path, x):
-        return "n* has not kept its last level for longer than it kept those before"
-    if laws and "logistic" not in laws:
-        return "three n were measured together at too few budgets"
-    if laws and laws["logistic"].aic > min(laws["power"].aic, laws["linear"].aic) - 2:
-        return "a law that rises without end fits the rewards as well"
-    near = law.plateau[0] - law(x)[0][~path.censored[0]] < _FLAT_WITHIN
-    if int(near.sum()) < _LEAST_ON_PLATEAU:
-        return "the law is still rising at the largest compute"
-    if law.plateau[0] > largest - _FLAT_WITHIN:
-        return f"the law levels off at the grid's largest n, {path.levels[-1]}"
-    beyond = float(np.mean(law.plateau[1:] > largest + _SAME_N)) if law.plateau.size > 1 else 0.0
-    if beyond > _DRAWS_BEYOND:
-        return f"in {beyond:.0%} of draws n* passes the grid's largest n, {path.levels[-1]}"
+    share = levels_off(path)
+    if share < LEVEL:
+        return f"n* rises and then levels off in {math.floor(100 * share)}% of draws, which is less than 95%"
     return ""
-
-
-def _shape(comparison: Comparison) -> str | None:
-    """Which law the rewards prefer, be it that n matters little; ``paper`` compares regret alone."""
-    return comparison.preferred if comparison.laws else comparison.verdict
-
-
-def _rests(path: Path, x: NDArray[np.float64]) -> bool:
-    """Whether the last level of n* lasts at least twice as long as a rise to the next one would take.
-
-    A stair of a staircase is flat, too. What a doubling of n takes in x is seen on the stairs before.
-    """
-    log_n = np.log2(path.levels)
-    strict = np.searchsorted(log_n, path.log2_n[0] - 1e-9)
-    changes = np.flatnonzero(np.diff(strict)) + 1
-    if not changes.size:
-        return True
-    last, index = int(changes[-1]), int(strict[-1])
-    doublings = abs(log_n[index] - log_n[strict[0]])
-    next_rise = log_n[min(index + 1, log_n.size - 1)] - log_n[index]
-    each = (x[last] - x[0]) / max(doublings, 1.0)
-    return bool(x[-1] - x[last] >= 2 * each * next_rise - 1e-9)  # stairs of the same points are equally long
 
 
 def grid_entry(c: Configuration) -> GridEntry:
@@ -227,11 +180,16 @@ def _end(value: float) -> float | None:
 
 
 def crossover_entries(
-    configurations: list[Configuration], curves: list[Curves], first: float, scale: float, draws: int
+    configurations: list[Configuration],
+    compute: NDArray[np.float64],
+    reward: NDArray[np.float64],
+    first: float,
+    scale: float,
+    draws: int,
 ) -> tuple[Crossing, ...]:
-    """Return the crossover of every pair of n; ``first`` is where the frontier begins."""
+    """Return the crossover of every pair of n (see `crossovers`)."""
     out = []
-    for crossing in frontiers.crossovers(configurations, curves, first):
+    for crossing in frontiers.crossovers(configurations, compute, reward, first):
         if crossing.supported:
             q = from_draws(crossing.draws[0] * scale, crossing.draws[1:] * scale if draws else None)
         else:
@@ -308,6 +266,12 @@ def flags_of(
         )
     elif single:
         flag(Code.LONE_RUNS, f"{'; '.join(c.label for c in single)}, taken to vary as the others do")
+    if document.surface is not None and document.surface.misfit > 1:
+        flag(
+            Code.LACK_OF_FIT,
+            "configurations differ from what all others say of them by more than chance; intervals are "
+            f"{document.surface.misfit:.2f} times as wide for it",
+        )
     top = int(frontier.levels[-1])
     at_top = frontier.compute[path.at_top[0]] * scale
     symbol = "M" if selection.setting == "fixed-b" else "C"
@@ -324,12 +288,14 @@ def flags_of(
         flag(
             Code.CENSORED,
             f"at {alone.size} of {frontier.compute.size} points ({symbol} = {alone.min():.3g} to "
-            f"{alone.max():.3g}) a neighbouring n was not measured",
+            f"{alone.max():.3g}) "
+            + ("a neighbouring n was" if document.method == "paper" else "three n were")
+            + " not measured",
         )
     if not document.comparison.monotone:
         flag(
             Code.NOT_MONOTONE,
-            "n* comes down again by more than 0.005 in reward: a monotone law does not describe it",
+            "n* comes down again, which a monotone law does not describe",
         )
     flat: list[str] = []
     rising: list[str] = []
@@ -353,7 +319,8 @@ def flags_of(
             "rewards fall late in training, which a learning curve cannot show: from a quarter of its "
             f"compute on they lie {-worst.late:.3f} below the curve at n = "
             f"{worst.rollouts_per_problem}, and more than {frontiers.TOLERANCE} at {len(fallen)} of "
-            f"{len(document.curves)}; rewards are predicted that much too high",
+            f"{len(document.curves)}"
+            + ("; rewards are predicted that much too high" if document.method == "paper" else ""),
         )
     span = max(c.reward.max() for c in configurations) - min(c.reward.min() for c in configurations)
     if span < 10 * frontiers.TOLERANCE:

@@ -55,7 +55,8 @@ class Code(StrEnum):
 
     # n* and the law.
     GRID_EDGE = "grid_edge", "n* is, or may be, at an end of the n that were measured"
-    CENSORED = "censored", "some n were not measured at these budgets"
+    LACK_OF_FIT = "lack_of_fit", "runs that the surface does not fit; draws are wider for it"
+    CENSORED = "censored", "too few n were measured at these budgets to compare them"
     NOT_MONOTONE = "not_monotone", "n* comes down again, which a monotone law does not describe"
     NO_LAW = "no_law", "n* is nowhere more than a bound"
     NO_SATURATION = "no_saturation", "why it is not stated at which n the law levels off"
@@ -65,7 +66,7 @@ class Code(StrEnum):
     ONE_N = "one_n", "one n alone competes at this budget"
     BATCH_EDGE = "batch_edge", "the recommended B_p is at an end of those measured"
     EXTRAPOLATION = "extrapolation", "the budget lies beyond what was measured"
-    FAR = "far", "the budget lies so far beyond that nothing is claimed"
+    FAR = "far", "the budget lies so far beyond what can be compared that nothing is recommended"
     LIMITED = "limited", "larger measured batches do not fit the budget or the cap"
     FLAT = "flat", "no measured n is better than another at this budget"
     OPEN_CEILING = "open_ceiling", "the chosen curve's ceiling is not determined"

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from isolaw.fits.predict import Prediction
+    from isolaw.fits.surface.estimate import Surface
 
 _LAW = ("b", "L", "k", "x0")
 
@@ -44,8 +46,9 @@ class Law:
     document
         the content of ``law.json``.
     draws
-        one row per draw, row 0 the estimate: ``b, L, k, x0`` (absent when the law was refused) and
-        ``<B_p>x<n>.<parameter>`` for every curve.
+        one row per draw, row 0 the estimate: ``b, L, k, x0`` (absent when the law was refused),
+        ``<B_p>x<n>.<parameter>`` for every curve, ``law.<name>.<i>`` for θ of every law that was compared, and
+        ``surface.…``: the hyperparameters and shares of the surface, and which of them a draw has.
 
     >>> import isolaw
     >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
@@ -96,6 +99,21 @@ class Law:
         names = FAMILIES[family].parameters
         prefix = f"{problems_per_batch}x{rollouts_per_problem}."
         return Curves.from_parameters(family, {n: self.draws[prefix + n].to_numpy(np.float64) for n in names})
+
+    def theta(self, name: str) -> NDArray[np.float64] | None:
+        """Return θ of a law that was compared, estimate first, then its draws, (1 + D, P)."""
+        columns = [c for c in self.draws.columns if c.startswith(f"law.{name}.")]
+        if columns:
+            return self.draws[columns].to_numpy(np.float64)
+        entry = self.document.comparison.laws.get(name)
+        return np.array([entry.theta]) if entry is not None and entry.theta else None
+
+    @cached_property
+    def surface(self) -> Surface | None:
+        """The surface of rewards; None by the paper's method, and in laws of version 1."""
+        from isolaw.fits.surface.stored import restored
+
+        return restored(self.document.surface, self.draws, self.document.bootstrap.seed)
 
     def predict(
         self, compute: float, *, max_batch_rollouts: int | None = None, n_train_problems: int | None = None

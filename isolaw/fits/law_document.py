@@ -132,13 +132,14 @@ class ConstantRule(Regret):
 
 @dataclass(frozen=True)
 class LawEntry(Regret):
-    """One of the laws compared: θ along n* (empty in some laws of version 1), its intervals, likelihood."""
+    """One of the laws compared: θ along n* (empty in some laws of version 1) and its intervals.
+
+    ``better`` is the share of draws in which it loses less than each other law.
+    """
 
     theta: tuple[float, ...]
     interval: tuple[tuple[float, float], ...] | None
-    chi2: float
-    aic: float
-    held_out_regret: float | None
+    better: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,14 +159,16 @@ class Comparison:
     constant, logistic
         what the best constant n and the logistic lose on the fitted curves; None where they do not exist.
     monotone
-        whether n* never comes down again.
+        False where n* comes down again; of a surface, where it does in 95 % of draws.
     verdict
         the law that is worth having; ``constant`` where one n loses at most 0.005 anywhere; ``no law``. None
-        where it is refused.
+        where it is refused, and where draws prefer none.
     laws
         by name; empty where laws were not compared.
     preferred
         of those; None where none were compared, and where a preference is refused.
+    falls, levels_off
+        of a surface: the share of draws in which n* comes down again, and in which it rises and levels off.
     refused, seeds
         why no preference is stated, if none is; the fewest runs of a configuration.
     curves
@@ -178,6 +181,8 @@ class Comparison:
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
+    falls: float | None = None
+    levels_off: float | None = None
     refused: Literal["few_seeds"] | None = None
     seeds: int = 0
     curves: dict[str, FamilyFit] = field(default_factory=dict)
@@ -204,6 +209,20 @@ class HealthInfo:
 
 
 @dataclass(frozen=True)
+class SurfaceInfo:
+    """What the surface is made of, its draws aside (`isolaw.fits.surface`).
+
+    ``observations`` as in `Observations.to_dict`, ``theta`` the most likely hyperparameters, ``misfit`` by how
+    much draws are wider for lack of fit, ``bounds`` of the reward.
+    """
+
+    observations: dict[str, Any]
+    theta: tuple[float, ...]
+    misfit: float
+    bounds: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
 class LawDocument:
     """What a fit found: the content of ``law.json``."""
 
@@ -227,6 +246,7 @@ class LawDocument:
     bootstrap: DrawsInfo
     comparison: Comparison
     health: HealthInfo
+    surface: SurfaceInfo | None = None
     flags: tuple[Flag, ...] = field(default=(), metadata={"key": "warnings"})
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """From runs to a law, with every step repeated in every draw.
 
-    surface  learning curves → smooth surface over log n → ridge n*(C) → law     (the default)
+    surface  runs → a Gaussian process over (log n, log B_p, log C) → its ridge n*(C) → laws      (the default)
     paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
 
-Both are computed from the same curves' frontier; they differ in what is fitted (all checkpoints, or records),
-and in where n* comes from: the argmax of a surface that all configurations inform, or the highest curve.
+Learning curves are fitted by both; for ``surface`` they describe, and nothing follows from them.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -29,12 +29,16 @@ from isolaw.fits.frontier.trace import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
 from isolaw.fits.law_document import Axis, DrawsInfo, FamilyFit, LawDocument
-from isolaw.fits.laws.compare import fit_laws, rules
+from isolaw.fits.laws.comparison import Fitted, compared, enough, fit_laws
 from isolaw.fits.laws.logistic import Logistic, fit_logistic
-from isolaw.fits.laws.side_by_side import enough, held_out_regret, side_by_side, stated
+from isolaw.fits.laws.rules import rules
+from isolaw.fits.predict import INTERVALS, comparable
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface.bootstrap import Sample, indices, resample
-from isolaw.fits.surface.polynomial import surface_through
+from isolaw.fits.surface.estimate import Surface, estimate
+from isolaw.fits.surface.slices import slices
+from isolaw.fits.surface.stored import columns as stored
+from isolaw.fits.surface.stored import info
 from isolaw.runs import Runs
 
 METHODS = ("surface", "paper")
@@ -113,24 +117,32 @@ def fit(
     if curve == "auto":
         curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
     samples, unit = resample(configurations, curve, bootstrap, seed)
-    curves, failed = _fit_all(selection, samples, curve, width, robust)
+    curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
     low, high = frontiers.supported_range(configurations)
     compute = np.geomspace(low, high, frontiers.POINTS)
     compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
-    frontier = frontiers.trace(configurations, curves, compute)
-    surface = surface_through(configurations, curves, compute)
-    path = frontiers.strict_path(frontier)
+    reach = INTERVALS * comparable([doc.grid_entry(c) for c in configurations])
+    surface = cut = None
     if method == "surface":
-        path = frontiers.ridge_path(frontier, surface.ridge())
+        surface = estimate(configurations, bootstrap, seed, bounds(metric))
+        cut = slices(surface, compute)
+        frontier = frontiers.cut_frontier(cut, configurations, reach)
+        path = frontiers.ridge_path(cut, configurations, reach)
+        wide = frontiers.between(frontier, low)
+        unit = "run" if surface.process.observations.freedom else "lack of fit"
+    else:
+        frontier = frontiers.trace(configurations, curves, compute)
+        path = frontiers.strict_path(frontier)
+        wide = frontiers.curve_rewards(configurations, curves, low)
     scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
     abscissa = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
     logistic = _fit_law(path, abscissa)
-    comparison = rules(frontier, None if logistic is None else logistic(abscissa)[0])
-    laws = fit_laws(surface, path) if setting != "joint" and method == "surface" else {}
-    if laws:
-        held_out = held_out_regret(selection, curve, laws, compute)
-        comparison = side_by_side(comparison, surface, path, laws, held_out)
-    comparison = enough(comparison, configurations)
+    laws = fit_laws(cut, path, abscissa) if cut is not None and setting != "joint" else {}
+    if cut is None:
+        comparison = rules(frontier, None if logistic is None else logistic(abscissa)[0])
+        comparison = enough(comparison, configurations)
+    else:
+        comparison = compared(laws, path, configurations)
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags)
     stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
     selection.flags.extend(
@@ -157,14 +169,15 @@ def fit(
         epochs_seen=selection.epochs_seen,
         params=parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, curves, low, scale, bootstrap),
+        crossovers=doc.crossover_entries(configurations, *wide, low, scale, bootstrap),
         curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)),
         bootstrap=DrawsInfo(unit, bootstrap, sum(failed.values()), failed, seed),
-        comparison=replace(stated(comparison), curves=misfit),
+        comparison=replace(comparison, curves=misfit),
         health=doc.health_info(stability),
+        surface=None if surface is None else info(surface),
     )
     document = replace(document, flags=doc.flags_of(selection, unit, path, frontier, document, scale))
-    return Law(document, _draws(configurations, curves, logistic))
+    return Law(document, _draws(configurations, curves, logistic, laws, surface))
 
 
 def _checked(method: str, curve: str, records: float | str | None, bootstrap: int) -> float | None:
@@ -185,9 +198,9 @@ def _checked(method: str, curve: str, records: float | str | None, bootstrap: in
 
 
 def _fit_all(
-    selection: Selection, samples: list[Sample], family: str, width: float | None, robust: bool
+    selection: Selection, samples: list[Sample], family: str, width: float | None, robust: bool, keep: bool
 ) -> tuple[list[Curves], dict[str, int]]:
-    """Fit every curve on the data and on each draw; drop the draws that any curve fails."""
+    """Fit every curve on the data and on each draw; drop the draws that any curve fails, unless to ``keep``."""
     configurations = selection.configurations
     if width is None:
         return [
@@ -213,7 +226,10 @@ def _fit_all(
         text = f"hardly rises, so all its checkpoints are fitted: {listed}"
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
     usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in parts], axis=0)
-    usable[0] = True
+    if keep:  # where curves only describe, a draw without enough records is fitted to all checkpoints
+        for _, weights in parts:
+            weights[~usable] = 1.0
+    usable[0 if not keep else slice(None)] = True
     failed = {"a curve with fewer than 3 points": int((~usable).sum())} if not usable.all() else {}
     if np.mean(~usable) > _MOST_FAILED:
         usable[1:] = False
@@ -259,8 +275,26 @@ def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
     return law if np.all(np.isfinite(law(x)[0])) else None
 
 
-def _draws(configurations: list[Configuration], curves: list[Curves], law: Logistic | None) -> pd.DataFrame:
-    columns: dict[str, Any] = {}
+def bounds(metric: str) -> tuple[float, float]:
+    """Least and largest reward: shares of problems lie within 0 and 1.
+
+    >>> bounds("avg@4"), bounds("score")
+    ((0.0, 1.0), (-inf, inf))
+    """
+    share = re.fullmatch(r"(avg|best|worst|pass)@\d+", metric)
+    return (0.0, 1.0) if share else (-math.inf, math.inf)
+
+
+def _draws(
+    configurations: list[Configuration],
+    curves: list[Curves],
+    law: Logistic | None,
+    laws: dict[str, Fitted],
+    surface: Surface | None,
+) -> pd.DataFrame:
+    columns: dict[str, Any] = {} if surface is None else dict(stored(surface))
+    for name, fitted in laws.items():
+        columns.update({f"law.{name}.{i}": values for i, values in enumerate(fitted.theta.T)})
     if law is not None:
         columns.update(b=law.b, L=law.L, k=law.k, x0=law.x0)
     for c, curve in zip(configurations, curves, strict=True):

@@ -1,24 +1,29 @@
 """The allocation for a budget: regret first.
 
 Near the optimum reward is flat, so n* is often badly identified, and harmlessly so. What matters is what
-an allocation may lose. In each draw d the fitted rewards at the budget C are a function r_d of the
-allocation (for ``surface`` the smooth one over log n and log B_p, for ``paper`` the curves themselves), and
+an allocation may lose. In each draw d rewards at the budget C are a function r_d of the allocation (for
+``surface`` over all n and B_p between those that were measured, for ``paper`` over those that were), and
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
 
 The recommendation is the measured, affordable configuration with the least expected regret; M follows as
 floor(C / (n · B_p)); a budget in tokens or seconds pays for as many steps as the measured runs' mean cost of
-a step allows. n* at the budget, with its interval, comes with it.
+a step allows. n*, B_p* and M* = C / (B_p* n*) at the budget, with their intervals, come with it.
+
+How far runs carry is counted from where a third n still ran: with fewer there is nothing to compare. Up to three times
+that there are intervals, up to ten a bound at most; beyond, no recommendation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
 from isolaw.errors import InputError
@@ -26,10 +31,17 @@ from isolaw.fits.codec import encoded
 from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.law_document import LawDocument
-from isolaw.fits.quantity import REFUSED, Quantity, from_draws
-from isolaw.fits.selection import Configuration, Floats
-from isolaw.fits.surface.polynomial import FLAT, LEAST_LEVELS, fit_surface, highest
+from isolaw.fits.law_document import GridEntry, LawDocument
+from isolaw.fits.laws.families import LAWS
+from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
+from isolaw.fits.selection import LEAST_CURVES, Floats
+from isolaw.fits.surface.slices import FLAT, highest, slices
+
+INTERVALS = 3.0  # times the compute to which three n ran: intervals up to there
+FAR = 10.0  # and no recommendation beyond
+_MOST = 1e15  # rollouts that no budget pays for
+_EDGE = 1e-6  # doublings: as near to an end of the grid is there
+_BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
 
 
 @dataclass(frozen=True)
@@ -79,13 +91,15 @@ class Prediction:
         the budget C, and what it counts: rollouts, tokens or seconds.
     options
         measured configurations by expected regret, the recommended one first; those expected to lose more
-        than 0.005 are left out.
-    n_star
-        the n of highest reward at the budget, with its interval.
+        than 0.005 are left out. Empty where nothing can be compared.
+    n_star, b_star, m_star
+        n, B_p and M of highest reward at the budget; a value without an interval where it is held.
     law_n
-        the n that the logistic law names there; refused where none was fitted, or n* falls.
+        the n that the preferred law names there; refused where none is preferred.
     epochs
-        B_p · M / D, None where D is unknown.
+        B_p · M / D, None where D is unknown, or nothing is recommended.
+    comparable
+        the largest budget at which at least three n can be compared.
     flags
         reasons for care.
     """
@@ -94,66 +108,68 @@ class Prediction:
     unit: str
     options: list[Option]
     n_star: Quantity
+    b_star: Quantity
+    m_star: Quantity
     law_n: Quantity
     epochs: float | None
+    comparable: int
     flags: list[Flag]
 
     @property
-    def allocation(self) -> Allocation:
+    def allocation(self) -> Allocation | None:
         """The recommended (B_p, n, M)."""
-        return self.options[0].allocation
+        return self.options[0].allocation if self.options else None
 
     @property
     def reward(self) -> Quantity:
         """Predicted reward of the recommended allocation."""
-        return self.options[0].reward
+        return self.options[0].reward if self.options else REFUSED
 
     @property
-    def unspent(self) -> int:
+    def unspent(self) -> int | None:
         """What of the budget makes no whole step."""
-        return self.compute - round(self.allocation.steps * self.options[0].step_cost)
+        if not self.options:
+            return None
+        best = self.options[0]
+        return self.compute - round(best.allocation.steps * best.step_cost)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every estimate as value, interval, status."""
+        """Return JSON-able data; every estimate as value, interval, status; null where nothing is known."""
         a = self.allocation
+        best = self.options[0] if self.options else None
         return {
             "compute": self.compute,
             "unit": self.unit,
-            "rollouts_per_problem": a.rollouts_per_problem,
-            "problems_per_batch": a.problems_per_batch,
-            "steps": a.steps,
+            "rollouts_per_problem": a and a.rollouts_per_problem,
+            "problems_per_batch": a and a.problems_per_batch,
+            "steps": a and a.steps,
             "unspent": self.unspent,
             "reward": self.reward.to_dict(),
-            "expected_regret": self.options[0].expected_regret,
-            "probability_within_0.005": self.options[0].probability,
+            "expected_regret": best and best.expected_regret,
+            "probability_within_0.005": best and best.probability,
             "n_star": self.n_star.to_dict(),
+            "b_star": self.b_star.to_dict(),
+            "m_star": self.m_star.to_dict(),
             "law_n": self.law_n.to_dict(),
             "epochs": self.epochs,
+            "comparable": self.comparable,
             "options": [option.to_dict() for option in self.options],
             "flags": encoded(self.flags),
         }
 
 
-_WILD = 60.0  # log2 of an n that no one runs
-_EDGE = 1e-6  # of an n: as near to an end of the grid is there
-_FAR = 10.0  # times the largest compute measured: beyond, nothing is claimed
-_BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
-_MOST = 1e15  # rollouts that no budget pays for
-
-
 @dataclass(frozen=True)
-class _Candidate:
-    configuration: Configuration  # its place and number of runs; no checkpoints
-    reward: Floats  # of its curve at the budget, (1 + D,)
-    bounded: bool  # the ceiling of its curve is determined
+class _Cut:
+    """Rewards at the budget of G allocations, (1 + D, G), and which of them are the K candidates."""
+
+    log2_n: Floats
+    log2_b: Floats
+    reward: Floats
+    candidates: NDArray[np.int64]
 
     @property
-    def n(self) -> int:
-        return self.configuration.rollouts_per_problem
-
-    @property
-    def b(self) -> int:
-        return self.configuration.problems_per_batch
+    def best(self) -> NDArray[np.int64]:
+        return highest(self.reward, 1)
 
 
 def predict(
@@ -166,229 +182,231 @@ def predict(
     document = law.document
     flags: list[Flag] = []
     candidates = _candidates(law, budget, max_batch_rollouts, flags)
-    alone = {c.n for c in candidates}
-    if len(alone) == 1:
-        text = f"only n = {alone.pop()} competes at this budget; how it compares is not known"
-        flags.append(Flag(Code.ONE_N, text))
-    reward, best, n_star = _rewards(document.method, candidates)
-    factor = budget / max(entry.measured[1] for entry in document.grid)
-    if budget >= max(e.measured[1] + e.step_cost for e in document.grid):
-        text = f"{factor:.3g} times the largest compute that was measured"
-        flags.append(Flag(Code.EXTRAPOLATION, text))
-        n_star = _continued(law, budget, n_star)
-    options = _options(candidates, reward, best, budget, known=factor <= _FAR)
-    chosen = next(c for c in candidates if (c.b, c.n) == _place(options[0]))
-    star = _n_star(n_star, candidates, document, budget, factor, flags)
-    law_n = _law_n(law, budget, factor)
-    flags += _flags(law, chosen, options, factor)
-    epochs = _epochs(document, options[0].allocation, n_train_problems, flags)
+    reach = comparable(document.grid)
+    factor = budget / reach if reach else math.inf
+    cut = _cut(law, budget, candidates)
     unit = "rollouts" if document.setting == "fixed-b" else document.x.unit
-    return Prediction(budget, unit, options, star, law_n, epochs, flags)
-
-
-def _place(option: Option) -> tuple[int, int]:
-    return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
-
-
-def _candidates(law: Law, budget: int, cap: int | None, flags: list[Flag]) -> list[_Candidate]:
-    """The healthy configurations, measured at the budget, of which it pays for a step under the cap."""
-    # As on the frontier, a curve competes where it was measured; beyond the end, those that got there.
-    at = min(float(budget), max(entry.measured[1] for entry in law.document.grid))
-    unstable = {e.problems_per_batch: e.reason for e in law.document.health.batches if e.reason}
-    out: list[_Candidate] = []
-    other: list[_Candidate] = []
-    batches = []
-    for entry, curve in zip(law.document.grid, law.document.curves, strict=True):
-        b, n = entry.problems_per_batch, entry.rollouts_per_problem
-        batches.append(entry.step_cost)
-        if entry.step_cost > budget or (cap is not None and b * n > cap):
-            continue
-        reward = law.curves(b, n)(budget)[:, 0]
-        nothing = np.empty(0)
-        seeds, cost = (0,) * entry.runs, entry.step_cost
-        place = Configuration(b, n, nothing, nothing, np.empty(0, dtype=np.int64), seeds, cost)
-        low, high = entry.measured
-        measured = low <= at < high + cost
-        (out if measured else other).append(_Candidate(place, reward, curve.ceiling == "seen"))
-    largest = max((c.configuration.step_cost for c in out + other), default=0.0)
-    if other and not out:
-        text = "of the configurations that fit, none was measured at this budget"
+    longest = max(entry.measured[1] + entry.step_cost for entry in document.grid)
+    if budget >= longest:
+        text = f"{budget / longest:.3g} times the largest compute that was measured"
         flags.append(Flag(Code.EXTRAPOLATION, text))
-    absent = sorted({c.n for c in other} - {c.n for c in out})
-    if out and absent:
-        listed = ", ".join(map(str, absent))
-        text = f"n = {listed} were not measured at this budget, so they do not compete"
-        flags.append(Flag(Code.CENSORED, text))
-    out = out or other
+    if factor > INTERVALS:
+        flags.append(_too_far(document, budget, reach, factor))
+    star, b_star, m_star = _stars(cut, document, budget, candidates, factor, flags)
+    options = [] if factor > FAR else _options(cut, candidates, budget, factor)
+    flags += _flags(law, candidates, options)
+    epochs = None
+    if options:
+        epochs = _epochs(document, options[0].allocation, n_train_problems, flags)
+    law_n = _law_n(law, budget, factor)
+    most = int(min(FAR * reach, _MOST))
+    return Prediction(budget, unit, options, star, b_star, m_star, law_n, epochs, most, flags)
+
+
+def comparable(grid: Sequence[GridEntry]) -> float:
+    """The compute to which at least three n ran: up to there, and somewhat beyond, n can be compared."""
+    ends: dict[int, float] = {}
+    for entry in grid:
+        n = entry.rollouts_per_problem
+        ends[n] = max(ends.get(n, 0.0), entry.measured[1] + entry.step_cost)
+    return sorted(ends.values())[-LEAST_CURVES] if len(ends) >= LEAST_CURVES else 0.0
+
+
+def _too_far(document: LawDocument, budget: int, reach: float, factor: float) -> Flag:
+    ends = {e.rollouts_per_problem: e.measured[1] + e.step_cost for e in document.grid}
+    short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
+    text = (
+        f"{factor:.3g} times the compute to which three n ran ({reach:.3g}): "
+        + ("nothing is recommended; " if factor > FAR else "n* is a bound at most; ")
+        + f"run n = {short} to {budget / INTERVALS:.3g} or more"
+    )
+    return Flag(Code.FAR if factor > FAR else Code.CENSORED, text)
+
+
+def _candidates(law: Law, budget: int, cap: int | None, flags: list[Flag]) -> list[GridEntry]:
+    """The healthy configurations of which the budget pays for a step under the cap."""
+    grid = law.document.grid
+    unstable = {e.problems_per_batch: e.reason for e in law.document.health.batches if e.reason}
+    out = [
+        e for e in grid
+        if e.step_cost <= budget and (cap is None or e.problems_per_batch * e.rollouts_per_problem <= cap)
+    ]  # fmt: skip
+    smallest = min(e.step_cost for e in grid)
     if not out:
-        limit = f"a budget of {budget}" if min(batches) > budget else f"max_batch_rollouts = {cap}"
+        limit = f"a budget of {budget}" if smallest > budget else f"max_batch_rollouts = {cap}"
         raise InputError(
-            f"{limit} does not allow one step of the smallest measured batch, {min(batches):.6g} "
+            f"{limit} does not allow one step of the smallest measured batch, {smallest:.6g} "
             f"{law.document.x.unit}"
         )
-    stable = [c for c in out if c.b not in unstable]
-    for b in sorted({c.b for c in out} & set(unstable)):
-        kept = "left out" if stable else "kept, since no other was measured"
-        flags.append(Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({unstable[b]}), {kept}"))
-    if largest < max(batches):
+    if max(e.step_cost for e in out) < max(e.step_cost for e in grid):
         text = "larger batches were measured, but do not fit the budget or the cap"
         flags.append(Flag(Code.LIMITED, text))
+    stable = [e for e in out if e.problems_per_batch not in unstable]
+    for b in sorted({e.problems_per_batch for e in out} & set(unstable)):
+        kept = "left out" if stable else "kept, since no other was measured"
+        flags.append(Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({unstable[b]}), {kept}"))
     return stable or out
 
 
-def _rewards(method: str, candidates: list[_Candidate]) -> tuple[Floats, Floats, Floats]:
-    """Rewards of the candidates (K, 1 + D), the best there is (1 + D), and log2 n of it (1 + D).
+def _cut(law: Law, budget: int, candidates: list[GridEntry]) -> _Cut:
+    """The surface, or the curves, at the budget."""
+    places = np.log2([(float(e.rollouts_per_problem), float(e.problems_per_batch)) for e in candidates])
+    if law.surface is None:
+        reward = np.array(
+            [law.curves(e.problems_per_batch, e.rollouts_per_problem)(budget)[:, 0] for e in candidates]
+        )
+        return _Cut(places[:, 0], places[:, 1], reward.T, np.arange(len(candidates)))
+    low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
+    largest = places.sum(axis=1).max() + _EDGE
 
-    The latter is NaN where no n is better than another.
-    """
-    curves = np.array([c.reward for c in candidates])
-    log2_n = np.log2([float(c.n) for c in candidates])
-    if method == "paper" or np.unique(log2_n).size < LEAST_LEVELS:
-        best = curves.max(axis=0)
-        flat = (best - curves.min(axis=0) <= FLAT * np.abs(best)) & (len(curves) > 1)
-        return curves, best, np.where(flat, np.nan, log2_n[highest(curves, 0)])
-    surface = fit_surface(
-        [c.configuration for c in candidates], curves.T[:, :, None], np.ones((len(candidates), 1), dtype=bool)
-    )
-    ridge = surface.ridge()
-    smooth = surface.at(*surface.plane)[:, 0].T
-    best = np.maximum(ridge.reward[:, 0], smooth.max(axis=0))
-    return smooth, best, np.where(ridge.below & ridge.above, np.nan, ridge.log2_n)[:, 0]
+    def allowed(u: Floats, v: Floats) -> NDArray[np.bool_]:
+        inside = (u >= low[0]) & (u <= high[0]) & (v >= low[1]) & (v <= high[1])
+        return np.asarray(inside & (u + v <= largest))
+
+    found = slices(law.surface, np.array([float(budget)]), allowed)
+    near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
+    return _Cut(found.log2_n, found.log2_b, found.reward[:, 0], near.argmin(axis=1))
 
 
-def _options(
-    candidates: list[_Candidate], reward: Floats, best: Floats, budget: int, known: bool
-) -> list[Option]:
-    regret = best - reward
-    drawn = regret[:, 1:] if regret.shape[1] > 1 else regret
+def _options(cut: _Cut, candidates: list[GridEntry], budget: int, factor: float) -> list[Option]:
+    regret = cut.reward.max(axis=1, keepdims=True) - cut.reward[:, cut.candidates]
+    drawn = regret[1:] if len(regret) > 1 else regret
+    status: Status = "ok" if factor <= INTERVALS else "not_identified"
     out = []
-    for candidate, own, row in zip(candidates, drawn, reward, strict=True):
-        status: Any = "ok" if candidate.bounded and known else "not_identified"
+    for e, own, at in zip(candidates, drawn.T, cut.candidates, strict=True):
         out.append(
             Option(
-                Allocation(candidate.b, candidate.n, int(budget // candidate.configuration.step_cost)),
-                from_draws(row[0], row[1:], status),
+                Allocation(e.problems_per_batch, e.rollouts_per_problem, int(budget // e.step_cost)),
+                from_draws(float(cut.reward[0, at]), cut.reward[1:, at], status),
                 float(own.mean()),
-                float(np.mean(own <= TOLERANCE)) if regret.shape[1] > 1 else None,
-                candidate.configuration.step_cost,
+                float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,
+                e.step_cost,
             )
         )
     # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
-    out.sort(key=lambda o: (round(o.expected_regret, 12), *_place(o)[::-1]))
+    out.sort(
+        key=lambda o: (
+            round(o.expected_regret, 12), o.allocation.rollouts_per_problem, o.allocation.problems_per_batch
+        )
+    )  # fmt: skip
     return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
 
 
-def _n_star(
-    log2_n: Floats,
-    candidates: list[_Candidate],
+def _stars(
+    cut: _Cut,
     document: LawDocument,
     budget: int,
+    candidates: list[GridEntry],
     factor: float,
     flags: list[Flag],
-) -> Quantity:
-    """n* at the budget; a bound where it is an end of what was measured and can be paid for."""
-    low, high = (f(float(c.n) for c in candidates) for f in (min, max))
-    n = np.exp2(log2_n)
-    levels = np.unique([c.n for c in candidates]) if document.method == "paper" else None
-    if math.isnan(n[0]):
+) -> tuple[Quantity, Quantity, Quantity]:
+    """n*, B_p* and M* at the budget; bounds where they are ends of what was measured and can be paid for."""
+    top, bottom = cut.reward.max(axis=1), cut.reward.min(axis=1)
+    if top[0] - bottom[0] <= FLAT * max(abs(top[0]), abs(bottom[0])):
         flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))
-        return REFUSED
-    draws = np.where(n >= high - _EDGE, np.inf, np.where(n <= low + _EDGE, -np.inf, n))
+        return REFUSED, REFUSED, REFUSED
+    n, b = cut.log2_n[cut.best], cut.log2_b[cut.best]
+    known = top - bottom > FLAT * np.maximum(np.abs(top), np.abs(bottom))
+    stepwise = document.method == "paper"
+    levels = np.unique([e.rollouts_per_problem for e in candidates]) if stepwise else None
+    star = _star(np.where(known, n, np.nan), cut.log2_n, factor, levels)
+    _edges(star, n, cut, document, flags)
+    batch = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
+    steps = math.log2(budget) - n - b
+    counted = document.x.unit in ("rollouts", "steps")
+    if document.setting == "fixed-b":
+        held = Quantity(float(budget / document.fixed["batch_rollouts"]))
+        return star, _star(b, cut.log2_b, factor, None), held
+    if document.setting == "fixed-bp":
+        held = Quantity(float(document.fixed["problems_per_batch"]))
+        return star, held, _star(steps, batch, factor, None) if counted else REFUSED
+    at_end = np.isclose(n, cut.log2_n.max()) | np.isclose(n, cut.log2_n.min())
+    at_end |= np.isclose(b, cut.log2_b.max()) | np.isclose(b, cut.log2_b.min())
+    # Where n* or B_p* is a bound, so is M*, on the side of the smaller or of the larger batches.
+    ends = np.where(steps > np.median(steps), batch.max(), batch.min())
+    m_star = _star(np.where(at_end, ends, steps), batch, factor, None, float(np.exp2(steps[0])))
+    return star, _star(b, cut.log2_b, factor, None), m_star if counted else REFUSED
+
+
+def _star(
+    log2: Floats, grid: Floats, factor: float, levels: NDArray[np.int64] | None, value: float | None = None
+) -> Quantity:
+    """2^log2 of the estimate, with the interval of its draws, an end open where they lie at the grid's end."""
+    low, high = float(grid.min()), float(grid.max())
+    at = float(np.exp2(log2[0])) if value is None else value
+    if factor > FAR or math.isnan(at):
+        return Quantity(at if math.isfinite(at) else None, None, "not_identified")
+    ends = np.where(log2 >= high - _EDGE, np.inf, np.where(log2 <= low + _EDGE, -np.inf, np.exp2(log2)))
+    status: Status = "ok"
+    if value is None and np.isinf(ends[0]):
+        status = "lower_bound" if ends[0] > 0 else "upper_bound"
+    elif factor > INTERVALS:
+        status = "lower_bound" if np.log2(at) > (low + high) / 2 else "upper_bound"
+    found = from_draws(at, ends[1:], status, levels)
+    if found.interval is None:
+        return found
+    a, b = found.interval
+    return Quantity(at, (a and min(a, at), b and max(b, at)), found.status)
+
+
+def _edges(star: Quantity, log2_n: Floats, cut: _Cut, document: LawDocument, flags: list[Flag]) -> None:
+    """Say where n* is, or may be, beyond an end of the grid."""
+    low, high = (float(np.exp2(v)) for v in (cut.log2_n.min(), cut.log2_n.max()))
     largest = max(g.rollouts_per_problem for g in document.grid)
-    status: Any = "ok"
-    if draws[0] == np.inf:
-        status = "lower_bound"
+    at_top, at_bottom = (np.isclose(log2_n, v) for v in (np.log2(high), np.log2(low)))
+    if at_top[0]:
         where = "measured" if high == largest else "that was measured here and fits"
         flags.append(Flag(Code.GRID_EDGE, f"the best n may be larger than {high:g}, the largest {where}"))
-    elif draws[0] == -np.inf:
-        status = "upper_bound"
+    elif at_bottom[0]:
         text = f"the best n may be smaller than {low:g}, the smallest measured"
         flags.append(Flag(Code.GRID_EDGE, text))
-    elif high == largest and draws.size > 1:
-        beyond = float(np.mean(draws[1:] == np.inf))
-        if beyond > _BEYOND:
-            text = f"in {beyond:.0%} of draws n* is the largest measured, {high:g}, or more"
-            flags.append(Flag(Code.GRID_EDGE, text))
-    if factor > _FAR:
-        return Quantity(float(n[0]), None, "not_identified")
-    return from_draws(float(n[0]), draws[1:], status, levels)
+    elif high == largest and at_top.size > 1 and at_top[1:].mean() > _BEYOND:
+        text = f"in {at_top[1:].mean():.0%} of draws n* is the largest measured, {high:g}, or more"
+        flags.append(Flag(Code.GRID_EDGE, text))
 
 
-def _continued(law: Law, budget: int, log2_n: Floats) -> Floats:
-    """n* beyond what was measured: the curves continued, and the law continued, which bend differently.
-
-    On simulated truth the first comes out a quarter of a doubling too high at three times the compute, and
-    the second a sixth too low; the mean of their logarithms, in every draw, is closer than either.
-    """
-    other = _law_log2_n(law, budget)
-    if law.document.method == "paper" or other is None:
-        return log2_n
-    ends = np.log2(law.levels[[0, -1]].astype(np.float64))
-    other = np.clip(other, *ends)
-    return (log2_n + other) / 2
-
-
-def _law_log2_n(law: Law, budget: int) -> Floats | None:
-    """log2 n of the logistic at the budget, (1 + D,); None where there is no such law."""
-    document, logistic = law.document, law.logistic
-    if logistic is None or not document.comparison.monotone:
-        return None
+def _law_n(law: Law, budget: int, factor: float) -> Quantity:
+    """The n of the preferred law at the budget."""
+    document = law.document
+    name = document.comparison.preferred
+    theta = None if name is None else law.theta(name)
+    if theta is None or name is None:
+        return REFUSED
     x = float(budget)
     if document.setting == "fixed-b":
         x = float(budget // document.fixed["batch_rollouts"])
     if x < 1:
-        return None
-    return np.clip(logistic([math.log10(x) if document.x.log10 else x])[:, 0], -_WILD, _WILD)
-
-
-def _law_n(law: Law, budget: int, factor: float) -> Quantity:
-    """The n of the law at the budget."""
-    log2_n = _law_log2_n(law, budget)
-    if log2_n is None:
         return REFUSED
-    n, levels = np.exp2(log2_n), law.levels
-    draws = np.where(n >= levels[-1] - _EDGE, np.inf, np.where(n <= levels[0] + _EDGE, -np.inf, n))
-    if factor > _FAR:
-        return Quantity(float(n[0]), None, "not_identified")
-    if np.isinf(draws[0]):  # as n*, also where it levels off at the end of what was measured
-        outside: Any = "lower_bound" if draws[0] > 0 else "upper_bound"
-        return from_draws(float(np.clip(n[0], levels[0], levels[-1])), draws[1:], outside)
-    return from_draws(float(n[0]), draws[1:])
+    log2_n = LAWS[name](np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
+    return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor, None)
 
 
-def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -> list[Flag]:
+def _flags(law: Law, candidates: list[GridEntry], options: list[Option]) -> list[Flag]:
     """Reasons for care that do not depend on n* itself."""
     document = law.document
     out: list[Flag] = []
-
-    def flag(code: Code, text: str) -> None:
-        out.append(Flag(code, text))
-
-    batches = sorted({g.problems_per_batch for g in document.grid})
-    if len(batches) > 1 and document.setting == "joint":  # at fixed B it follows from n
-        if chosen.b == batches[-1]:
-            flag(Code.BATCH_EDGE, f"the best B_p may be larger than {chosen.b}, the largest measured")
-        elif chosen.b == batches[0] > 1:
-            flag(Code.BATCH_EDGE, f"the best B_p may be smaller than {chosen.b}, the smallest measured")
-    if not chosen.bounded:
-        flag(Code.OPEN_CEILING, "the ceiling of the chosen curve is not determined by what was measured")
-    if factor > _FAR:
-        flag(
-            Code.FAR,
-            f"more than {_FAR:g} times what was measured: nothing supports this n* and this reward",
-        )
-    if options[0].expected_regret > TOLERANCE:
-        flag(
-            Code.UNCERTAIN,
-            f"even the best choice is expected to lose {options[0].expected_regret:.3f}; more seeds help",
-        )
-    out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.MISFIT)
+    batches = sorted({e.problems_per_batch for e in candidates})
+    if len(batches) > 1 and document.setting == "joint" and options:  # at fixed B it follows from n
+        chosen = options[0].allocation.problems_per_batch
+        if chosen == batches[-1]:
+            text = f"the best B_p may be larger than {chosen}, the largest measured"
+            out.append(Flag(Code.BATCH_EDGE, text))
+        elif chosen == batches[0] > 1:
+            text = f"the best B_p may be smaller than {chosen}, the smallest measured"
+            out.append(Flag(Code.BATCH_EDGE, text))
+    if options and options[0].expected_regret > TOLERANCE:
+        text = f"even the best choice is expected to lose {options[0].expected_regret:.3f}; more seeds help"
+        out.append(Flag(Code.UNCERTAIN, text))
+    carried = [Code.ONE_SEED, Code.TWO_SEEDS, Code.LACK_OF_FIT]
+    if document.method == "paper":
+        carried.append(Code.MISFIT)
+    out += having(document.flags, *carried)
     if len(law.draws) <= 1:
-        why = "their file is missing" if document.bootstrap.draws else "fitted with none"
-        flag(
-            Code.NO_DRAWS,
-            f"{why}, so nothing has an interval, and regret is that of the estimate alone",
+        drawn = document.bootstrap.draws
+        text = ("their file is missing, so" if drawn else "fitted with none, so") + (
+            " nothing has an interval, and regret is that of the estimate alone"
         )
+        out.append(Flag(Code.NO_DRAWS, text))
     return out
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from isolaw.fits.flags import Code
 
 FORMAT = "isolaw.law/1"
+_OLD = "fitted by an older isolaw: predictions follow its learning curves alone; fit the runs again"
 _BEGAN = {
     "one seed per configuration: ": Code.ONE_SEED,
     "two seeds per configuration: ": Code.TWO_SEEDS,
@@ -42,7 +43,8 @@ def converted(data: Mapping[str, Any]) -> dict[str, Any]:
         "curves": [_curve(curve) for curve in data["curves"]],
         "bootstrap": {**data["bootstrap"], "unit": _begins(data["bootstrap"]["unit"], _UNITS)},
         "comparison": {"seeds": fewest, **comparison, "laws": laws, "curves": families},
-        "warnings": [_flag(text) for text in warnings],
+        "surface": None,
+        "warnings": [*(_flag(text) for text in warnings), {"code": str(Code.VERSION_1), "text": _OLD}],
     }
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.curves.families import Curves
 from isolaw.fits.selection import Configuration, Floats
-from isolaw.fits.surface.polynomial import FLAT, Ridge, highest
+from isolaw.fits.surface.slices import FLAT, Slices, highest
 
 TOLERANCE = 0.005
 POINTS = 50
@@ -108,11 +108,31 @@ def strict_path(frontier: Frontier) -> Path:
     return Path(f.compute, f.levels, log2_n, f.best, f.below, f.above)
 
 
-def ridge_path(frontier: Frontier, ridge: Ridge) -> Path:
-    """Return the surface's ridge; where it is not defined, the envelope, as not known."""
-    log2_n = np.where(np.isnan(ridge.log2_n), np.log2(frontier.levels)[frontier.strict], ridge.log2_n)
-    reward = np.where(np.isnan(ridge.reward), frontier.best, ridge.reward)
-    return Path(frontier.compute, frontier.levels, log2_n, reward, ridge.below, ridge.above)
+def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
+    """Return the surface's ridge; beyond ``reach``, to where n can be compared, n* is not known."""
+    u = cut.log2_n[cut.best]
+    far = cut.flat | (cut.compute > reach)
+    levels = np.unique([c.rollouts_per_problem for c in configurations])
+    ends = np.log2(levels[[0, -1]])
+    top, bottom = u >= ends[1] - 1e-9, u <= ends[0] + 1e-9
+    return Path(cut.compute, levels, u, cut.reward.max(axis=2), far | top, far | bottom)
+
+
+def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float) -> Frontier:
+    """Return the rewards of the measured n on a surface: that of the best of their B_p.
+
+    All compete at every compute; ``alone`` is where fewer than three of them ran that far.
+    """
+    n = np.array([c.rollouts_per_problem for c in configurations])
+    levels = np.unique(n)
+    own = cut.reward[:, :, cut.place]
+    reward = np.stack([own[:, :, n == level].max(axis=2) for level in levels], axis=1)
+    best = reward.max(axis=1, keepdims=True)
+    strict = highest(reward, 1)
+    tolerance = (reward >= best - TOLERANCE - FLAT * np.abs(best)).argmax(axis=1)
+    alone = np.broadcast_to(cut.compute > reach, strict.shape)
+    top, bottom = strict == levels.size - 1, strict == 0
+    return Frontier(cut.compute, levels, reward, strict, tolerance, top | alone, bottom | alone, alone)
 
 
 def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
@@ -195,27 +215,57 @@ class Crossover:
         return bool(np.isfinite(self.draws[0]))
 
 
-def crossovers(configurations: list[Configuration], curves: list[Curves], first: float) -> list[Crossover]:
-    """Return the crossover of every pair of n; ``first`` is where the frontier begins.
-
-    In the joint setting an n is represented by the best of its B_p.
-    """
+def curve_rewards(
+    configurations: list[Configuration], curves: list[Curves], first: float
+) -> tuple[Floats, Floats]:
+    """Return computes (X,) to seek crossovers at, and the best curve of each n there, (1 + D, N, X)."""
     levels = np.unique([c.rollouts_per_problem for c in configurations])
-    spans, best = [], []
     ends = sorted({first, *(end for c in configurations for end in c.measured if end > 0)})
     compute = np.union1d(np.geomspace(ends[0], ends[-1], _SEARCH), ends)
-    for n in levels:
-        members = [i for i, c in enumerate(configurations) if c.rollouts_per_problem == n]
-        low = min(configurations[i].measured[0] for i in members)
-        spans.append(
-            (max(low, first) if low == 0 else low, max(configurations[i].measured[1] for i in members))
+    best = [
+        np.max(
+            [k(compute) for c, k in zip(configurations, curves, strict=True) if c.rollouts_per_problem == n],
+            axis=0,
         )
-        best.append(np.max([curves[i](compute) for i in members], axis=0))
+        for n in levels
+    ]
+    return compute, np.stack(best, axis=1)
+
+
+def between(frontier: Frontier, first: float) -> tuple[Floats, Floats]:
+    """Return computes (X,) to seek crossovers at, and the rewards of each n between the frontier's."""
+    compute = np.geomspace(min(first, frontier.compute[0]), frontier.compute[-1], _SEARCH)
+    log, at = np.log(frontier.compute), np.log(compute)
+    right = np.clip(np.searchsorted(log, at), 1, log.size - 1)
+    share = np.clip((at - log[right - 1]) / (log[right] - log[right - 1]), 0.0, 1.0)
+    return compute, (1 - share) * frontier.reward[:, :, right - 1] + share * frontier.reward[:, :, right]
+
+
+def crossovers(
+    configurations: list[Configuration], compute: Floats, reward: Floats, first: float
+) -> list[Crossover]:
+    """Return the crossover of every pair of n.
+
+    Parameters
+    ----------
+    configurations
+        what was measured; in the joint setting an n is represented by the best of its B_p.
+    compute, reward
+        (X,), and the rewards of each n there, (1 + D, N, X).
+    first
+        where the frontier begins.
+    """
+    levels = np.unique([c.rollouts_per_problem for c in configurations])
+    spans = []
+    for n in levels:
+        own = [c.measured for c in configurations if c.rollouts_per_problem == n]
+        low = min(start for start, _ in own)
+        spans.append((max(low, first) if low == 0 else low, max(end for _, end in own)))
     out = []
     for i, a in enumerate(levels):
         for j in range(i + 1, levels.size):
-            lead = best[j] - best[i]
-            lead[np.abs(lead) <= FLAT * np.abs(best[i])] = 0.0  # equal, but for rounding
+            lead = reward[:, j] - reward[:, i]
+            lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal, but for rounding
             low, high = max(spans[i][0], spans[j][0]), min(spans[i][1], spans[j][1])
             shared = (low, high) if high > low else None
             draws = _overtaken(compute, lead, low, high) if shared else np.full(len(lead), np.nan)

@@ -1,0 +1,169 @@
+"""Which law does n* follow? Laws compared by the reward that they lose, in every draw.
+
+A law, with the parameters that the data give it, names an n at each compute. Its loss in a draw is the highest
+reward of that draw less that of its n, averaged over log C. One law is *better* than another where it loses less in
+95 % of draws, and a preference needs three seeds: two runs of a configuration differ once, and the draws follow
+from which two they are.
+
+The preferred law is the simplest that beats every simpler one, and that none beats; a constant only
+where it loses at most 0.005 on average in 95 % of draws. Otherwise there is none. That n* falls, or levels off, needs
+95 % of draws as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from isolaw.fits.frontier.trace import TOLERANCE, Path
+from isolaw.fits.law_document import Comparison, ConstantRule, LawEntry, Regret
+from isolaw.fits.laws.families import LAWS, fit_law
+from isolaw.fits.quantity import LEVEL
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.slices import FLAT, Slices
+
+LEAST_SEEDS = 3  # of each configuration, for a claim
+_LEAST_WEIGHT = 1e-3
+_A_TURN = 0.5  # doublings of n
+_SLOWER = 0.5  # of the rise before
+
+
+def compared(
+    laws: dict[str, Fitted], path: Path, configurations: Sequence[Configuration]
+) -> Comparison:
+    """Return the comparison of laws (none in the setting ``joint``), for the document."""
+    seeds = min(c.runs for c in configurations)
+    drawn = len(path.log2_n) > 1
+    down, level = (falls(path), levels_off(path)) if drawn else (None, None)
+    monotone = down is None or down < LEVEL
+    refused: Literal["few_seeds"] | None = "few_seeds" if seeds < LEAST_SEEDS else None
+    if not laws:
+        return Comparison(None, None, monotone, None, falls=down, levels_off=level, refused=refused, seeds=seeds)
+    better = share_better(laws) if drawn else dict.fromkeys(laws, {})
+    entries = {
+        name: LawEntry(
+            float(law.mean[0]), float(law.most[0]), tuple(law.theta[0].tolist()), _ends(law.theta), better[name]
+        )
+        for name, law in laws.items()
+    }
+    constant = entries["constant"]
+    best = preferred(laws) if drawn and refused is None else None
+    verdict = "constant" if refused is None and constant.max_regret <= TOLERANCE else best
+    return Comparison(
+        ConstantRule(constant.mean_regret, constant.max_regret, round(2 ** constant.theta[0])),
+        Regret(entries["logistic"].mean_regret, entries["logistic"].max_regret),
+        monotone, verdict, entries, best, down, level, refused, seeds,
+    )  # fmt: skip
+
+
+def _ends(theta: Floats) -> tuple[tuple[float, float], ...] | None:
+    if len(theta) == 1:
+        return None
+    ends = np.quantile(theta[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return tuple((low, high) for low, high in ends.T.tolist())
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A law: θ in every draw (1 + D, P), and what the first row loses in each, on average and at most."""
+
+    theta: Floats
+    mean: Floats
+    most: Floats
+
+
+def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
+    """Fit every law to n*, and judge it; over n alone.
+
+    Parameters
+    ----------
+    slices
+        rewards over n.
+    path
+        n* at the same computes.
+    x
+        what laws are functions of, log10 C or M, (X,).
+    """
+    weight = _curvature(slices, path)
+    out = {}
+    for name, law in LAWS.items():
+        theta = fit_law(name, x, path, weight)
+        lost = losses(slices, law(x, theta[:1])[0])
+        out[name] = Fitted(theta, lost.mean(axis=1), lost.max(axis=1))
+    return out
+
+
+def losses(slices: Slices, log2_n: Floats) -> Floats:
+    """What an n at each compute (X,) loses in each draw, (1 + D, X); beyond those measured it is the last."""
+    at = np.clip(log2_n, slices.log2_n[0], slices.log2_n[-1])
+    right = np.clip(np.searchsorted(slices.log2_n, at), 1, slices.log2_n.size - 1)
+    share = (at - slices.log2_n[right - 1]) / (slices.log2_n[right] - slices.log2_n[right - 1])
+    columns = np.arange(at.size)
+    own = (1 - share) * slices.reward[:, columns, right - 1] + share * slices.reward[:, columns, right]
+    return np.asarray(np.maximum(slices.reward.max(axis=2) - own, 0.0))
+
+
+def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
+    """The share of draws in which a law loses less than another, by both names."""
+    return {
+        a: {b: float(np.mean(laws[a].mean[1:] < laws[b].mean[1:])) for b in laws if b != a} for a in laws
+    }
+
+
+def preferred(laws: dict[str, Fitted]) -> str | None:
+    """The simplest law that beats every simpler one and that none beats; None where there is none."""
+    better = share_better(laws)
+    names = list(laws)
+    for i, name in enumerate(names):
+        if any(better[other][name] >= LEVEL for other in names if other != name):
+            continue
+        if name == "constant":
+            if np.mean(laws[name].mean[1:] <= TOLERANCE) >= LEVEL:
+                return name
+        elif all(better[name][simpler] >= LEVEL for simpler in names[:i] if simpler in _inside(name)):
+            return name
+    return None
+
+
+def _inside(name: str) -> tuple[str, ...]:
+    """The simpler laws that a law contains: to be preferred it must beat them."""
+    return {"logistic": ("constant",), "non-monotone": ("constant", "power")}.get(name, ("constant",))
+
+
+def enough(comparison: Comparison, configurations: Sequence[Configuration]) -> Comparison:
+    """Return the paper's comparison with the fewest seeds; with fewer than three, without a preference."""
+    seeds = min(c.runs for c in configurations)
+    if seeds >= LEAST_SEEDS:
+        return replace(comparison, seeds=seeds)
+    return replace(comparison, preferred=None, verdict=None, refused="few_seeds", seeds=seeds)
+
+
+def falls(path: Path) -> float:
+    """The share of draws in which n* ends at least half a doubling below where it is highest in the mean."""
+    top = int(path.log2_n[0].argmax())
+    return float(np.mean(path.log2_n[1:, -1] < path.log2_n[1:, top] - _A_TURN))
+
+
+def levels_off(path: Path) -> float:
+    """The share of draws in which n* rises, and in the last third of log C at most half as fast as before."""
+    first, last = path.log2_n[1:, 0], path.log2_n[1:, -1]
+    turn = path.log2_n[1:, 2 * path.compute.size // 3]
+    before, after = (turn - first) / 2, last - turn
+    return float(np.mean((before > _A_TURN / 2) & (after < _SLOWER * before)))
+
+
+def _curvature(slices: Slices, path: Path) -> Floats:
+    """c at each compute over its largest, from a doubling on either side of n*, (X,); nowhere nothing."""
+    reward = slices.reward[0]
+    u = slices.log2_n
+
+    def at(x: int, value: float) -> float:
+        return float(np.interp(value, u, reward[x]))
+
+    middle = np.clip(path.log2_n[0], u[0] + 1, u[-1] - 1) if u[-1] - u[0] > 2 else path.log2_n[0]
+    bend = [2 * at(x, m) - at(x, m - 1) - at(x, m + 1) for x, m in enumerate(middle)]
+    c = np.maximum(bend, 0.0)
+    return np.maximum(c / c.max(), _LEAST_WEIGHT) if c.max() > FLAT else np.ones(c.size)

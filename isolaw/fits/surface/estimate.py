@@ -1,0 +1,206 @@
+"""The surface: what runs say of the reward at any allocation and budget, as draws.
+
+The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior: around its mode, by the
+curvature there (Laplace), and weighted by how much more or less likely they are than that says. Given θ
+rewards are normal, with known mean and covariance. So a draw holds what runs leave open *and* what is not known
+of how rewards vary; n*, B_p*, regrets and laws are computed in each draw.
+
+Past the last checkpoint of all, the process is not all that is extrapolated: the shift of allocations with C (ρ),
+and the rise of what was learnt (g), go on by shares between none and all of them, others in each θ. So does the
+place of a step within its gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.optimize import minimize
+from scipy.stats import chi2
+
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.observations import observe
+from isolaw.fits.surface.process import Points, Process
+
+_STARTS: tuple[dict[str, float], ...] = (
+    {"l_u": 2.0},
+    {"l_u": 5.0, "rho": 0.6},
+    {"l_u": 5.0, "rho": -0.6},
+    {"l_u": 4.0, "step": np.nan},  # as high as the largest difference between neighbours
+)
+_SOON, _LONG = 12, 60  # steps of the search from each start, and from the best of them
+_CANDIDATES, _FEWER = 48, 24  # θ that are drawn; where there are many observations
+_MANY = 250
+_WIDEST = 1.5  # standard deviations of a θ that nothing determines
+_STEP = 1e-2
+_LEAST_VARIANCE = 1e-9
+_FALSE_ALARMS = 0.01
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Draws of the reward over (log n, log B_p, log C).
+
+    Attributes
+    ----------
+    process
+        the prior and the observations.
+    mode
+        the most likely hyperparameters, (P,).
+    theta
+        hyperparameters, (H, P).
+    shares
+        of the shift and of the rise that go on past the end, and where in its gap a step lies, (H, 3).
+    of_draw
+        which of them a draw has, (D,).
+    seed
+        of the draws.
+    misfit
+        by how much draws are wider than the process says, 1 where it fits.
+    bounds
+        least and largest reward that there can be.
+    """
+
+    process: Process
+    mode: Floats
+    theta: Floats
+    shares: Floats
+    of_draw: NDArray[np.int64]
+    seed: int
+    misfit: float = 1.0
+    bounds: tuple[float, float] = (-np.inf, np.inf)
+    _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
+
+    def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
+        """Return rewards at points (Q,) drawn together, as (1 + D, Q); row 0 is their mean.
+
+        Rewards are those of runs of any seed: without the effects of the seeds that were run.
+        """
+        draws, size = self.of_draw.size, log2_n.size
+        z = np.random.default_rng(self.seed).standard_normal((draws, size))
+        out = np.zeros((1 + draws, size))
+        used = np.unique(self.of_draw) if draws else np.arange(1)
+        for h in used:
+            mean, root = self._given(int(h), log2_n, log2_b, np.log(compute))
+            rows = np.flatnonzero(self.of_draw == h)
+            out[1 + rows] = mean + self.misfit * z[rows] @ root.T
+            out[0] += mean * (rows.size / draws if draws else 1.0)
+        return np.clip(self.process.centre + self.process.scale * out, *self.bounds)
+
+    def _given(self, h: int, u: Floats, v: Floats, t: Floats) -> tuple[Floats, Floats]:
+        """Mean (Q,) of the process at points, and a root of its covariance (Q, Q), given θ and observations."""
+        process, p = self.process, self.process.named(self.theta[h])
+        if h not in self._known:
+            root = np.linalg.cholesky(process.observed(p))
+            self._known[h] = root, cho_solve((root, True), process.y)
+        root, alpha = self._known[h]
+        shifts, rises, cut = self.shares[h]
+        low, high = process.gap
+        shift = np.minimum(t, process.end) + shifts * np.maximum(t - process.end, 0.0)
+        below = u <= low + (high - low) * cut
+        t = np.maximum(t, process.start)
+        at = Points(u, v, t, shift, process.learnt(t, rises), below)
+        across = process.covariance(p, at, process.points)
+        half = solve_triangular(root, across.T, lower=True)
+        covariance = process.covariance(p, at, at) - half.T @ half
+        covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()
+        try:
+            return across @ alpha, np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            value, vector = np.linalg.eigh(covariance)
+            return across @ alpha, vector * np.sqrt(np.maximum(value, 0.0))
+
+
+def estimate(
+    configurations: Sequence[Configuration],
+    draws: int,
+    seed: int = 0,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+) -> Surface:
+    """Fit the surface to runs.
+
+    Parameters
+    ----------
+    configurations
+        at least one n, with checkpoints after step 0.
+    draws, seed
+        how many, and their stream; without draws the surface is the mean at the most likely θ.
+    bounds
+        of the reward.
+    """
+    process = Process(observe(configurations))
+    mode = _mode(process)
+    misfit = lack_of_fit(process, mode)[0]
+    if not draws:
+        nothing = np.empty(0, dtype=np.int64)
+        return Surface(process, mode, mode[None], np.full((1, 3), 0.5), nothing, seed, misfit, bounds)
+    theta, weights = _candidates(process, mode, seed)
+    positions = (np.arange(draws) + 0.5) / draws
+    of_draw = np.minimum(np.searchsorted(np.cumsum(weights), positions), len(theta) - 1)
+    even = (np.arange(len(theta)) + 0.5) / len(theta)
+    shares = np.stack([np.random.default_rng((seed, i)).permutation(even) for i in range(3)], axis=1)
+    return Surface(process, mode, theta, shares, of_draw, seed, misfit, bounds)
+
+
+def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
+    """Return by how much draws must be wider, and the configuration that fits worst, if one does not.
+
+    Each configuration is predicted from all others; with e what it differs by and S the covariance of that,
+    eᵀ S⁻¹ e is χ² with as many degrees of freedom as it has observations, and from the inverse K⁻¹ of the
+    observations' covariance S = [K⁻¹]_cc⁻¹, e = S [K⁻¹ y]_c (Rasmussen & Williams, Gaussian Processes, 5.4.2).
+    Draws are widened by the root of their mean where that is above 1 by more than chance; a configuration
+    does not fit where its own is, at 1 % over all.
+    """
+    inverse = np.linalg.inv(process.observed(process.named(theta)))
+    alpha = inverse @ process.y
+    o = process.observations
+    size = len(o.places)
+    left, freedom = np.zeros(size), np.bincount(o.place, minlength=size)
+    for place in range(size):
+        own = np.flatnonzero(o.place == place)
+        left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
+    own_p = chi2.sf(left, freedom)
+    worst = int(own_p.argmin()) if own_p.min() < _FALSE_ALARMS / size else None
+    total = left.sum() / freedom.sum()
+    wide = chi2.sf(left.sum(), freedom.sum()) < _FALSE_ALARMS
+    return float(np.sqrt(total)) if wide else 1.0, worst
+
+
+def _mode(process: Process) -> Floats:
+    """The most likely θ: from several starts, and then from the best of them."""
+
+    def search(start: Floats, steps: int) -> tuple[float, Floats]:
+        found = minimize(
+            process.loss_and_slope, start, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": 1e-8}
+        )
+        return float(found.fun), np.asarray(found.x)
+
+    found = []
+    for start in _STARTS:
+        theta = process.prior[:, 0].copy()
+        for name, value in start.items():
+            value = max(process.height, 1e-3) if np.isnan(value) else value
+            theta[process.names.index(name)] = value if name == "rho" else np.log(value)
+        found.append(search(theta, _SOON))
+    return search(min(found, key=lambda f: f[0])[1], _LONG)[1]
+
+
+def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:
+    """Draws of θ (H, P) about the mode, and their weights (H,)."""
+    here = process.loss_and_slope(mode)[1]
+    hessian = np.array(
+        [(process.loss_and_slope(mode + _STEP * e)[1] - here) / _STEP for e in np.eye(mode.size)]
+    )
+    value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
+    deviation = vector / np.sqrt(np.maximum(value, _WIDEST**-2))
+    size = _CANDIDATES if process.y.size < _MANY else _FEWER
+    half = np.random.default_rng(seed).standard_normal((size // 2, mode.size))
+    z = np.concatenate([half, -half])
+    theta = mode + z @ deviation.T
+    log_weight = 0.5 * np.sum(z**2, axis=1) - np.array([process.loss(t) for t in theta])
+    weights = np.exp(log_weight - log_weight.max())
+    weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ stands for nearly all draws
+    return theta, weights / weights.sum()

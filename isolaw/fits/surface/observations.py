@@ -1,0 +1,253 @@
+"""Runs as observations of the surface: the reward of each configuration in bins of log C.
+
+A run's reward is what its configuration earns, what all runs of its seed share, and its own:
+
+    y_cs(t) = r_c(t) + a_s(t) + e_cs(t),    t = log C
+
+In each bin of t, r_c is estimated from the runs that are there by generalised least squares, with the seeds'
+effects random: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I. Where all configurations have the same seeds that is
+their mean; where some are missing, the effect of a seed is taken from its other runs. P being linear, the
+covariance of the estimates is known exactly, whatever is missing (`isolaw.fits.surface.process`). What P leaves
+of the runs, less the seeds' effects, tells how runs vary.
+
+Bins only save time: within one, curves are nearly straight, and their checkpoints are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.selection import Configuration, Floats
+
+Ints = NDArray[np.int64]
+
+BINS = 14
+_MANY = 20  # configurations: from here on fewer bins, as time grows with the cube of all
+_FEWER = 10
+_KAPPA = (0.05, 1000.0)  # variance of the seeds' effects over that of a run's own
+_FIRST_KAPPA = 10.0
+_LEAST_LEARNT = 0.1  # share of the rise
+_LASTS = 3.0  # e-folds of C for which rewards go on to rise as they did last
+_SEEN = 6.0  # times its noise: a rise
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What a surface is fitted to; O observations of N configurations, R runs, K bins.
+
+    Attributes
+    ----------
+    places
+        log2 n and log2 B_p of the configurations, (N, 2).
+    run_place, run_seed
+        configuration and seed of a run, (R,).
+    counts
+        checkpoints of a run in a bin, (R, K).
+    place, bin, t, reward
+        of an observation, each (O,).
+    kappa
+        κ, with which runs were combined.
+    seed_variance
+        variance of the seeds' effects, 0 where there is one seed.
+    learnt
+        t and the share of the rise in reward that was learnt by then, (2, k), the last two past the end:
+        differences between allocations grow with it.
+    trend
+        the mean reward of all configurations at those t but the last two, (k − 2,).
+    residuals
+        what is left of each run in each bin, (R, K), NaN where it has none.
+    freedom
+        degrees of freedom of the residuals over their number; 0 where there are none.
+    """
+
+    places: Floats
+    run_place: Ints
+    run_seed: Ints
+    counts: Floats
+    place: Ints
+    bin: Ints
+    t: Floats
+    reward: Floats
+    kappa: float
+    seed_variance: float
+    learnt: Floats
+    trend: Floats
+    residuals: Floats
+    freedom: float
+
+    @property
+    def log2_n(self) -> Floats:
+        """log2 n of each observation, (O,)."""
+        return np.asarray(self.places[self.place, 0])
+
+    @property
+    def log2_b(self) -> Floats:
+        """log2 B_p of each observation, (O,)."""
+        return np.asarray(self.places[self.place, 1])
+
+    @cached_property
+    def combined(self) -> Floats:
+        """P as one matrix: the weight of each run in each observation, (O, R)."""
+        out = np.zeros((self.t.size, self.run_place.size))
+        for k in np.unique(self.bin):
+            own = np.flatnonzero(self.bin == k)
+            rows, _, _, weights = _combine(self.counts[:, k], self.run_place, self.run_seed, self.kappa)
+            out[np.ix_(own, rows)] = weights
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data, without the residuals, which only the fit needs."""
+        names = [name for name in self.__dataclass_fields__ if name not in ("residuals", "freedom")]
+        values = {name: getattr(self, name) for name in names}
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Observations:
+        """Invert `to_dict`."""
+        whole = ("run_place", "run_seed", "place", "bin")
+        values = {
+            name: np.asarray(v, dtype=np.int64 if name in whole else np.float64) if isinstance(v, list) else v
+            for name, v in data.items()
+        }
+        return cls(**values, residuals=np.empty((0, 0)), freedom=0.0)
+
+
+def observe(configurations: Sequence[Configuration]) -> Observations:
+    """Return the observations of these configurations; checkpoints at step 0 only say where rewards begin."""
+    seeds = sorted({s for c in configurations for s in c.seeds})
+    run_place = np.repeat(np.arange(len(configurations)), [c.runs for c in configurations])
+    run_seed = np.array([seeds.index(s) for c in configurations for s in c.seeds])
+    t, reward, counts = _binned(configurations, run_place)
+    kappa = _FIRST_KAPPA
+    for _ in range(2):
+        parts = [_combine(counts[:, k], run_place, run_seed, kappa) for k in range(counts.shape[1])]
+        estimates = [weights @ reward[rows, k] for k, (rows, _, _, weights) in enumerate(parts)]
+        residuals, effects, freedom = _left(parts, estimates, reward, run_seed, kappa)
+        total = int(np.sum(~np.isnan(residuals)))
+        if len(seeds) < 2 or freedom < 1e-6 * total:
+            variance, freedom = 0.0, 0.0
+            break
+        own = float(np.nansum(residuals**2)) / freedom
+        present = np.sum(~np.isnan(effects), axis=0) > 1
+        between = np.nanvar(effects[:, present], axis=0, ddof=1) if present.any() else np.zeros(1)
+        variance = float(between.mean())
+        kappa = float(np.clip(variance / max(own, 1e-300), *_KAPPA))
+    place = np.concatenate([here for _, here, _, _ in parts])
+    bins = np.repeat(np.arange(len(parts)), [here.size for _, here, _, _ in parts])
+    first = np.concatenate([rows[design.argmax(axis=0)] if rows.size else rows for rows, _, design, _ in parts])
+    y = np.concatenate(estimates)
+    at = t[first, bins]
+    trend, learnt = _learnt(configurations, place, bins, at, y)
+    places = [
+        (np.log2(float(c.rollouts_per_problem)), np.log2(float(c.problems_per_batch))) for c in configurations
+    ]
+    return Observations(
+        np.array(places), run_place, run_seed, counts, place, bins, at, y, kappa, variance, learnt, trend,
+        residuals, freedom / max(total, 1),
+    )  # fmt: skip
+
+
+def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[Floats, Floats, Floats]:
+    """Mean t and reward of each run in each bin, NaN where it has none, and its checkpoints there; (R, K)."""
+    size = _FEWER if len(configurations) >= _MANY else BINS
+    after = [np.log(c.compute[c.compute > 0]) for c in configurations]
+    low, high = min(t.min() for t in after), max(t.max() for t in after)
+    edges = np.linspace(low, high, size + 1)[1:-1]
+    counts, t, reward = (np.zeros((run_place.size, size)) for _ in range(3))
+    row = 0
+    for c in configurations:
+        for run in range(c.runs):
+            own = (c.run == run) & (c.compute > 0)
+            log_c = np.log(c.compute[own])
+            k = np.searchsorted(edges, log_c)
+            counts[row] = np.bincount(k, minlength=size)
+            t[row] = np.bincount(k, log_c, minlength=size)
+            reward[row] = np.bincount(k, c.reward[own], minlength=size)
+            row += 1
+    there = counts > 0
+    t, reward = (np.where(there, v / np.maximum(counts, 1), np.nan) for v in (t, reward))
+    for place in range(len(configurations)):  # all runs of a configuration at one t, along its own slope
+        own = np.flatnonzero(run_place == place)
+        known = np.flatnonzero(there[own].any(axis=0))
+        total = counts[np.ix_(own, known)].sum(axis=0)
+        mean_t, mean = (
+            np.nansum(v[np.ix_(own, known)] * counts[np.ix_(own, known)], axis=0) / total for v in (t, reward)
+        )
+        slope = np.gradient(mean, mean_t) if known.size > 1 else np.zeros(1)
+        reward[np.ix_(own, known)] -= slope * (t[np.ix_(own, known)] - mean_t)
+        t[np.ix_(own, known)] = np.where(there[np.ix_(own, known)], mean_t, np.nan)
+    return t, reward, counts
+
+
+def _combine(
+    counts: Floats, run_place: Ints, run_seed: Ints, kappa: float
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """The runs of one bin, their configurations, the design X and the weights P."""
+    rows = np.flatnonzero(counts > 0)
+    here, column = np.unique(run_place[rows], return_inverse=True)
+    design = np.eye(here.size)[column]
+    same = run_seed[rows][:, None] == run_seed[rows]
+    inverse = np.linalg.inv(kappa * same + np.eye(rows.size))
+    weighted = design.T @ inverse
+    return rows, here, design, np.linalg.solve(weighted @ design, weighted)
+
+
+def _left(
+    parts: list[tuple[Ints, Ints, Floats, Floats]],
+    estimates: list[Floats],
+    reward: Floats,
+    run_seed: Ints,
+    kappa: float,
+) -> tuple[Floats, Floats, float]:
+    """Residuals (R, K), the seeds' effects (S, K), NaN where there are none, and degrees of freedom."""
+    residuals = np.full(reward.shape, np.nan)
+    effects = np.full((run_seed.max() + 1, reward.shape[1]), np.nan)
+    freedom = 0.0
+    for k, ((rows, _, design, weights), estimate) in enumerate(zip(parts, estimates, strict=True)):
+        if not rows.size:
+            continue
+        seed = np.eye(effects.shape[0])[run_seed[rows]]
+        predict = kappa * seed.T @ np.linalg.inv(kappa * seed @ seed.T + np.eye(rows.size))
+        left = reward[rows, k] - design @ estimate
+        effect = predict @ left
+        effects[:, k] = np.where(seed.any(axis=0), effect, np.nan)
+        residuals[rows, k] = left - seed @ effect
+        fitted = design @ weights
+        freedom += rows.size - float(np.trace(fitted + seed @ predict @ (np.eye(rows.size) - fitted)))
+    return residuals, effects, freedom
+
+
+def _learnt(
+    configurations: Sequence[Configuration], place: Ints, bins: Ints, t: Floats, y: Floats
+) -> tuple[Floats, Floats]:
+    """The trend (k,), and t with the share of the rise that was learnt by then (2, k + 2).
+
+    The trend is the sum of mean increments between neighbouring bins over the configurations that are in both,
+    so that it does not jump where configurations begin or end. The share is 1 throughout where reward does not
+    rise by more than noise.
+    """
+    known = np.unique(bins)
+    level = [float(y[bins == known[0]].mean())]
+    for before, after in zip(known[:-1], known[1:], strict=True):
+        old, new = (dict(zip(place[bins == k], y[bins == k], strict=True)) for k in (before, after))
+        both = sorted(set(old) & set(new))
+        level.append(level[-1] + (float(np.mean([new[c] - old[c] for c in both])) if both else 0.0))
+    trend = np.array(level)
+    zero = np.concatenate([c.reward[c.compute <= 0] for c in configurations])
+    rise = np.maximum.accumulate(trend)
+    start = float(zero.mean()) if zero.size else trend[0] - _LEAST_LEARNT * (rise[-1] - trend[0])
+    noise = float(np.sqrt(np.mean(np.diff(trend, 2) ** 2) / 6)) if trend.size > 2 else 0.0
+    share = np.ones(trend.size)
+    if rise[-1] - start > max(_SEEN * noise, 1e-12):
+        share = np.clip((rise - start) / (rise[-1] - start), _LEAST_LEARNT, 1.0)
+    at = np.array([t[bins == k].mean() for k in known])
+    slope = (share[-1] - share[-min(3, share.size)]) / max(at[-1] - at[-min(3, at.size)], 1e-12)
+    ahead = np.array([1.1, 2.3])  # three and ten times the largest C
+    share = np.append(share, share[-1] + slope * _LASTS * -np.expm1(-ahead / _LASTS))
+    return trend, np.stack([np.append(at, at[-1] + ahead), share])

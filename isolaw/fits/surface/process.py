@@ -1,0 +1,331 @@
+"""The surface's prior: a Gaussian process for the reward over u = log2 n, v = log2 B_p and t = log C.
+
+    r(u, v, t) = m(t) + g(t) [ δ(u, v, t) + λ s(u, t) ]
+
+- m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m).
+- δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a Matérn
+  function of order 3/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at another, shifted
+  by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have ended.
+- s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
+- g(t), the share of the reward's rise that was learnt by then: at C = 0 nothing differs.
+- I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with their
+  slope, less and less surely, and do not return to a mean.
+
+To the mean of runs (`isolaw.fits.surface.observations`) the seeds add an effect that all allocations share, runs
+their own (a constant o0 and a drift o1, both ∝ n^−γ), and checkpoints noise ε. Rewards are centred, over
+their standard deviation.
+
+Hyperparameters θ are judged by the marginal likelihood of the observations and of the runs' residuals, and weak
+priors (`PRIORS`), which are part of the model: they were chosen on the truths of one half of
+``benchmarks/designs`` and judged on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from isolaw.fits.selection import Floats
+from isolaw.fits.surface.observations import Observations
+
+# Centre and standard deviation; of the logarithm, but for those of SIGNED. Times in e-folds of C, lengths in doublings.
+PRIORS = {
+    "step": (0.02, 2.0),
+    "rho": (0.0, 0.7),
+    "rho_b": (0.0, 0.7),
+    "s_m": (0.3, 1.0),
+    "l_m": (3.0, 0.5),
+    "a": (0.05, 1.5),
+    "s": (0.15, 0.7),
+    "l": (5.0, 0.5),
+    "l_u": (3.0, 0.6),
+    "l_v": (3.0, 0.6),
+    "o0": (0.03, 1.5),
+    "o1": (0.03, 1.5),
+    "noise": (0.05, 1.5),
+    "gamma": (0.0, 0.2),
+}
+SIGNED = ("rho", "rho_b", "gamma")
+_DRIFT = 2.0  # e-folds over which a run's drift, and
+_SEED = 4.0  # a seed's effect, keep their course
+_STEP = 10.0  # and a step its height
+_LEVEL = 25.0  # variance of the trend's level: any
+_JITTER = 1e-8
+
+Theta = Mapping[str, float]
+
+
+def matern(distance: Floats) -> tuple[Floats, Floats]:
+    """The Matérn function of order 3/2, (1 + r) e^−r with r = √3 |h|; and its slope over −h, 3 e^−r.
+
+    >>> [float(v) for v in matern(np.array(0.0))]
+    [1.0, 3.0]
+    """
+    r = np.sqrt(3.0) * np.abs(distance)
+    falls = np.exp(-r)
+    return (1 + r) * falls, 3 * falls
+
+
+def integrated(a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
+    """I and dI/d log ℓ at times a (A,) and b (B,) ≥ 0, each (A, B).
+
+    I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process of variance 1 and length ℓ:
+    ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
+
+    >>> integrated(np.array([2.0]), np.array([3.0]), 1e6)[0].round(3)  # a line from 0, its slope of variance 1
+    array([[6.]])
+    """
+    x, y = a / length, b / length
+    apart, least = np.abs(x[:, None] - y), 2 * np.minimum(x[:, None], y)
+    fx, fy, together = np.exp(-x), np.exp(-y), np.exp(-apart)
+    value = length**2 * (least + (fx - 1)[:, None] + fy - together)
+    slope = 2 * value + length**2 * ((x * fx)[:, None] + y * fy - least - apart * together)
+    return value, slope
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of the surface.
+
+    Attributes
+    ----------
+    u, v, t
+        log2 n, log2 B_p and log C, each (Q,).
+    shift
+        t as differences between allocations move with it: t itself where runs were measured.
+    learnt
+        g(t).
+    below
+        whether on the near side of the step.
+    """
+
+    u: Floats
+    v: Floats
+    t: Floats
+    shift: Floats
+    learnt: Floats
+    below: NDArray[np.bool_]
+
+
+class Process:
+    """The process given observations.
+
+    Attributes
+    ----------
+    names
+        of the hyperparameters that these observations have, in the order of θ.
+    centre, scale
+        of rewards.
+    gap
+        the two neighbouring log2 n between which there may be a step: those that differ most.
+    height
+        by how much they do, over ``scale``.
+    """
+
+    def __init__(self, observations: Observations) -> None:
+        self.observations = o = observations
+        plane = np.unique(o.log2_b).size > 1 and np.unique(np.round(o.log2_n + o.log2_b, 9)).size > 1
+        absent = set() if plane else {"l_v", "rho_b"}
+        if not o.freedom and np.unique(o.run_seed).size < 2:
+            absent.add("gamma")
+        self.names = [name for name in PRIORS if name not in absent]
+        self.prior = np.array(
+            [(c if name in SIGNED else np.log(c), sd) for name, (c, sd) in PRIORS.items() if name in self.names]
+        )
+        self.centre, self.scale = float(o.reward.mean()), max(float(o.reward.std()), 1e-12)
+        self.y = (o.reward - self.centre) / self.scale
+        self.start, self.end = float(o.t.min()), float(o.t.max())
+        self.gap, self.height = self._gap()
+
+    def named(self, theta: Floats) -> dict[str, float]:
+        """Return the hyperparameters by name, on their own scales; those that are absent as nothing."""
+        out = dict.fromkeys(PRIORS, 0.0) | {"l_v": 1.0}
+        for name, value in zip(self.names, theta, strict=True):
+            out[name] = float(value if name in SIGNED else np.exp(value))
+        return out
+
+    def learnt(self, t: Floats, share: float) -> Floats:
+        """g(t); past the last checkpoint with a share of the rise that it last had."""
+        at, value = self.observations.learnt
+        until = np.interp(np.minimum(t, self.end), at, value)
+        return np.asarray(until + share * (np.interp(t, at, value) - until))
+
+    def _gap(self) -> tuple[tuple[float, float], float]:
+        o = self.observations
+        above = (o.reward - np.interp(o.t, o.learnt[0, : o.trend.size], o.trend)) / self.scale
+        late = o.t >= np.median(o.t)
+        levels = np.unique(o.log2_n[late])
+        mean = np.array([above[late & (o.log2_n == u)].mean() for u in levels])
+        if levels.size < 2:
+            return (float(levels[0]), float(levels[0])), 0.0
+        at = int(np.abs(np.diff(mean)).argmax())
+        return (float(levels[at]), float(levels[at + 1])), float(np.abs(np.diff(mean))[at])
+
+    # Covariance of rewards between points ------------------------------------------------------
+
+    def covariance(self, p: Theta, a: Points, b: Points, slopes: dict[str, Floats] | None = None) -> Floats:
+        """Return the prior covariance of r between points (A,) and (B,), over ``scale``², as (A, B).
+
+        Its derivatives by θ are put into ``slopes``.
+        """
+        tau_a, tau_b = a.t - self.start, b.t - self.start
+        trend, trend_slope = integrated(tau_a, tau_b, p["l_m"])
+        going, going_slope = integrated(tau_a, tau_b, p["l"])
+        ahead = a.shift[:, None] - b.shift
+        h_u = (a.u[:, None] - b.u - p["rho"] * ahead) / p["l_u"]
+        along, falls = matern(h_u)
+        plane = "l_v" in self.names
+        if plane:
+            h_v = (a.v[:, None] - b.v - p["rho_b"] * ahead) / p["l_v"]
+            along_v, falls_v = matern(h_v)
+            falls_v *= along
+            falls, along = falls * along_v, along * along_v
+        learnt = np.outer(a.learnt, b.learnt)
+        step = np.outer(a.below, b.below) * np.exp(-np.abs(a.t[:, None] - b.t) / _STEP) * learnt
+        along *= learnt
+        over_t = p["a"] ** 2 + p["s"] ** 2 * going
+        if slopes is not None:
+            falls *= learnt * over_t
+            slopes |= {
+                "step": 2 * p["step"] ** 2 * step,
+                "s_m": 2 * p["s_m"] ** 2 * trend,
+                "l_m": p["s_m"] ** 2 * trend_slope,
+                "a": 2 * p["a"] ** 2 * along,
+                "s": 2 * p["s"] ** 2 * along * going,
+                "l": p["s"] ** 2 * along * going_slope,
+                "l_u": falls * h_u**2,
+                "rho": falls * h_u * ahead / p["l_u"],
+            }
+            if plane:
+                falls_v *= learnt * over_t
+                slopes |= {"l_v": falls_v * h_v**2, "rho_b": falls_v * h_v * ahead / p["l_v"]}
+        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * over_t + p["step"] ** 2 * step)
+
+    @cached_property
+    def points(self) -> Points:
+        """Where the observations are."""
+        o = self.observations
+        return Points(o.log2_n, o.log2_b, o.t, o.t, self.learnt(o.t, 1.0), o.log2_n <= self.gap[0])
+
+    # What runs add to them ---------------------------------------------------------------------
+
+    @cached_property
+    def _fixed(self) -> dict[str, Floats]:
+        """What does not change with θ."""
+        o, x = self.observations, self.points
+        apart = np.abs(x.t[:, None] - x.t)
+        shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
+        return {
+            "seeds": o.seed_variance / self.scale**2 * np.exp(-apart / _SEED) * (shared @ shared.T),
+            "drift": np.exp(-apart / _DRIFT),
+            "same": o.bin[:, None] == o.bin,
+            "looks": o.combined / np.maximum(o.counts[:, o.bin].T, 1.0),
+            "u": o.places[o.run_place, 0] - o.places[o.run_place, 0].mean(),
+        }
+
+    def _weighted(self, weight: Floats) -> tuple[Floats, Floats]:
+        """What runs' own effects and their noise add, each (O, O), with runs weighted (R,)."""
+        combined = self.observations.combined
+        return (combined * weight) @ combined.T, np.where(
+            self._fixed["same"], (self._fixed["looks"] * weight) @ combined.T, 0.0
+        )
+
+    def observed(self, p: Theta, slopes: dict[str, Floats] | None = None) -> Floats:
+        """Return the covariance of the observations, (O, O); its derivatives by θ are put into ``slopes``."""
+        f = self._fixed
+        weight = np.exp2(-2 * p["gamma"] * f["u"])
+        own, looks = self._weighted(weight)
+        lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
+        out = self.covariance(p, self.points, self.points, slopes)
+        out += f["seeds"] + own * lasting + p["noise"] ** 2 * looks
+        out[np.diag_indices_from(out)] += _JITTER
+        if slopes is not None:
+            slopes |= {
+                "o0": 2 * p["o0"] ** 2 * own,
+                "o1": 2 * p["o1"] ** 2 * own * f["drift"],
+                "noise": 2 * p["noise"] ** 2 * looks,
+            }
+            if "gamma" in self.names:
+                own, looks = self._weighted(-2 * np.log(2) * f["u"] * weight)
+                slopes["gamma"] = own * lasting + p["noise"] ** 2 * looks
+        return out
+
+    # Posterior of θ ----------------------------------------------------------------------------
+
+    def loss(self, theta: Floats) -> float:
+        """Return −log posterior of θ, but for a constant."""
+        p = self.named(theta)
+        try:
+            root = np.linalg.cholesky(self.observed(p))
+        except np.linalg.LinAlgError:
+            return 1e10
+        z = solve_triangular(root, self.y, lower=True)
+        away = (theta - self.prior[:, 0]) / self.prior[:, 1]
+        out = 0.5 * z @ z + np.log(np.diag(root)).sum() + 0.5 * away @ away
+        return float(out + self._residuals(p)[0])
+
+    def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
+        """Return `loss` and its gradient."""
+        p = self.named(theta)
+        change: dict[str, Floats] = {}
+        try:
+            root = np.linalg.cholesky(self.observed(p, change))
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(theta)
+        inverse_root = solve_triangular(root, np.eye(self.y.size), lower=True)
+        inverse = inverse_root.T @ inverse_root
+        alpha = inverse @ self.y
+        away = (theta - self.prior[:, 0]) / self.prior[:, 1]
+        value, of_residuals = self._residuals(p)
+        value += 0.5 * self.y @ alpha + np.log(np.diag(root)).sum() + 0.5 * away @ away
+        inward = inverse - np.outer(alpha, alpha)
+        slope = [0.5 * np.vdot(inward, change[n]) + of_residuals.get(n, 0.0) for n in self.names]
+        return float(value), np.array(slope) + away / self.prior[:, 1]
+
+    @cached_property
+    def _patterns(self) -> list[tuple[Floats, Floats, Floats, Floats]]:
+        """Runs' residuals by the bins that they have: t (k,), checkpoints (k,), residuals (r, k), u (r,)."""
+        o = self.observations
+        found: dict[tuple[bytes, bytes], list[int]] = {}
+        if o.freedom:
+            for run in range(o.run_place.size):
+                known = ~np.isnan(o.residuals[run])
+                found.setdefault((known.tobytes(), o.counts[run, known].tobytes()), []).append(run)
+        centre = np.array([o.t[o.bin == k].mean() if (o.bin == k).any() else 0.0 for k in range(o.counts.shape[1])])
+        out = []
+        for runs in found.values():
+            known = ~np.isnan(o.residuals[runs[0]])
+            left = o.residuals[np.ix_(runs, np.flatnonzero(known))] / self.scale
+            out.append((centre[known], o.counts[runs[0], known], left, self._fixed["u"][runs]))
+        return out
+
+    def _residuals(self, p: Theta) -> tuple[float, dict[str, float]]:
+        """−log likelihood of the runs' residuals and its derivatives.
+
+        They have fewer degrees of freedom than there are of them, and are that much smaller than the runs' own
+        effects: each counts as ``freedom`` of an observation.
+        """
+        nu = self.observations.freedom
+        value, slope = 0.0, dict.fromkeys(("o0", "o1", "noise", "gamma"), 0.0)
+        for t, looks, left, u in self._patterns:
+            drift = np.exp(-np.abs(t[:, None] - t) / _DRIFT)
+            covariance = p["o0"] ** 2 + p["o1"] ** 2 * drift + np.diag(p["noise"] ** 2 / looks)
+            covariance[np.diag_indices_from(covariance)] += _JITTER
+            inverse = np.linalg.inv(covariance)
+            log_weight = -2 * p["gamma"] * np.log(2) * u
+            whitened = left * np.exp(-log_weight / 2)[:, None]
+            square = np.einsum("rk,kl,rl->r", whitened, inverse, whitened)
+            runs = len(left)
+            log_det = runs * np.linalg.slogdet(covariance)[1] + t.size * log_weight.sum()
+            value += 0.5 * float(nu * log_det + square.sum())
+            inward = nu * runs * inverse - inverse @ (whitened.T @ whitened) @ inverse
+            slope["o0"] += float(p["o0"] ** 2 * inward.sum())
+            slope["o1"] += float(p["o1"] ** 2 * np.vdot(inward, drift))
+            slope["noise"] += float(p["noise"] ** 2 * np.sum(np.diag(inward) / looks))
+            slope["gamma"] += float(np.sum((nu * t.size - square) * -np.log(2) * u))
+        return value, slope

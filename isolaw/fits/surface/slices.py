@@ -1,0 +1,137 @@
+"""The surface cut at computes: rewards over a grid of allocations, and where they are highest.
+
+All allocations compete at every compute, each with its own uncertainty, which grows from where runs of its kind
+ended. The grid has every measured n and B_p and points between them, never beyond; in the setting ``fixed-b`` B_p
+follows from n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
+
+from isolaw.fits.selection import Floats
+from isolaw.fits.surface.estimate import Surface
+
+FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
+_STEPS = (0.125, 0.25, 0.5, 1.0)  # doublings between grid points, the finest that _MOST allows
+_MOST = 400  # points that are drawn together
+_KNOTS = 12  # computes at which the surface is drawn; between them it is smooth
+_FEWER_KNOTS = 8
+
+
+def highest(values: Floats, axis: int) -> NDArray[np.int64]:
+    """Return the index of the largest value along an axis; of equals, but for rounding, the first.
+
+    >>> int(highest(np.array([0.1, 0.3, 0.1 + 0.2]), 0))
+    1
+    """
+    top = values.max(axis=axis, keepdims=True)
+    return np.asarray((values >= top - FLAT * np.abs(top)).argmax(axis=axis))
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Rewards of 1 + D draws (the mean first) at X computes over G allocations.
+
+    Attributes
+    ----------
+    compute
+        (X,).
+    log2_n, log2_b
+        of the allocations, each (G,), ascending in n, then in B_p.
+    reward
+        (1 + D, X, G).
+    place
+        the allocation that is each configuration, (N,); −1 where it was left out.
+    """
+
+    compute: Floats
+    log2_n: Floats
+    log2_b: Floats
+    reward: Floats
+    place: NDArray[np.int64]
+
+    @property
+    def best(self) -> NDArray[np.int64]:
+        """The allocation of highest reward, (1 + D, X)."""
+        return highest(self.reward, 2)
+
+    @property
+    def flat(self) -> NDArray[np.bool_]:
+        """Where no allocation is better than another, (1 + D, X)."""
+        top, bottom = self.reward.max(axis=2), self.reward.min(axis=2)
+        return np.asarray(top - bottom <= FLAT * np.maximum(np.abs(top), np.abs(bottom)))
+
+
+def slices(
+    surface: Surface,
+    compute: Floats,
+    allowed: Callable[[Floats, Floats], NDArray[np.bool_]] | None = None,
+) -> Slices:
+    """Cut the surface.
+
+    Parameters
+    ----------
+    surface
+        its draws.
+    compute
+        (X,); at more than a few the surface is drawn at knots, and interpolated in log C.
+    allowed
+        which allocations (log2 n, log2 B_p) may be chosen; all that were measured, or lie between.
+    """
+    places = surface.process.observations.places
+    several = compute.size > _KNOTS
+    for step in _STEPS:
+        u, v = _grid(places, step)
+        knots = 1 if not several else _KNOTS if np.ptp(v) == 0 or not _plane(places) else _FEWER_KNOTS
+        if u.size * knots <= _MOST:
+            break
+    if allowed is not None:
+        kept = allowed(u, v)
+        u, v = u[kept], v[kept]
+    at = np.geomspace(compute.min(), compute.max(), knots) if several else compute
+    points = [np.tile(part, at.size) for part in (u, v)]
+    reward = surface.rewards(*points, np.repeat(at, u.size)).reshape(-1, at.size, u.size)
+    if several:
+        reward = CubicSpline(np.log(at), reward, axis=1)(np.log(compute))
+        reward = np.clip(reward, *surface.bounds)
+    near = np.abs(places[:, 0, None] - u) + np.abs(places[:, 1, None] - v)
+    place = np.where(near.min(axis=1) < 1e-9, near.argmin(axis=1), -1)
+    return Slices(compute, u, v, reward, place)
+
+
+def _plane(places: Floats) -> bool:
+    """Whether B_p varies on its own."""
+    return bool(np.unique(places[:, 1]).size > 1 and np.unique(places.sum(axis=1).round(9)).size > 1)
+
+
+def _grid(places: Floats, step: float) -> tuple[Floats, Floats]:
+    """log2 n and log2 B_p of every measured value and of points between, no batch beyond those measured."""
+    n = _line(places[:, 0], step)
+    if not _plane(places):
+        total = places.sum(axis=1)
+        held = np.unique(places[:, 1]).size == 1
+        return n, np.full(n.size, places[0, 1]) if held else total[0] - n
+    u, v = (x.ravel() for x in np.meshgrid(n, _line(places[:, 1], 2 * step), indexing="ij"))
+    batch = places.sum(axis=1)
+    inside = (u + v <= batch.max() + 1e-9) & (u + v >= batch.min() - 1e-9)
+    return u[inside], v[inside]
+
+
+def _line(values: Floats, step: float) -> Floats:
+    """The distinct values and, between neighbours, points no further apart than ``step``.
+
+    >>> _line(np.array([3.0, 4.0, 6.0]), 0.5)
+    array([3. , 3.5, 4. , 4.5, 5. , 5.5, 6. ])
+    """
+    levels = np.unique(values)
+    parts = [
+        np.linspace(low, high, int(np.ceil((high - low) / step - 1e-9)), endpoint=False)
+        for low, high in zip(levels[:-1], levels[1:], strict=True)
+    ]
+    return np.concatenate([*parts, levels[-1:]])

@@ -1,0 +1,52 @@
+"""A surface as a law keeps it: observations in its document, hyperparameters among its draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from isolaw.fits.law_document import SurfaceInfo
+from isolaw.fits.surface.estimate import Surface
+from isolaw.fits.surface.observations import Observations
+from isolaw.fits.surface.process import Process
+
+_SHARES = ("shift", "rise", "cut")
+
+
+def info(surface: Surface) -> SurfaceInfo:
+    """Return what the document holds."""
+    low, high = (v if math.isfinite(v) else None for v in surface.bounds)
+    observations = surface.process.observations.to_dict()
+    return SurfaceInfo(observations, tuple(surface.mode.tolist()), surface.misfit, (low, high))
+
+
+def columns(surface: Surface) -> dict[str, np.ndarray]:
+    """Return the columns of the draws; row 0 is the most likely θ."""
+    names = [f"surface.{name}" for name in (*surface.process.names, *_SHARES)]
+    held = np.column_stack([surface.theta, surface.shares])
+    rows = np.vstack([np.append(surface.mode, np.full(len(_SHARES), 0.5)), held[surface.of_draw]])
+    return {**dict(zip(names, rows.T, strict=True)), "surface.theta": np.append(-1, surface.of_draw)}
+
+
+def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int) -> Surface | None:
+    """Invert `info` and `columns`; without draws the surface is the mean at the most likely θ."""
+    if stored is None:
+        return None
+    process = Process(Observations.from_dict(stored.observations))
+    bounds = tuple(v if v is not None else s * math.inf for v, s in zip(stored.bounds, (-1, 1), strict=True))
+    mode = np.array(stored.theta)
+    surface = Surface(
+        process, mode, mode[None], np.full((1, len(_SHARES)), 0.5), np.empty(0, np.int64), seed,
+        stored.misfit, (bounds[0], bounds[1]),
+    )  # fmt: skip
+    names = [f"surface.{name}" for name in (*process.names, *_SHARES)]
+    if len(draws) < 2 or not set(names) <= set(draws.columns):
+        return surface
+    own = draws.iloc[1:]
+    _, first, of_draw = np.unique(own["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
+    held = own[names].to_numpy(np.float64)[first]
+    size = len(process.names)
+    return replace(surface, theta=held[:, :size], shares=held[:, size:], of_draw=of_draw.astype(np.int64))
