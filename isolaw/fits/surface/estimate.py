@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.stats import chi2
+from threadpoolctl import threadpool_limits
 
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.observations import observe
@@ -83,11 +84,12 @@ class Surface:
         z = np.random.default_rng(self.seed).standard_normal((draws, size))
         out = np.zeros((1 + draws, size))
         used = np.unique(self.of_draw) if draws else np.arange(1)
-        for h in used:
-            mean, root = self._given(int(h), log2_n, log2_b, np.log(compute))
-            rows = np.flatnonzero(self.of_draw == h)
-            out[1 + rows] = mean + self.misfit * z[rows] @ root.T
-            out[0] += mean * (rows.size / draws if draws else 1.0)
+        with threadpool_limits(1, "blas"):  # on a busy machine more take ten times as long
+            for h in used:
+                mean, root = self._given(int(h), log2_n, log2_b, np.log(compute))
+                rows = np.flatnonzero(self.of_draw == h)
+                out[1 + rows] = mean + self.misfit * z[rows] @ root.T
+                out[0] += mean * (rows.size / draws if draws else 1.0)
         return np.clip(self.process.centre + self.process.scale * out, *self.bounds)
 
     def _given(self, h: int, u: Floats, v: Floats, t: Floats) -> tuple[Floats, Floats]:
@@ -132,12 +134,14 @@ def estimate(
         of the reward.
     """
     process = Process(observe(configurations))
-    mode = _mode(process)
-    misfit = lack_of_fit(process, mode)[0]
+    with threadpool_limits(1, "blas"):
+        mode = _mode(process)
+        misfit = lack_of_fit(process, mode)[0]
+        if draws:
+            theta, weights = _candidates(process, mode, seed)
     if not draws:
         nothing = np.empty(0, dtype=np.int64)
         return Surface(process, mode, mode[None], np.full((1, 3), 0.5), nothing, seed, misfit, bounds)
-    theta, weights = _candidates(process, mode, seed)
     positions = (np.arange(draws) + 0.5) / draws
     of_draw = np.minimum(np.searchsorted(np.cumsum(weights), positions), len(theta) - 1)
     even = (np.arange(len(theta)) + 0.5) / len(theta)
