@@ -1,1 +1,1 @@
-"""How often isolaw's intervals hold the truth, over many truths and designs: `python -m benchmarks.designs`."""
+"""How often isolaw's intervals hold the truth, over many truths and designs."""
