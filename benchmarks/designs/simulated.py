@@ -1,6 +1,6 @@
 """The truths of the simulator: the mean reward over many seeds, smoothed; and its own runs.
 
-`make` simulates in chunks of seeds and keeps them under ``benchmarks/.designs``; what is there is not made again.
+`make` simulates in chunks of seeds and keeps them under ``benchmarks/.designs``; it makes none of them twice.
 The smoothed mean at `LEVELS` values of n and `POINTS` of C is small and committed, in ``simulated.json``: the
 truths need no simulation. Sweeps of the simulator's own runs (`own`) do. All takes ten minutes on one core.
 """
@@ -130,8 +130,8 @@ def _summary() -> dict[str, Any]:
 def _smoothed(name: str) -> list[list[float]]:
     """The mean over seeds at `LEVELS` and `POINTS`, smoothed over both.
 
-    Rewards go up and down with the epochs, by .02 on the easy set, and at one C every n is at another place of
-    its epoch. What is asked of an estimator is the trend.
+    Rewards go up and down with the epochs, by .02 on the easy set, and at one C every n is elsewhere in its
+    epoch. What is asked of an estimator is the trend.
     """
     parts = [np.load(_path(name, "truth", first)) for first in SEEDS["truth"][::CHUNK]]
     start = np.mean([sum(p[f"reward-{n}"][0] for p in parts) for n in LEVELS]) / len(SEEDS["truth"])
@@ -147,7 +147,7 @@ def _smoothed(name: str) -> list[list[float]]:
 
 def _trend(compute: Floats, reward: Floats, start: float) -> Floats:
     """A local line in log C, at `POINTS`; narrower over the first steps, where rewards rise fast."""
-    known = POINTS >= compute[0]
+    known = compute[0] <= POINTS
     trend = []
     for at in POINTS[known]:
         width = WIDTH * np.clip(at / compute[0] / EARLY, 0.3, 1.0)
