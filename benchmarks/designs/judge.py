@@ -119,10 +119,13 @@ def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
 
     Returns
     -------
-    for ``n``, ``b`` and ``m``: None where there is no answer, else whether the interval ``held`` the truth, its
-    ``width`` in doublings (an open end is the grid's) and whether it is ``open``; the ``expected`` regret, and
-    what is ``realised`` by the recommended allocation (None: silent); ``reward``: the prediction minus the
-    truth, and whether its interval held it.
+    ``n``, ``b``, ``m``
+        None without an answer; else whether the interval ``held`` the truth, its ``width`` in doublings (an
+        open end is the grid's), and whether it is ``open``.
+    ``expected``, ``realised``
+        the regret that was said of the recommended allocation, and its true one; None where not said.
+    ``reward``
+        the prediction minus the truth, and whether its interval held it.
     """
     own = said.get("budgets", {}).get(budget, {})
     true, compute = best(cell, budget), BUDGETS[budget] * COMPUTE
@@ -141,9 +144,8 @@ def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
         quantity = own.get(f"{name}_star")
         out[name] = _held(quantity, values[name], ends[name]) if answered(quantity) else None
     allocation, expected = own.get("allocation"), own.get("expected")
-    silent = allocation is None or expected is None
-    out["expected"] = None if silent else expected
-    out["realised"] = None if silent else lost(cell, budget, allocation)
+    out["expected"] = None if allocation is None else expected
+    out["realised"] = None if allocation is None else lost(cell, budget, allocation)
     out["reward"] = None
     if allocation is not None and own["reward"]["value"] is not None:
         actual = float(truth(cell.truth)(np.log2(allocation[0]), np.log2(allocation[1]), compute))
