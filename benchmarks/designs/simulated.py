@@ -116,7 +116,7 @@ def surface(name: str) -> Callable[[Floats, Floats, Floats], Floats]:
     def reward(u: Floats, b: Floats, c: Floats) -> Floats:
         u, b, c = np.broadcast_arrays(u, b, c)
         inside = np.clip(u, fine[0], fine[-1]), np.minimum(np.log1p(c), axes[1][-1])
-        return np.asarray(look_up(np.stack(inside, axis=-1)))
+        return np.asarray(look_up(np.stack(inside, axis=-1))).reshape(u.shape)
 
     return reward
 
