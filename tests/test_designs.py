@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -194,6 +195,7 @@ def test_tables_between_their_markers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert text.startswith(f"before\n{tables.BEGIN}\n| half")
     assert text.endswith(f"{tables.END}\nafter\n")
     assert "old" not in text
+    assert json.loads(out.read_text())["cells"][cell.name]["sweeps"] == 7
     entry = tables.summarise(cell, answers, {})["budgets"]["1"]
     assert (entry["n_star"]["answered"], entry["n_star"]["held"]) == (6, 5)
     assert entry["n_star"]["refused"] == pytest.approx(1 / 7, abs=1e-4)

@@ -153,7 +153,7 @@ def write(kept: list[Kept], options: Namespace) -> None:
     if not kept:
         raise SystemExit(f"no answers of version {options.version}: python -m benchmarks.designs fit")
     summary = {"version": options.version, "cells": {cell.name: summarise(cell, *r) for cell, *r in kept}}
-    options.out.write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    options.out.write_text(_lines(summary))
     text = markdown(summary)
     page = options.docs.read_text() if options.docs.exists() else ""
     if options.out == SUMMARY and BEGIN in page and END in page:
@@ -164,6 +164,14 @@ def write(kept: list[Kept], options: Namespace) -> None:
         print(f"no tables written: {options.docs} has no {BEGIN} … {END}", file=sys.stderr)
     if options.against:
         print("\n" + compared(summary, json.loads(options.against.read_text())))
+
+
+def _lines(summary: dict[str, Any]) -> str:
+    """JSON with a line for each cell, so that what changed can be seen."""
+    cells = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(cell, allow_nan=False)}" for name, cell in summary["cells"].items()
+    )
+    return f'{{"version": {json.dumps(summary["version"])}, "cells": {{\n{cells}\n}}}}\n'
 
 
 def markdown(summary: dict[str, Any]) -> str:
