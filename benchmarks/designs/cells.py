@@ -1,0 +1,242 @@
+"""Cells: a truth, a grid, seeds, noise and horizons; and the sweeps that are sampled from them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+import isolaw
+from benchmarks.designs import simulated
+from benchmarks.designs.noise import KINDS, SAMPLES, Noise, rewards, slow
+from benchmarks.designs.truths import B_P, COMPUTE, JUDGING, TUNING, truth
+
+CHECKPOINTS = 60
+LEAST = 5  # checkpoints of at least one run of each configuration
+BATCH = 8192  # rollouts in a step, in the setting fixed-b
+GRIDS = {
+    "9n": tuple(2**k for k in range(3, 12)),
+    "7n": tuple(2**k for k in range(4, 11)),
+    "5nx4": (8, 32, 128, 512, 2048),
+    "4nx4": (16, 64, 256, 1024),
+    "5nx2": (32, 64, 128, 256, 512),
+}
+BATCHES = (16, 32, 64, 128, 256)
+HORIZONS = ("equal", "sqrt", "steps", "rounded")
+OWN = "simulator"  # its own runs, with the noise that they have
+
+Setting = Literal["fixed-bp", "fixed-b", "joint"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A design: what is true, what is run, and how noisy it is.
+
+    Attributes
+    ----------
+    levels, batches
+        the n and the B_p of the grid; in the setting ``fixed-b`` B_p follows from n.
+    seeds
+        how many, the same for every configuration.
+    noise
+        a key of `noise.KINDS`, or `OWN`.
+    horizon
+        how far the runs go: ``equal`` C; C ∝ √n or C ∝ n (equal ``steps``) with the largest n at `COMPUTE`;
+        ``rounded``: equal, the last step begun being finished.
+    sparse
+        a checkerboard of the joint grid, and its middle row and column.
+    """
+
+    name: str
+    truth: str
+    levels: tuple[int, ...]
+    batches: tuple[int, ...] = (B_P,)
+    seeds: int = 3
+    noise: str = "white"
+    horizon: str = "equal"
+    setting: Setting = "fixed-bp"
+    sparse: bool = False
+
+    @property
+    def half(self) -> str:
+        """``tuning`` or ``judging``."""
+        return "tuning" if self.truth in TUNING else "judging"
+
+    @property
+    def grid(self) -> list[tuple[int, int]]:
+        """Its configurations, as (n, B_p)."""
+        if self.setting == "fixed-b":
+            return [(n, BATCH // n) for n in self.levels]
+        middle = len(self.levels) // 2, len(self.batches) // 2
+        return [
+            (n, b)
+            for i, n in enumerate(self.levels)
+            for j, b in enumerate(self.batches)
+            if not self.sparse or (i + j) % 2 == 0 or i == middle[0] or j == middle[1]
+        ]
+
+
+def _cell(
+    true: str, grid: str, seeds: int = 3, noise: str = "white", horizon: str = "equal", kind: str = ""
+) -> Cell:
+    """A cell with the name that its parts give."""
+    setting: Setting = "joint" if kind.startswith("joint") else "fixed-b" if kind else "fixed-bp"
+    batches = BATCHES if setting == "joint" else (B_P,)
+    rest = [part for part in (noise, horizon) if part not in ("white", "equal")]
+    name = "-".join([true, kind or grid, f"{seeds}s", *(rest or ["white"])])
+    return Cell(
+        name, true, GRIDS[grid], batches, seeds, noise, horizon, setting, sparse=kind == "joint-sparse"
+    )
+
+
+def _main() -> list[Cell]:
+    cells = [_cell(name, "9n") for name in (*TUNING, *JUDGING)]
+    return [
+        *cells,
+        # tuning
+        _cell("constant", "4nx4", 2),
+        _cell("constant", "9n", 3, "drift"),
+        _cell("constant", "7n", 5, "shared", "sqrt"),
+        _cell("constant", "5nx4", 3, kind="joint"),
+        _cell("kinked", "5nx2", 1),
+        _cell("kinked", "7n", 3, "shrinking", "rounded"),
+        _cell("kinked", "9n", 3, "missing"),
+        _cell("kinked", "7n", 3, kind="fixed-b"),
+        _cell("unsaturated", "5nx4", 2, "few_problems"),
+        _cell("unsaturated", "9n", 5, horizon="steps"),
+        _cell("unsaturated", "9n", 3, "missing", kind="joint-sparse"),
+        _cell("cliff", "5nx4", 1),
+        _cell("cliff", "9n", 3, "few_problems", "sqrt"),
+        _cell("easy", "7n", 2),
+        _cell("easy", "9n", 3, OWN),
+        # judging
+        _cell("flat", "4nx4", 2),
+        _cell("flat", "9n", 3, "drift", "sqrt"),
+        _cell("flat", "5nx4", 3, kind="joint"),
+        _cell("step_limited", "5nx4", 1, "shrinking"),
+        _cell("step_limited", "9n", 3, "missing"),
+        _cell("step_limited", "7n", 3, horizon="steps"),
+        _cell("step_limited", "9n", 3, "missing", kind="joint-sparse"),
+        _cell("not_monotone", "5nx2", 2),
+        _cell("not_monotone", "9n", 5, "shared", "rounded"),
+        _cell("not_monotone", "7n", 3, kind="fixed-b"),
+        _cell("two_peaks", "5nx4", 2, "few_problems"),
+        _cell("two_peaks", "9n", 3, "drift"),
+        _cell("hard", "4nx4", 2),
+        _cell("hard", "9n", 3, OWN),
+    ]
+
+
+def _all() -> list[Cell]:
+    """The main list, and every truth with every grid and number of seeds, noise and horizon in turn."""
+    found = {cell.name: cell for cell in _main()}
+    for name in (*TUNING, *JUDGING):
+        more = [_cell(name, grid, seeds) for grid in GRIDS for seeds in (1, 2, 3, 5)]
+        more += [_cell(name, "9n", 3, noise) for noise in KINDS]
+        more += [_cell(name, "9n", 3, "white", horizon) for horizon in HORIZONS]
+        if name not in simulated.SETS:
+            more += [_cell(name, "5nx4", 3, kind="joint"), _cell(name, "9n", 3, kind="joint-sparse")]
+            more += [_cell(name, "7n", 3, kind="fixed-b")]
+        found |= {cell.name: cell for cell in more}
+    return list(found.values())
+
+
+def cells(pattern: str = "*", half: str = "", every: bool = False) -> list[Cell]:
+    """Return the cells whose name matches a shell pattern, of a half or of both."""
+    chosen = _all() if every else _main()
+    return [c for c in chosen if fnmatch(c.name, pattern) and half in ("", c.half)]
+
+
+def sample(cell: Cell, index: int) -> isolaw.Runs:
+    """Return sweep ``index`` of a cell: the same whenever and in whatever order it is asked for."""
+    rng = np.random.default_rng([zlib.crc32(cell.name.encode()), index])
+    noise = KINDS.get(cell.noise, Noise())
+    start = min(n * b for n, b in cell.grid)
+    schedule = np.geomspace(start, COMPUTE, CHECKPOINTS) * (1 + 1e-12)
+    true, parts = truth(cell.truth), []
+    seed_of = np.random.default_rng(rng.integers(2**63))
+    effects = slow(seed_of, schedule, cell.seeds, constant=0.7)
+    at = np.log(schedule)
+    for n, b in cell.grid:
+        if cell.noise == OWN:
+            compute, own = simulated.own(cell.truth)[n]
+            reward = own[index * cell.seeds : (index + 1) * cell.seeds]
+        else:
+            compute = _checkpoints(cell, n, b, schedule)
+            mean = true(np.log2(n), np.log2(b), compute)
+            x = np.log(np.maximum(compute, start))
+            seeds = np.array([np.interp(x, at, e) for e in effects])
+            reward = rewards(noise, rng, mean, compute.astype(float), n, seeds)
+        lengths = _lengths(noise, rng, cell.seeds, compute.size)
+        for seed, length in enumerate(lengths):
+            if length:
+                parts.append((n, b, seed, compute[:length], reward[seed, :length]))
+    return _runs(parts, "easy" if cell.truth not in simulated.SETS else cell.truth, noise.problems)
+
+
+def sweeps(cell: Cell, wanted: int) -> int:
+    """How many of these sweeps there can be: the simulator's own runs are used once."""
+    return min(wanted, len(simulated.SEEDS["own"]) // cell.seeds) if cell.noise == OWN else wanted
+
+
+def _checkpoints(cell: Cell, n: int, b: int, schedule: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The evaluated C of a configuration: as `isolaw.spec.RunSpec.schedule` has them."""
+    largest, size = max(cell.levels), n * b
+    share = {"sqrt": np.sqrt(n / largest), "steps": n / largest}.get(cell.horizon, 1.0)
+    end = COMPUTE * share
+    last = int(np.ceil(end / size)) if cell.horizon == "rounded" else int(end // size)
+    steps = np.minimum(schedule // size, last).astype(np.int64)
+    return np.unique(np.concatenate([[0], steps, [last]])) * size
+
+
+def _lengths(noise: Noise, rng: np.random.Generator, runs: int, points: int) -> list[int]:
+    """How many checkpoints each run of a configuration made; 0: it is missing."""
+    lengths = np.full(runs, points)
+    if noise.missing:
+        gone = rng.random(runs) < noise.missing
+        made = np.where(rng.random(runs) < 0.5, 0, rng.integers(1, points, runs))
+        lengths = np.where(gone, made, points)
+        if lengths.max() < min(LEAST, points):
+            lengths[rng.integers(runs)] = points
+    return [int(length) for length in lengths]
+
+
+def _runs(parts: Iterable[tuple], problem_set: str, problems: int) -> isolaw.Runs:
+    """The runs as `isolaw.Runs` has them once they are validated, which takes ten times as long."""
+    named = sorted((f"{b}x{n}-{seed}", n, b, seed, compute, value) for n, b, seed, compute, value in parts)
+    run_id, n, b, seed, compute, value = zip(*named, strict=True)
+    sizes = [c.size for c in compute]
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    points, spent = which.size, np.concatenate(compute)
+    batches, levels = np.array(b)[which], np.array(n)[which]
+    columns = {
+        "run_id": pd.array(np.array(run_id, dtype=object), dtype="str").take(which),
+        "problem_set": _same(problem_set, points),
+        "algorithm": _same("grpo", points),
+        "problems_per_batch": batches,
+        "rollouts_per_problem": levels,
+        "seed": np.array(seed)[which],
+        "step": spent // (batches * levels),
+        "compute": spent,
+        "tokens": pd.array([pd.NA], dtype="Int64").take(np.zeros(points, dtype=int)),
+        "wall_s": np.full(points, np.nan),
+        "eval_set": _same("validation", points),
+        "metric": _same(f"avg@{SAMPLES}", points),
+        "value": np.concatenate(value),
+        "n_problems": pd.array(np.full(points, problems), dtype="Int64"),
+        "n_samples": pd.array(np.full(points, SAMPLES), dtype="Int64"),
+    }
+    runs = isolaw.Runs.__new__(isolaw.Runs)
+    runs.points, runs.attributes = pd.DataFrame(columns), {}
+    runs.source, runs.notes, runs.problems = "", (), None
+    return runs
+
+
+def _same(text: str, size: int) -> pd.api.extensions.ExtensionArray:
+    return pd.array([text], dtype="str").take(np.zeros(size, dtype=int))

@@ -1,0 +1,167 @@
+"""What the estimator says of one sweep, and how far that is from the truth.
+
+`answer` fits a sweep and keeps what was said; it is all that is stored, as a line of JSON for each sweep, so
+what is asked of it can change without another fit. `judge` holds an answer against the truth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import isolaw
+from benchmarks.designs.cells import BATCH, Cell, sample
+from benchmarks.designs.truths import COMPUTE, Optimum, optimum, regret, truth
+from isolaw.errors import IsolawError
+
+BUDGETS = {"0.3": 0.3, "1": 1.0, "3": 3.0}  # times the largest C
+DRAWS = 300
+SIZES = (8, 16, 64)  # n that one might choose without a sweep
+UNANSWERED = ("refused", "not_identified")
+_TENTH = 0.1  # of a run's checkpoints, its last
+_SLACK = 1e-3  # of an n: an interval's end at the truth holds it
+
+Quantity = dict[str, Any]
+
+
+def answer(cell: Cell, index: int, method: str = "surface") -> dict[str, Any]:
+    """Fit sweep ``index`` of a cell; return what was said, as JSON."""
+    runs = sample(cell, index)
+    started = time.perf_counter()
+    out: dict[str, Any] = {"index": index}
+    try:
+        law = isolaw.fit(runs, setting=cell.setting, method=method, bootstrap=DRAWS, seed=index)
+    except IsolawError as error:
+        out["refused"] = f"{type(error).__name__}: {error}"
+    except Exception as error:  # a defect, which the tables count
+        out["failed"] = repr(error)
+    else:
+        out["budgets"] = {name: _said(law, factor * COMPUTE) for name, factor in BUDGETS.items()}
+    out["seconds"] = round(time.perf_counter() - started, 3)
+    if method == "surface":
+        out["highest"] = list(highest(runs))
+    return out
+
+
+def _said(law: isolaw.Law, compute: float) -> dict[str, Any]:
+    try:
+        p = law.predict(compute)
+    except IsolawError as error:
+        return {"refused": f"{type(error).__name__}: {error}"}
+    except Exception as error:
+        return {"failed": repr(error)}
+    said: dict[str, Any] = {}
+    for name in ("n_star", "b_star", "m_star"):
+        quantity = getattr(p, name, None)
+        said[name] = None if quantity is None else quantity.to_dict()
+    if p.options:
+        best = p.options[0]
+        said["allocation"] = [best.allocation.rollouts_per_problem, best.allocation.problems_per_batch]
+        said["reward"] = best.reward.to_dict()
+        said["expected"] = best.expected_regret
+    return said
+
+
+def highest(runs: isolaw.Runs) -> tuple[int, int]:
+    """The configuration (n, B_p) with the highest mean over the last tenth of its runs' checkpoints."""
+    points = runs.points
+    by_run = points.groupby("run_id")["step"]
+    late = points[by_run.cumcount(ascending=False) < np.maximum(_TENTH * by_run.transform("size"), 1)]
+    mean = late.groupby(["rollouts_per_problem", "problems_per_batch"])["value"].mean()
+    n, b = mean.idxmax()
+    return int(n), int(b)
+
+
+@cache
+def best(cell: Cell, budget: str) -> Optimum:
+    """The truth's optimum at a budget, within what the cell's grid spans."""
+    ends = np.log2(cell.levels[0]), np.log2(cell.levels[-1])
+    held = BATCH if cell.setting == "fixed-b" else None
+    batches = np.log2(cell.batches[0]), np.log2(cell.batches[-1])
+    return optimum(truth(cell.truth), BUDGETS[budget] * COMPUTE, ends, batches, held)
+
+
+def lost(cell: Cell, budget: str, allocation: Sequence[int]) -> float:
+    """What an allocation (n, B_p) loses against the optimum, under the truth."""
+    return regret(truth(cell.truth), best(cell, budget), BUDGETS[budget] * COMPUTE, *allocation)
+
+
+def without_a_sweep(cell: Cell, n: int) -> tuple[int, int]:
+    """The measured configuration nearest to this n, at the B_p in the middle."""
+    middle = cell.batches[len(cell.batches) // 2]
+    return min(
+        cell.grid, key=lambda place: (abs(np.log2(place[0] / n)), abs(np.log2(place[1] / middle)), *place)
+    )
+
+
+def holds(quantity: Quantity, low: float, high: float) -> bool:
+    """Whether an interval, whose open ends (None) bound nothing, meets the true value or range of values."""
+    a, b = quantity["interval"]
+    return (a is None or a * (1 - _SLACK) <= high) and (b is None or b * (1 + _SLACK) >= low)
+
+
+def answered(quantity: Quantity | None) -> bool:
+    """Whether there is an interval that claims something."""
+    return bool(
+        quantity
+        and quantity["interval"] is not None
+        and quantity["interval"] != [None, None]
+        and quantity["status"] not in UNANSWERED
+    )
+
+
+def judge(cell: Cell, said: dict[str, Any], budget: str) -> dict[str, Any]:
+    """Hold what was said of a sweep against the truth at one budget.
+
+    Returns
+    -------
+    ``n``, ``b``, ``m``
+        None without an answer; else whether the interval ``held`` the truth, its ``width`` in doublings (an
+        open end is the grid's), and whether it is ``open``.
+    ``expected``, ``realised``
+        the regret that was said of the recommended allocation, and its true one; None where not said.
+    ``reward``
+        the prediction minus the truth, and whether its interval held it.
+    """
+    own = said.get("budgets", {}).get(budget, {})
+    true, compute = best(cell, budget), BUDGETS[budget] * COMPUTE
+    # Where many n are as good, or B_p is not free, there is nothing more to know of B_p and M.
+    n, b = true.tied, (true.problems_per_batch,) * 2
+    ends = {
+        "n": (cell.levels[0], cell.levels[-1]),
+        "b": (min(b for _, b in cell.grid), max(b for _, b in cell.grid)),
+        "m": tuple(
+            compute / size for size in (max(i * j for i, j in cell.grid), min(i * j for i, j in cell.grid))
+        ),
+    }
+    values = {"n": n, "b": b, "m": (compute / (n[1] * b[0]), compute / (n[0] * b[0]))}
+    out: dict[str, Any] = {}
+    for name in ("n", "b", "m"):
+        quantity = own.get(f"{name}_star")
+        out[name] = _held(quantity, values[name], ends[name]) if answered(quantity) else None
+    allocation, expected = own.get("allocation"), own.get("expected")
+    out["expected"] = None if allocation is None else expected
+    out["realised"] = None if allocation is None else lost(cell, budget, allocation)
+    out["reward"] = None
+    if allocation is not None and own["reward"]["value"] is not None:
+        actual = float(truth(cell.truth)(np.log2(allocation[0]), np.log2(allocation[1]), compute))
+        known = answered(own["reward"])
+        out["reward"] = {
+            "error": own["reward"]["value"] - actual,
+            "held": holds(own["reward"], actual, actual) if known else None,
+        }
+    return out
+
+
+def _held(quantity: Quantity, true: tuple[float, float], ends: tuple[float, float]) -> dict[str, Any]:
+    a, b = quantity["interval"]
+    low, high = (np.clip(e if e is not None else end, *ends) for e, end in zip((a, b), ends, strict=True))
+    return {
+        "held": holds(quantity, *true),
+        "width": float(np.log2(high / low)),
+        "open": a is None or b is None,
+    }

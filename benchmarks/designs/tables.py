@@ -1,0 +1,286 @@
+"""The summary of all cells, its checks, and the tables of docs/statistics.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from statsmodels.stats.proportion import proportion_confint
+
+from benchmarks.designs.cells import Cell
+from benchmarks.designs.judge import BUDGETS, SIZES, best, judge, lost, without_a_sweep
+
+SUMMARY = Path(__file__).parents[1] / "designs.json"
+DOCS = Path(__file__).parents[2] / "docs" / "statistics.md"
+BEGIN, END = "<!-- designs:begin -->", "<!-- designs:end -->"
+QUANTITIES = {"n": "n_star", "b": "b_star", "m": "m_star"}
+LEAST_HELD = 0.93  # what the Wilson interval of the coverage must reach
+MOST_REFUSED = 0.10
+MOST_REGRET = 1.5  # times what was expected
+CLOSE = 0.0005  # of reward
+SETTLED = 4.0  # doublings: n that are as good over more have no n* to find
+
+Kept = tuple[Cell, dict[int, dict[str, Any]], dict[int, dict[str, Any]]]
+
+
+def summarise(
+    cell: Cell, said: dict[int, dict[str, Any]], paper: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a cell's entry of the summary."""
+    reasons = [next(iter(set(entry) & {"refused", "failed"}), "") for entry in said.values()]
+    return {
+        "half": cell.half,
+        "truth": cell.truth,
+        "n": list(cell.levels),
+        "problems_per_batch": list(cell.batches),
+        "seeds": cell.seeds,
+        "noise": cell.noise,
+        "horizon": cell.horizon,
+        "setting": cell.setting,
+        "sweeps": len(said),
+        "refused_sweeps": reasons.count("refused"),
+        "failed_sweeps": reasons.count("failed"),
+        "seconds": _round(np.median([entry["seconds"] for entry in said.values()]), 2),
+        "budgets": {budget: _at(cell, said, paper, budget) for budget in BUDGETS},
+    }
+
+
+def _at(cell: Cell, said: dict[int, dict], paper: dict[int, dict], budget: str) -> dict[str, Any]:
+    judged = {index: judge(cell, entry, budget) for index, entry in said.items()}
+    true = best(cell, budget)
+    out: dict[str, Any] = {
+        "true": {
+            "n": _round(true.n, 1),
+            "tied": [_round(v, 1) for v in true.tied],
+            "problems_per_batch": _round(true.problems_per_batch, 1),
+            "steps": _round(true.steps, 1),
+            "reward": _round(true.reward),
+        }
+    }
+    for name, full in QUANTITIES.items():
+        found = [j[name] for j in judged.values()]
+        if name == "n" or any(found):
+            out[full] = _coverage(found)
+    regrets = {i: j["realised"] for i, j in judged.items() if j["realised"] is not None}
+    both = [i for i in regrets if judged[i]["expected"] is not None]
+    out["silent"] = _round(1 - len(both) / len(judged))
+    out["expected_regret"] = _mean([judged[i]["expected"] for i in both])
+    out["realised_regret"] = _mean(list(regrets.values()))
+    out["realised_where_expected"] = _mean([regrets[i] for i in both])
+    out["baselines"] = _baselines(cell, said, paper, regrets, budget)
+    rewards = [j["reward"] for j in judged.values() if j["reward"]]
+    held = [r["held"] for r in rewards if r["held"] is not None]
+    out["reward"] = {
+        "error": _mean([r["error"] for r in rewards]),
+        "coverage": _round(np.mean(held)) if held else None,
+    }
+    out["checks"] = _checks(out)
+    return out
+
+
+def _coverage(found: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
+    """Intervals against the truth; what was refused is no interval, and counted by itself."""
+    intervals = [f for f in found if f]
+    out: dict[str, Any] = {
+        "answered": len(intervals),
+        "refused": _round(1 - len(intervals) / len(found)),
+        "held": sum(f["held"] for f in intervals),
+    }
+    if intervals:
+        out["coverage"] = _round(out["held"] / len(intervals))
+        out["wilson"] = [_round(v) for v in proportion_confint(out["held"], len(intervals), method="wilson")]
+        out["one_sided"] = _round(np.mean([f["open"] for f in intervals]))
+        out["width"] = _round(np.median([f["width"] for f in intervals]), 3)
+    return out
+
+
+def _baselines(
+    cell: Cell, said: dict[int, dict], paper: dict[int, dict], regrets: dict[int, float], budget: str
+) -> dict[str, Any]:
+    """Realised regrets of what one would do otherwise, and isolaw's on the same sweeps."""
+    chosen: dict[str, dict[int, Any]] = {
+        f"n={n}": dict.fromkeys(regrets, without_a_sweep(cell, n)) for n in SIZES
+    }
+    chosen["highest"] = {i: said[i]["highest"] for i in regrets}
+    chosen["paper"] = {
+        i: entry["budgets"][budget]["allocation"]
+        for i, entry in paper.items()
+        if i in regrets and "allocation" in entry.get("budgets", {}).get(budget, {})
+    }
+    return {
+        name: {
+            "regret": _mean([lost(cell, budget, place) for place in places.values()]),
+            "own": _mean([regrets[i] for i in places])["mean"],
+        }
+        for name, places in chosen.items()
+        if places
+    }
+
+
+def _checks(entry: dict[str, Any]) -> dict[str, bool | None]:
+    """Whether what is asked of each cell and budget holds; None: nothing to check."""
+    n, low_high = entry["n_star"], np.log2(entry["true"]["tied"])
+    expected, realised = entry["expected_regret"]["mean"], entry["realised_where_expected"]["mean"]
+    others = entry["baselines"].values()
+    # Where n does not matter, to say so is right.
+    matters = np.ptp(low_high) < SETTLED
+    return {
+        "held": n["wilson"][1] >= LEAST_HELD if "wilson" in n else None,
+        "refused": n["refused"] <= MOST_REFUSED if matters else None,
+        "regret": None if expected is None else realised <= MOST_REGRET * expected + CLOSE,
+        "baselines": all(o["own"] <= o["regret"]["mean"] + CLOSE for o in others) if others else None,
+    }
+
+
+def _mean(values: Sequence[float]) -> dict[str, Any]:
+    if not values:
+        return {"mean": None, "se": None}
+    error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
+    return {"mean": _round(np.mean(values), 5), "se": None if error is None else _round(error, 5)}
+
+
+def _round(value: Any, digits: int = 4) -> float:
+    return round(float(value), digits)
+
+
+def write(kept: list[Kept], options: Namespace) -> None:
+    """Write the summary and put the tables where they belong."""
+    if not kept:
+        raise SystemExit(f"no answers of version {options.version}: python -m benchmarks.designs fit")
+    summary = {"version": options.version, "cells": {cell.name: summarise(cell, *r) for cell, *r in kept}}
+    options.out.write_text(_lines(summary))
+    text = markdown(summary)
+    page = options.docs.read_text() if options.docs.exists() else ""
+    if options.out == SUMMARY and BEGIN in page and END in page:
+        before, after = page.split(BEGIN)[0], page.split(END)[1]
+        options.docs.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    else:
+        print(text)
+        print(f"no tables written: {options.docs} has no {BEGIN} … {END}", file=sys.stderr)
+    if options.against:
+        print("\n" + compared(summary, json.loads(options.against.read_text())))
+
+
+def _lines(summary: dict[str, Any]) -> str:
+    """JSON with a line for each cell, so that what changed can be seen."""
+    cells = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(cell, allow_nan=False)}" for name, cell in summary["cells"].items()
+    )
+    return f'{{"version": {json.dumps(summary["version"])}, "cells": {{\n{cells}\n}}}}\n'
+
+
+def markdown(summary: dict[str, Any]) -> str:
+    """Return the tables: one for each budget, and what all cells of a half come to."""
+    out = [_overall(summary)]
+    for budget in BUDGETS:
+        rows = []
+        for name, cell in summary["cells"].items():
+            at = cell["budgets"][budget]
+            n, others = at["n_star"], at["baselines"]
+            low, high = at["true"]["tied"]
+            rows.append(
+                [
+                    name,
+                    str(cell["sweeps"]),
+                    f"{at['true']['n']:.0f}" if high / low < 2**SETTLED else "any",
+                    *_interval(n),
+                    f"{n['refused']:.0%}",
+                    _number(at["expected_regret"]["mean"]),
+                    _with_error(at["realised_regret"]),
+                    *(_number(others.get(o, {}).get("regret", {}).get("mean")) for o in _OTHERS),
+                    ", ".join(check for check, passed in at["checks"].items() if passed is False),
+                ]
+            )
+        out.append(f"**At {budget} × the largest C**\n\n" + _table(_HEAD, rows))
+    return "\n\n".join(out)
+
+
+_OTHERS = (*(f"n={n}" for n in SIZES), "highest", "paper")
+_HEAD = [
+    "cell", "sweeps", "n*", "held", "Wilson", "one-sided", "width", "refused", "expected regret", "realised",
+    *(f"n = {n}" for n in SIZES), "highest", "paper", "fails",
+]  # fmt: skip
+
+
+def _overall(summary: dict[str, Any]) -> str:
+    rows = []
+    for half in ("tuning", "judging"):
+        own = [c for c in summary["cells"].values() if c["half"] == half]
+        for budget in BUDGETS if own else ():
+            at = [c["budgets"][budget] for c in own]
+            answered, held = (sum(a["n_star"][k] for a in at) for k in ("answered", "held"))
+            total = sum(c["sweeps"] for c in own)
+            failing = sum(any(v is False for v in a["checks"].values()) for a in at)
+            low, high = proportion_confint(held, answered, method="wilson") if answered else (0.0, 1.0)
+            rows.append(
+                [
+                    half,
+                    f"{budget} ×",
+                    str(len(own)),
+                    str(total),
+                    f"{held / max(answered, 1):.1%}",
+                    f"{low:.1%}–{high:.1%}",
+                    f"{1 - answered / total:.1%}",
+                    *(_number(_average(a[k]["mean"] for a in at)) for k in _REGRETS),
+                    *(
+                        _number(_average(a["baselines"].get(o, {}).get("regret", {}).get("mean") for a in at))
+                        for o in _OTHERS
+                    ),
+                    f"{failing}",
+                ]
+            )
+    head = ["half", "budget", "cells", "sweeps", "held", "Wilson", "refused", "expected regret", "realised"]
+    return _table([*head, *_HEAD[-6:-1], "cells that fail"], rows)
+
+
+_REGRETS = ("expected_regret", "realised_regret")
+
+
+def compared(now: dict[str, Any], before: dict[str, Any]) -> str:
+    """Return how wide the intervals of n* are where both summaries have them, and whether they held."""
+    rows = []
+    for name in now["cells"].keys() & before["cells"].keys():
+        for budget in BUDGETS:
+            own, other = (s["cells"][name]["budgets"][budget]["n_star"] for s in (now, before))
+            if own["answered"] and other["answered"]:
+                covered = "yes" if other["wilson"][1] >= LEAST_HELD else "no"
+                rows.append(
+                    [name, budget, f"{other['coverage']:.0%}", covered, f"{own['coverage']:.0%}"]
+                    + [f"{v['width']:.2f}" for v in (other, own)]
+                    + [f"{own['width'] / other['width']:.2f}" if other["width"] else ""]
+                )
+    head = ["cell", "budget", "held before", "enough", "held now", "width before", "now", "ratio"]
+    fair = [float(r[-1]) for r in rows if r[3] == "yes" and r[-1]]
+    said = f"Where {before['version']} held: median ratio of widths {np.median(fair):.2f}." if fair else ""
+    return _table(head, sorted(rows)) + f"\n\n{said}"
+
+
+def _interval(n: dict[str, Any]) -> list[str]:
+    if not n["answered"]:
+        return ["–"] * 4
+    low, high = n["wilson"]
+    return [f"{n['coverage']:.0%}", f"{low:.0%}–{high:.0%}", f"{n['one_sided']:.0%}", f"{n['width']:.1f}"]
+
+
+def _average(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}".lstrip("0")
+
+
+def _with_error(mean: dict[str, Any]) -> str:
+    error = "" if mean["se"] is None else f" ± {_number(mean['se'])}"
+    return _number(mean["mean"]) + error
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])

@@ -1,0 +1,234 @@
+"""Truths: the mean reward of an allocation as a function that is known.
+
+    r(log2 n, log2 B_p, C), in [0, 1], with r = R0 at C = 0
+
+Each truth has a learning curve of its own family, and loses what an allocation is away from the best one, as
+sweeps of language models do: about .005 at one doubling of n from n* and .015 at two, at the largest C of the
+sweeps, `COMPUTE`. Where B_p varies, it has an optimum, too, and n* comes down as B_p rises.
+
+The estimator is tuned on the truths of `TUNING` alone; what is claimed for it is measured on `JUDGING`, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from benchmarks.designs import simulated
+
+Floats = NDArray[np.float64]
+
+COMPUTE = 3e6  # rollouts, the longest run of a sweep
+B_P = 32  # problems in a batch, where they do not vary
+R0 = 0.35  # reward before training
+TUNING = ("constant", "kinked", "unsaturated", "cliff", "easy")
+JUDGING = ("flat", "step_limited", "not_monotone", "two_peaks", "hard")
+SIMULATED = ("easy", "hard")
+
+_TIED = 1e-7  # of reward: as good as the best
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A mean reward.
+
+    Attributes
+    ----------
+    reward
+        r(log2 n, log2 B_p, C), shapes broadcast.
+    joint
+        whether it says anything of other B_p than 32.
+    """
+
+    name: str
+    reward: Callable[[Floats, Floats, Floats], Floats]
+    joint: bool = True
+
+    def __call__(self, log2_n: ArrayLike, log2_b: ArrayLike, compute: ArrayLike) -> Floats:
+        """Return the mean reward at log2 n, log2 B_p and C rollouts; shapes broadcast."""
+        u, b, c = (np.asarray(v, dtype=np.float64) for v in (log2_n, log2_b, compute))
+        return np.clip(self.reward(u, b, c), 0.0, 1.0)
+
+
+# Learning curves: 0 at C = 0 and 1 where nothing more is to be learnt (but for logarithms).
+
+
+def _exponential(c: Floats, scale: float, power: float = 1.0) -> Floats:
+    return 1 - np.exp(-((c / scale) ** power))
+
+
+def _hill(c: Floats, scale: float, power: float = 1.0) -> Floats:
+    return c**power / (c**power + scale**power)
+
+
+def _logarithm(c: Floats, scale: float) -> Floats:
+    return np.log1p(c / scale)
+
+
+# Losses, of a distance in doublings.
+
+
+def _bowl(d: Floats, width: float = 3.0, lean: float = 0.0) -> Floats:
+    """d² about 0 that goes over into a straight line; ``lean`` > 0: steeper below than above."""
+    return (1 - lean * np.tanh(d)) * d**2 / np.sqrt(1 + (d / width) ** 2)
+
+
+def _decades(c: Floats) -> Floats:
+    """log10 C; runs of less than a thousand rollouts have learnt nothing that matters."""
+    return np.log10(np.maximum(c, 1e3))
+
+
+def _batch(b: Floats, c: Floats, learnt: Floats) -> Floats:
+    """What a B_p away from its optimum (57 at `COMPUTE`, a little more at larger C) costs."""
+    best = 5.83 + 0.5 * (_decades(c) - np.log10(COMPUTE))
+    return 0.004 * learnt * _bowl(b - best)
+
+
+def _across(u: Floats, b: Floats, slope: float = 0.5) -> Floats:
+    """log2 n as it counts: larger batches of problems need fewer rollouts of each."""
+    return u + slope * (b - np.log2(B_P))
+
+
+def _constant(u: Floats, b: Floats, c: Floats) -> Floats:
+    learnt = _hill(c, 3.5e5, 0.9)
+    return R0 + 0.36 * learnt - learnt * 0.0055 * _bowl(_across(u, b) - 6.4, lean=0.35) - _batch(b, c, learnt)
+
+
+def _flat(u: Floats, b: Floats, c: Floats) -> Floats:
+    learnt = _exponential(c, 7e5, 0.75)
+    return R0 + 0.30 * learnt - _batch(b, c, learnt) + 0 * u
+
+
+def _kinked(u: Floats, b: Floats, c: Floats) -> Floats:
+    learnt = _exponential(c, 5e5, 0.6)
+    best = 7.6 + 2.6 * np.minimum(_decades(c) - np.log10(1.5e6), 0.0)
+    distance = np.abs(_across(u, b) - best)
+    return R0 + 0.33 * learnt - learnt * 0.0075 * distance - _batch(b, c, learnt)
+
+
+def _unsaturated(u: Floats, b: Floats, c: Floats) -> Floats:
+    learnt = _logarithm(c, 4e4) / _logarithm(np.asarray(COMPUTE), 4e4)
+    best = np.log2(1500) + 0.72 * np.log2(10) * (_decades(c) - np.log10(3 * COMPUTE))
+    loss = 0.0048 * _bowl(_across(u, b) - best, lean=0.15)
+    return R0 + 0.27 * learnt - learnt * loss - _batch(b, c, learnt)
+
+
+def _step_limited(u: Floats, b: Floats, c: Floats) -> Floats:
+    steps = c / np.exp2(u + b)
+    ceiling = 0.41 - 0.110 * np.exp2(-0.30 * (u - 3)) - 0.030 * np.exp2(-0.7 * (b - 4))
+    return R0 + ceiling * _exponential(steps, 42.0, 0.55)
+
+
+def _not_monotone(u: Floats, b: Floats, c: Floats) -> Floats:
+    learnt = _hill(c, 2.5e5, 1.2)
+    best = 5.0 + 3.4 * np.exp(-0.5 * ((_decades(c) - 5.85) / 0.4) ** 2)
+    return R0 + 0.28 * learnt - learnt * 0.0048 * _bowl(_across(u, b) - best) - _batch(b, c, learnt)
+
+
+def _two_peaks(u: Floats, b: Floats, c: Floats) -> Floats:
+    learnt = _hill(c, 2.0e5, 1.1)
+    at = _across(u, b, 0.25)
+    # The peak at the smaller n is the higher one early on.
+    low = 0.026 * learnt + 0.06 * learnt * (1 - learnt) ** 2
+    peaks = low * np.exp(-0.5 * ((at - 4.5) / 1.25) ** 2) + 0.036 * learnt * np.exp(
+        -0.5 * ((at - 8.5) / 1.25) ** 2
+    )
+    return R0 + 0.27 * learnt + peaks - _batch(b, c, learnt)
+
+
+def _cliff(u: Floats, b: Floats, c: Floats) -> Floats:
+    learnt = _exponential(c, 6e5, 0.7)
+    at = _across(u, b, 0.25)
+    best = 7.0 + 0.7 * (_decades(c) - np.log10(COMPUTE))
+    fallen = 0.24 / (1 + np.exp((at - 4.45) / 0.1))
+    return R0 + 0.34 * learnt - learnt * (0.0045 * _bowl(at - best) + fallen) - _batch(b, c, learnt)
+
+
+ANALYTIC = {
+    "constant": _constant,
+    "flat": _flat,
+    "kinked": _kinked,
+    "unsaturated": _unsaturated,
+    "step_limited": _step_limited,
+    "not_monotone": _not_monotone,
+    "two_peaks": _two_peaks,
+    "cliff": _cliff,
+}
+
+
+@cache
+def truth(name: str) -> Truth:
+    """Return a truth by its name."""
+    if name in SIMULATED:
+        return Truth(name, simulated.surface(name), joint=False)
+    return Truth(name, ANALYTIC[name])
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best allocation within what a sweep measured.
+
+    Attributes
+    ----------
+    n, problems_per_batch, steps
+        n*, B_p* and M* = C / (n* B_p*), real numbers.
+    reward
+        theirs.
+    tied
+        the smallest and the largest n that is as good: far apart where n does not matter.
+    """
+
+    n: float
+    problems_per_batch: float
+    steps: float
+    reward: float
+    tied: tuple[float, float]
+
+
+def optimum(
+    truth: Truth,
+    compute: float,
+    log2_n: tuple[float, float],
+    log2_b: tuple[float, float] = (5.0, 5.0),
+    batch_rollouts: float | None = None,
+) -> Optimum:
+    """Return the best allocation of ``compute`` with n and B_p in these closed ranges, by search.
+
+    ``batch_rollouts`` holds B = B_p · n, and B_p then follows from n.
+    """
+    low, high = np.array([log2_n[0], log2_b[0]]), np.array([log2_n[1], log2_b[1]])
+    held = None if batch_rollouts is None else np.log2(batch_rollouts)
+    if held is not None:
+        low[1] = high[1] = log2_b[0]
+    # The grid first, so that of several peaks the highest is found; then twice about its best point.
+    us, best = _lines(low, high, 801), np.empty(0)
+    for _ in range(3):
+        u, b = np.meshgrid(*us, indexing="ij")
+        reward = truth(u, b if held is None else held - u, np.asarray(compute))
+        if best.size == 0:
+            tied = u[reward >= reward.max() - _TIED]
+        i, j = np.unravel_index(reward.argmax(), reward.shape)
+        best = np.array([u[i, j], b[i, j]])
+        step = np.array([s[1] - s[0] if s.size > 1 else 0.0 for s in us])
+        us = _lines(np.maximum(low, best - step), np.minimum(high, best + step), 41)
+    own_b = best[1] if held is None else held - best[0]
+    n, size = float(np.exp2(best[0])), float(np.exp2(own_b))
+    found = float(truth(best[0], own_b, compute))
+    ends = float(min(np.exp2(tied.min()), n)), float(max(np.exp2(tied.max()), n))
+    return Optimum(n, size, compute / (n * size), found, ends)
+
+
+def _lines(low: Floats, high: Floats, points: int) -> list[Floats]:
+    # Of two axes the grid is coarser.
+    if np.all(high > low):
+        points = min(points, 161)
+    return [np.linspace(a, b, points) if b > a else np.array([a]) for a, b in zip(low, high, strict=True)]
+
+
+def regret(truth: Truth, best: Optimum, compute: float, n: float, problems_per_batch: float = B_P) -> float:
+    """Return what this allocation loses against the best one."""
+    return best.reward - float(truth(np.log2(n), np.log2(problems_per_batch), compute))
