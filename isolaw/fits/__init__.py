@@ -1,1 +1,3 @@
-"""From curves to a law: record points, learning curves, frontier, n*(C), bootstrap, prediction."""
+"""From runs to a law: learning curves, the surface, its frontier, laws, prediction, studies."""
+
+ESTIMATOR = 2  # raised when what a fit says changes; measured tables are of one version
