@@ -4,7 +4,7 @@ The strict argmax over a grid jumps by whole doublings and follows noise. Here t
 were measured are smoothed by local quadratic regression in u = log2 n (Cleveland 1979: tricube weights,
 2.5 doublings wide, at least four n), and n* is the argmax of the smooth curve between the smallest and
 the largest n. It is linear in the rewards up to the argmax, so a mean over seeds goes in, never a seed's
-own noisy argmax. One polynomial over all n, as in `isolaw.fits.surface.polynomial`, is off by up to 0.7
+own noisy argmax. One polynomial over all n is off by up to 0.7
 doublings where reward falls off a cliff on the side of too few steps; this is off by at most about 0.1
 (`tests/findings/test_optimum.py`).
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from isolaw.findings.estimate import Floats
 from isolaw.fits.frontier.trace import TOLERANCE
-from isolaw.fits.surface.polynomial import FLAT, highest
+from isolaw.fits.surface.slices import FLAT, highest
 
 BANDWIDTH = 2.5
 LEAST_LEVELS = 3

@@ -31,9 +31,7 @@ _A_TURN = 0.5  # doublings of n
 _SLOWER = 0.5  # of the rise before
 
 
-def compared(
-    laws: dict[str, Fitted], path: Path, configurations: Sequence[Configuration]
-) -> Comparison:
+def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Configuration]) -> Comparison:
     """Return the comparison of laws (none in the setting ``joint``), for the document."""
     seeds = min(c.runs for c in configurations)
     drawn = len(path.log2_n) > 1
@@ -41,11 +39,17 @@ def compared(
     monotone = down is None or down < LEVEL
     refused: Literal["few_seeds"] | None = "few_seeds" if seeds < LEAST_SEEDS else None
     if not laws:
-        return Comparison(None, None, monotone, None, falls=down, levels_off=level, refused=refused, seeds=seeds)
+        return Comparison(
+            None, None, monotone, None, falls=down, levels_off=level, refused=refused, seeds=seeds
+        )
     better = share_better(laws) if drawn else dict.fromkeys(laws, {})
     entries = {
         name: LawEntry(
-            float(law.mean[0]), float(law.most[0]), tuple(law.theta[0].tolist()), _ends(law.theta), better[name]
+            float(law.mean[0]),
+            float(law.most[0]),
+            tuple(law.theta[0].tolist()),
+            _ends(law.theta),
+            better[name],
         )
         for name, law in laws.items()
     }
@@ -108,9 +112,7 @@ def losses(slices: Slices, log2_n: Floats) -> Floats:
 
 def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
     """The share of draws in which a law loses less than another, by both names."""
-    return {
-        a: {b: float(np.mean(laws[a].mean[1:] < laws[b].mean[1:])) for b in laws if b != a} for a in laws
-    }
+    return {a: {b: float(np.mean(laws[a].mean[1:] < laws[b].mean[1:])) for b in laws if b != a} for a in laws}
 
 
 def preferred(laws: dict[str, Fitted]) -> str | None:

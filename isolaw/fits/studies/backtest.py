@@ -21,9 +21,11 @@ import numpy as np
 from isolaw.errors import InputError, Refused
 from isolaw.fits.choose import choose
 from isolaw.fits.frontier.trace import supported_range
-from isolaw.fits.pipeline import fit
-from isolaw.fits.selection import Floats, select
-from isolaw.fits.surface.polynomial import Surface, surface_of
+from isolaw.fits.law import Law
+from isolaw.fits.pipeline import bounds, fit
+from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
+from isolaw.fits.surface.estimate import estimate
+from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
 
 _BUDGETS = 4
@@ -91,8 +93,8 @@ def backtest(
         except Refused as error:
             raise Refused(f"below {fit_below:g} there is too little to fit: {error}") from None
         chosen = select(judging, metric, eval_set, setting, fixed).configurations
-        surface = surface_of(chosen, law.document.curve, budgets)
-        judged.append(_judge(law, surface, budgets, _baselines(small, metric, keywords)))
+        surface = slices(estimate(chosen, 0, bounds=bounds(metric)), budgets)
+        judged.append(_judge(law, surface, chosen, budgets, _baselines(small, metric, keywords)))
     return {
         "fit_below": float(fit_below),
         "budgets": budgets.tolist(),
@@ -115,7 +117,7 @@ def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
     return out
 
 
-def _baselines(small: Runs, metric: str, keywords: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def _baselines(small: Runs, metric: str, keywords: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """What one would do without a law, as (B_p, n)."""
     found = select(small, metric, keywords["eval_set"], keywords["setting"], keywords["fixed"]).configurations
     largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
@@ -127,25 +129,42 @@ def _baselines(small: Runs, metric: str, keywords: Mapping[str, Any]) -> dict[st
 
 
 def _judge(
-    law: Any, surface: Surface, budgets: Floats, baselines: Mapping[str, tuple[float, float]]
+    law: Law,
+    judge: Slices,
+    configurations: list[Configuration],
+    budgets: Floats,
+    baselines: Mapping[str, tuple[int, int]],
 ) -> dict[str, Any]:
-    ridge = surface.ridge()
     predictions = [law.predict(float(c)) for c in budgets]
-    places: dict[str, list[tuple[float, float]]] = {
-        "isolaw": [(p.allocation.problems_per_batch, p.allocation.rollouts_per_problem) for p in predictions],
+    ours = [p.allocation for p in predictions if p.allocation is not None]
+    if len(ours) < len(predictions):
+        raise Refused(
+            f"from runs of less than {budgets[0]:.3g} nothing is recommended for {budgets[-1]:.3g}; "
+            "choose a larger --fit-below"
+        )
+    places: dict[str, list[tuple[int, int]]] = {
+        "isolaw": [(a.problems_per_batch, a.rollouts_per_problem) for a in ours],
         **{name: [place] * budgets.size for name, place in baselines.items()},
     }
-    plane = bool(np.any(surface.plane[1]))
+    where = {
+        (c.problems_per_batch, c.rollouts_per_problem): at
+        for c, at in zip(configurations, judge.place, strict=True)
+    }
+    n = np.array([c.rollouts_per_problem for c in configurations])
+    compared = [
+        np.unique(n[[c.covers(budgets[x : x + 1])[0] for c in configurations]]).size >= LEAST_CURVES
+        for x in range(budgets.size)
+    ]
+    best = judge.reward[0].max(axis=1)
     out: dict[str, Any] = {}
     for name, chosen in places.items():
-        losses = []
-        for x, (b, n) in enumerate(chosen):
-            v = np.array([np.log2(b) if plane else 0.0])
-            value = surface.at(np.log2([float(n)]), v)[0, x, 0]
-            losses.append(max(float(ridge.reward[0, x] - value), 0.0) if surface.defined[x] else np.nan)
+        losses = [
+            float(best[x] - judge.reward[0, x, where[place]]) if compared[x] and place in where else np.nan
+            for x, place in enumerate(chosen)
+        ]
         out[name] = {"places": chosen, "losses": losses}
     star = np.log2([p.n_star.value or np.nan for p in predictions])
-    out["isolaw"]["error"] = (star - ridge.log2_n[0]).tolist()
+    out["isolaw"]["error"] = (star - judge.log2_n[judge.best[0]]).tolist()
     return out
 
 

@@ -178,7 +178,11 @@ def _mode(process: Process) -> Floats:
 
     def search(start: Floats, steps: int) -> tuple[float, Floats]:
         found = minimize(
-            process.loss_and_slope, start, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": 1e-8}
+            process.loss_and_slope,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": steps, "ftol": 1e-8},
         )
         return float(found.fun), np.asarray(found.x)
 

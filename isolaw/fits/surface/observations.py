@@ -140,7 +140,9 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
         kappa = float(np.clip(variance / max(own, 1e-300), *_KAPPA))
     place = np.concatenate([here for _, here, _, _ in parts])
     bins = np.repeat(np.arange(len(parts)), [here.size for _, here, _, _ in parts])
-    first = np.concatenate([rows[design.argmax(axis=0)] if rows.size else rows for rows, _, design, _ in parts])
+    first = np.concatenate(
+        [rows[design.argmax(axis=0)] if rows.size else rows for rows, _, design, _ in parts]
+    )
     y = np.concatenate(estimates)
     at = t[first, bins]
     trend, learnt = _learnt(configurations, place, bins, at, y)

@@ -135,7 +135,11 @@ class Process:
             absent.add("gamma")
         self.names = [name for name in PRIORS if name not in absent]
         self.prior = np.array(
-            [(c if name in SIGNED else np.log(c), sd) for name, (c, sd) in PRIORS.items() if name in self.names]
+            [
+                (c if name in SIGNED else np.log(c), sd)
+                for name, (c, sd) in PRIORS.items()
+                if name in self.names
+            ]
         )
         self.centre, self.scale = float(o.reward.mean()), max(float(o.reward.std()), 1e-12)
         self.y = (o.reward - self.centre) / self.scale
@@ -296,7 +300,9 @@ class Process:
             for run in range(o.run_place.size):
                 known = ~np.isnan(o.residuals[run])
                 found.setdefault((known.tobytes(), o.counts[run, known].tobytes()), []).append(run)
-        centre = np.array([o.t[o.bin == k].mean() if (o.bin == k).any() else 0.0 for k in range(o.counts.shape[1])])
+        centre = np.array(
+            [o.t[o.bin == k].mean() if (o.bin == k).any() else 0.0 for k in range(o.counts.shape[1])]
+        )
         out = []
         for runs in found.values():
             known = ~np.isnan(o.residuals[runs[0]])
