@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
 
 # Flags whose text explains a name; the others are sentences of their own.
-_NAMES: dict[str, str] = {
-    code: code.replace("_", " ")
+_NAMES: Mapping[str, str] = {
+    str(code): code.replace("_", " ")
     for code in (
         Code.NO_INTERVALS, Code.NO_DRAWS, Code.MISFIT, Code.GRID_EDGE, Code.CENSORED, Code.ONE_N,
         Code.EXTRAPOLATION, Code.FAR, Code.LIMITED, Code.FLAT, Code.UNCERTAIN, Code.EPOCHS,
