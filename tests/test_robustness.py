@@ -13,6 +13,7 @@ import pytest
 import isolaw
 from isolaw import engine
 from isolaw.errors import DataError, SpecError
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.logs.table import Mapped, load, read_table
 from isolaw.spec import SweepSpec
@@ -129,8 +130,8 @@ def test_the_best_n_is_not_left_out_for_starting_high(synthetic) -> None:
 
     runs = synthetic([(32, n) for n in (8, 16, 32, 64)], reward, noise=0.001)
     law = isolaw.fit(runs, method="paper", bootstrap=10)
-    assert {p["n_star_strict"] for p in law.document["frontier"]} == {8}
-    assert any("hardly rises" in w for w in law.document["warnings"])
+    assert {p.n_star_strict for p in law.document.frontier} == {8}
+    assert having(law.document.flags, Code.HARDLY_RISES)
 
 
 def test_rewards_on_another_scale_are_noticed(synthetic) -> None:
@@ -138,7 +139,7 @@ def test_rewards_on_another_scale_are_noticed(synthetic) -> None:
         [(32, n) for n in (8, 32, 128)], lambda b, n, c: 1e-4 * (1 - np.exp(-c / 1e5)), noise=1e-6
     )
     law = isolaw.fit(runs, records=None, bootstrap=0)
-    assert any("all rewards lie within" in w for w in law.document["warnings"])
+    assert having(law.document.flags, Code.NARROW_REWARDS)
 
 
 @pytest.mark.parametrize("column", [pd.Timestamp("2026-01-01"), pd.Timedelta(1, "s"), True])

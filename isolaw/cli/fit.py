@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +126,12 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
 
         figures = write_figures(law, runs, options["figures"])
     if as_json:
-        print_json(law.document)
+        print_json(law.to_dict())
     else:
         for line in words.law_summary(law.document):
             click.echo(shown(line))
-    for warning in law.document["warnings"]:
-        note(f"note: {warning}")
+    for flag in law.document.flags:
+        note(f"note: {words.flag(flag)}")
     if figures and not as_json:
         click.echo("Figures: " + ", ".join(str(path) for path in figures))
     if saved and not as_json:
@@ -165,7 +166,7 @@ def _fit_by(
     if not laws:
         raise Refused(f"for no {by} could a law be fitted")
     if as_json:
-        documents = {str(value): law.document for value, law in laws.items()}
+        documents = {str(value): law.to_dict() for value, law in laws.items()}
         print_json({"by": by, "laws": documents, "refused": {str(k): v for k, v in refused.items()}})
         return
     for line in words.side_by_side(by, {value: law.document for value, law in laws.items()}):
@@ -193,7 +194,7 @@ def _fit_retuned(
         laws["one"].save(out)
         laws["retuned"].save(_retuned(out))
     if as_json:
-        documents = {key: law.document for key, law in laws.items()}
+        documents = {key: law.to_dict() for key, law in laws.items()}
         print_json(
             {"retune": name, name: value, "laws": documents, "chosen": tuned.chosen.to_dict("records")}
         )
@@ -217,13 +218,13 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
     )
     values, n_star = read_points(path, x, *mapping)
     document, _ = isolaw.fit_points(values, n_star, "steps" if x == "steps" else "compute")
-    document["sources"] = [path]
+    document = replace(document, sources=(path,))
     if options["out"]:
         from isolaw.fits.law import save_document
 
         save_document(document, options["out"])
     if as_json:
-        print_json(document)
+        print_json(document.to_dict())
         return
     for line in words.points_summary(document):
         click.echo(shown(line))

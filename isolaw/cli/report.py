@@ -126,7 +126,7 @@ def _study(
     if law is not None:
         d = law.document
         note(f"note: the law is that of {origin}")
-        return Study(runs, d["metric"], d["eval_set"], law), origin
+        return Study(runs, d.metric, d.eval_set, law), origin
     metric, eval_set, _ = choose(runs, options["metric"], options["eval_set"])
     fixed = constants(options["fixed"], "--fixed")
     setting = options["setting"] or usual_setting(runs, fixed)
@@ -211,14 +211,19 @@ def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:
     document = study.document
     if document is None:
         return "there is no law"
-    if document["x"]["name"] not in ("compute", "steps"):
-        return f"budgets in {document['x']['unit']} are not backtested"
+    if document.x.name not in ("compute", "steps"):
+        return f"budgets in {document.x.unit} are not backtested"
     points = study.held.points
     needed = points["metric"].isin([study.metric, *DIAGNOSTICS])  # the rest would only take time
     runs = Runs(points[needed], study.held.attributes, study.held.source)
-    below = options["fit_below"] or max(g["measured"][1] for g in document["grid"]) / _SMALL
-    keywords = {**law_keywords(options), **{name: document[name] for name in ("setting", "fixed", "method")}}
-    draws = min(_DRAWS, document["bootstrap"]["draws"])
+    below = options["fit_below"] or max(g.measured[1] for g in document.grid) / _SMALL
+    keywords = {
+        **law_keywords(options),
+        "setting": document.setting,
+        "fixed": document.fixed,
+        "method": document.method,
+    }
+    draws = min(_DRAWS, document.bootstrap.draws)
     try:
         return backtest(
             runs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from isolaw.errors import DataError
+from isolaw.fits.flags import Code, Flag
 from isolaw.metrics import is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs
 
@@ -12,7 +13,7 @@ METRIC, EVAL_SET = "avg@4", "validation"
 _SHOWN = 20
 
 
-def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -> tuple[str, str, list[str]]:
+def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -> tuple[str, str, list[Flag]]:
     """Return the metric and the evaluation set to fit, and what to tell the user of the choice.
 
     ``avg@4`` on ``validation`` where it was measured. Otherwise the only mean accuracy (``avg@8``,
@@ -34,8 +35,9 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="aime24",
     ...            metric="avg@8", value=0.5)
-    >>> choose(Runs(pd.DataFrame([row])))
-    ('avg@8', 'aime24', ['reward is avg@8 on aime24, the only accuracy measured'])
+    >>> metric, eval_set, flags = choose(Runs(pd.DataFrame([row])))
+    >>> metric, eval_set, flags[0].text
+    ('avg@8', 'aime24', 'reward is avg@8 on aime24, the only accuracy measured')
     """
     if metric is not None and eval_set is not None:
         return metric, eval_set, []
@@ -56,7 +58,8 @@ def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -
     if len(found) != 1:
         raise DataError(_refusal(series, metric, eval_set, len(found), runs.source))
     own, name = found[0]
-    return name, own, [f"reward is {name} on {own}, the only {'such' if metric else 'accuracy'} measured"]
+    text = f"reward is {name} on {own}, the only {'such' if metric else 'accuracy'} measured"
+    return name, own, [Flag(Code.REWARD_CHOSEN, text)]
 
 
 def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, found: int, source: str) -> str:

@@ -1,17 +1,29 @@
-"""What a fit found, as the content of ``law.json``: every quantity with its interval and status."""
+"""The parts of a law's document, made of what a fit found: every quantity with its interval and status."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.curves.families import Curves
+from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import trace as frontiers
 from isolaw.fits.frontier.trace import Crossover, Frontier, Path
+from isolaw.fits.health import Stability
+from isolaw.fits.law_document import (
+    BatchHealth,
+    BoundBy,
+    Comparison,
+    Crossing,
+    CurveEntry,
+    FrontierPoint,
+    GridEntry,
+    HealthInfo,
+    LawDocument,
+)
 from isolaw.fits.laws.logistic import Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, from_draws
 from isolaw.fits.selection import Configuration, Selection
@@ -34,17 +46,17 @@ def parameters(
     path: Path,
     x: NDArray[np.float64],
     law: Logistic | None,
-    comparison: Mapping[str, Any],
-    warnings: list[str],
+    comparison: Comparison,
+    flags: list[Flag],
 ) -> dict[str, Quantity]:
-    """Return b, L, k, x0 and the level of saturation; add to ``warnings`` why a level is not stated."""
+    """Return b, L, k, x0 and the level of saturation; add to ``flags`` why a level is not stated."""
     if law is None:
-        warnings.append("no law was fitted: at no compute is n* more than a bound")
+        flags.append(Flag(Code.NO_LAW, "at no compute is n* more than a bound"))
         return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
     known = np.flatnonzero(~path.censored[0])
     varies = float(np.ptp(path.log2_n[0, known])) > 0
     floor_seen = known[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN
-    saturation = _saturation(path, x, law, comparison, warnings)
+    saturation = _saturation(path, x, law, comparison, flags)
     shape_known = not law.on_bound[0] and varies and law.L[0] > 0
     rise_known = shape_known and floor_seen and saturation.status == "ok"
     return {
@@ -60,8 +72,8 @@ def _saturation(
     path: Path,
     x: NDArray[np.float64],
     law: Logistic,
-    comparison: Mapping[str, Any],
-    warnings: list[str],
+    comparison: Comparison,
+    flags: list[Flag],
 ) -> Quantity:
     """The n at which the law levels off, stated only where the data show it level off.
 
@@ -75,18 +87,18 @@ def _saturation(
     if not reason:
         plateau = np.exp2(np.minimum(law.plateau, _HIGHEST))
         return from_draws(plateau[0], plateau[1:])
-    warnings.append(f"no saturation level is stated: {reason}")
-    if not comparison["monotone"] or _shape(comparison) == "non-monotone" or path.censored[0, -1]:
+    flags.append(Flag(Code.NO_SATURATION, reason))
+    if not comparison.monotone or _shape(comparison) == "non-monotone" or path.censored[0, -1]:
         return REFUSED
     return from_draws(float(path.n[0, -1]), last[1:], "lower_bound")
 
 
-def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Mapping[str, Any]) -> str:
+def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Comparison) -> str:
     """Why the data do not show n* level off inside the grid; empty if they do."""
-    if comparison["refused"] == "few_seeds":
+    if comparison.refused == "few_seeds":
         return "there are fewer than three seeds per configuration"
     largest = math.log2(path.levels[-1])
-    if not comparison["monotone"]:
+    if not comparison.monotone:
         return "n* comes down again"
     if law.L[0] <= 0 or _shape(comparison) not in ("logistic", "power", "linear"):
         return "along the frontier a constant n does as well as the law, or no law holds"
@@ -94,12 +106,12 @@ def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Ma
         return "the runs span less than a factor of two in compute"
     if path.censored[0, -1]:
         return "at the largest compute n* is only a bound"
-    laws = comparison.get("laws")
-    if laws is None and not _rests(path, x):
+    laws = comparison.laws
+    if not laws and not _rests(path, x):
         return "n* has not kept its last level for longer than it kept those before"
-    if laws is not None and "logistic" not in laws:
+    if laws and "logistic" not in laws:
         return "three n were measured together at too few budgets"
-    if laws is not None and laws["logistic"]["aic"] > min(laws["power"]["aic"], laws["linear"]["aic"]) - 2:
+    if laws and laws["logistic"].aic > min(laws["power"].aic, laws["linear"].aic) - 2:
         return "a law that rises without end fits the rewards as well"
     near = law.plateau[0] - law(x)[0][~path.censored[0]] < _FLAT_WITHIN
     if int(near.sum()) < _LEAST_ON_PLATEAU:
@@ -112,9 +124,9 @@ def _not_level(path: Path, x: NDArray[np.float64], law: Logistic, comparison: Ma
     return ""
 
 
-def _shape(comparison: Mapping[str, Any]) -> str | None:
+def _shape(comparison: Comparison) -> str | None:
     """Which law the rewards prefer, be it that n matters little; ``paper`` compares regret alone."""
-    return comparison["preferred"] if "laws" in comparison else comparison["verdict"]
+    return comparison.preferred if comparison.laws else comparison.verdict
 
 
 def _rests(path: Path, x: NDArray[np.float64]) -> bool:
@@ -134,19 +146,21 @@ def _rests(path: Path, x: NDArray[np.float64]) -> bool:
     return bool(x[-1] - x[last] >= 2 * each * next_rise - 1e-9)  # stairs of the same points are equally long
 
 
-def grid_entry(c: Configuration) -> dict[str, Any]:
+def grid_entry(c: Configuration) -> GridEntry:
     """Return one configuration of the grid."""
-    return {
-        "problems_per_batch": c.problems_per_batch,
-        "rollouts_per_problem": c.rollouts_per_problem,
-        "runs": c.runs,
-        "checkpoints": int(c.compute.size),
-        "step_cost": c.step_cost,
-        "measured": list(c.measured),
-    }
+    return GridEntry(
+        c.problems_per_batch,
+        c.rollouts_per_problem,
+        runs=c.runs,
+        checkpoints=int(c.compute.size),
+        step_cost=c.step_cost,
+        measured=c.measured,
+    )
 
 
-def frontier_entries(frontier: Frontier, path: Path, scale: float, stepwise: bool) -> list[dict[str, Any]]:
+def frontier_entries(
+    frontier: Frontier, path: Path, scale: float, stepwise: bool
+) -> tuple[FrontierPoint, ...]:
     """Return the frontier's points; ``scale`` turns compute into x; ``stepwise``: n* is a measured n."""
     levels = frontier.levels
     band = simultaneous(path) if len(path.log2_n) > 1 else None
@@ -156,26 +170,26 @@ def frontier_entries(frontier: Frontier, path: Path, scale: float, stepwise: boo
         status: Any = "ok"
         if below or above:
             status = "not_identified" if below and above else "lower_bound" if below else "upper_bound"
-        reasons = []
+        reasons: list[BoundBy] = []
         if np.isclose(path.log2_n[0, i], np.log2([levels[0], levels[-1]])).any():
-            reasons.append("grid edge")
+            reasons.append("grid_edge")
         if (below and not path.at_top[0, i]) or (above and path.log2_n[0, i] > np.log2(levels[0]) + 1e-9):
-            reasons.append("a neighbouring n was not measured here")
+            reasons.append("neighbour")
         value = float(np.exp2(path.log2_n[0, i]))
         n_star = from_draws(value, path.n[1:, i], status, levels if stepwise else None)
         out.append(
-            {
-                "x": float(compute * scale),
-                "n_star": n_star.to_dict(),
-                "band": None if band is None else [_end(v) for v in band[:, i]],
-                "n_star_strict": int(levels[frontier.strict[0, i]]),
-                "n_star_tolerance": int(levels[frontier.tolerance[0, i]]),
-                "reward": from_draws(float(path.reward[0, i]), path.reward[1:, i]).to_dict(),
-                "censored": below or above,
-                "censored_by": reasons,
-            }
+            FrontierPoint(
+                x=float(compute * scale),
+                n_star=n_star,
+                band=None if band is None else (_end(band[0, i]), _end(band[1, i])),
+                n_star_strict=int(levels[frontier.strict[0, i]]),
+                n_star_tolerance=int(levels[frontier.tolerance[0, i]]),
+                reward=from_draws(float(path.reward[0, i]), path.reward[1:, i]),
+                censored=below or above,
+                censored_by=tuple(reasons),
+            )
         )
-    return out
+    return tuple(out)
 
 
 def simultaneous(path: Path) -> NDArray[np.float64]:
@@ -214,7 +228,7 @@ def _end(value: float) -> float | None:
 
 def crossover_entries(
     configurations: list[Configuration], curves: list[Curves], first: float, scale: float, draws: int
-) -> list[dict[str, Any]]:
+) -> tuple[Crossing, ...]:
     """Return the crossover of every pair of n; ``first`` is where the frontier begins."""
     out = []
     for crossing in frontiers.crossovers(configurations, curves, first):
@@ -222,10 +236,9 @@ def crossover_entries(
             q = from_draws(crossing.draws[0] * scale, crossing.draws[1:] * scale if draws else None)
         else:
             q = _unsupported(crossing, scale)
-        entry = q.to_dict()
-        pair = {"from": crossing.from_, "to": crossing.to}
-        out.append({**pair, "x": entry.pop("value"), "supported": crossing.supported, **entry})
-    return out
+        x = None if q.value is None else _end(q.value)
+        out.append(Crossing(crossing.from_, crossing.to, x, crossing.supported, q.interval, q.status))
+    return tuple(out)
 
 
 def _unsupported(crossing: Crossover, scale: float) -> Quantity:
@@ -242,120 +255,136 @@ def _unsupported(crossing: Crossover, scale: float) -> Quantity:
     return Quantity(value, (None, max(min(ceiling, high), low)), "upper_bound")
 
 
-def curve_entry(c: Configuration, curve: Curves) -> dict[str, Any]:
+def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
     """Return one learning curve, its ceiling marked where it is not determined."""
     values = curve.parameters()
     late = c.checkpoints >= c.checkpoints[-1] / _LATE
     status: Any = "not_identified" if curve.open_ended[0] else "ok"
-    return {
-        "problems_per_batch": c.problems_per_batch,
-        "rollouts_per_problem": c.rollouts_per_problem,
-        **{
-            name: from_draws(float(v[0]), v[1:], "ok" if name == "R0" else status).to_dict()
+    return CurveEntry(
+        c.problems_per_batch,
+        c.rollouts_per_problem,
+        parameters={
+            name: from_draws(float(v[0]), v[1:], "ok" if name == "R0" else status)
             for name, v in values.items()
         },
-        "ceiling": "open" if curve.open_ended[0] else "seen",
-        "rms": float(curve.rms[0]),
-        "late": float(np.mean(c.mean[late] - curve(c.checkpoints[late])[0])),
-        "measured": list(c.measured),
-    }
-
-
-def unit(resampled: Unit, configurations: list[Configuration]) -> str:
-    """What the draws resample, in words."""
-    if resampled == "block":
-        return "block of residuals, where there is one run"
-    if resampled == "lack of fit":
-        return "run (its distance from a smooth surface over n, where there is one run)"
-    return (
-        f"run ({sum(c.runs for c in configurations)} runs; what a seed shares, and what a run has of its own)"
+        ceiling="open" if curve.open_ended[0] else "seen",
+        rms=float(curve.rms[0]),
+        late=float(np.mean(c.mean[late] - curve(c.checkpoints[late])[0])),
+        measured=c.measured,
     )
 
 
-def warnings_of(
-    selection: Selection,
-    resampled: Unit,
-    path: Path,
-    frontier: Frontier,
-    document: dict[str, Any],
-    scale: float,
-) -> list[str]:
+def health_info(stability: Stability) -> HealthInfo:
+    """Return the health of the runs."""
+    batches = [
+        BatchHealth(b, share, *stability.counts[b], stability.reasons.get(b))
+        for b, share in stability.shares.items()
+    ]
+    return HealthInfo(stability.smallest, tuple(batches), stability.unknown)
+
+
+def flags_of(
+    selection: Selection, resampled: Unit, path: Path, frontier: Frontier, document: LawDocument, scale: float
+) -> tuple[Flag, ...]:
     """Return what a reader must know before believing the numbers, the gravest first."""
-    out = []
+    out: list[Flag] = []
+
+    def flag(code: Code, text: str) -> None:
+        out.append(Flag(code, text))
+
     configurations = selection.configurations
     single = [c for c in configurations if c.runs == 1]
     if resampled == "block":
-        out.append("one seed per configuration: intervals leave out the variation between seeds")
+        flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
     elif resampled == "lack of fit":
-        out.append(
-            "one seed per configuration: the variation between runs is taken from how they scatter about a "
-            "smooth function of n"
+        flag(
+            Code.ONE_SEED,
+            "the variation between runs is taken from how they scatter about a smooth function of n",
         )
     elif all(c.runs == 2 for c in configurations):
-        out.append(
-            "two seeds per configuration: intervals rest on the one difference between two runs of each n, "
-            "which is very little"
+        flag(
+            Code.TWO_SEEDS,
+            "intervals rest on the one difference between two runs of each n, which is very little",
         )
     elif single:
-        out.append(f"one seed only, taken to vary as the others do: {', '.join(c.label for c in single)}")
+        flag(Code.LONE_RUNS, f"{'; '.join(c.label for c in single)}, taken to vary as the others do")
     top = int(frontier.levels[-1])
     at_top = frontier.compute[path.at_top[0]] * scale
     symbol = "M" if selection.setting == "fixed-b" else "C"
     if at_top.size:
-        out.append(
-            f"n = {top} is the grid's edge: from {symbol} = {at_top.min():.3g} the frontier is at the "
-            "largest n, so n* there is a lower bound; add runs with larger n"
+        flag(
+            Code.GRID_EDGE,
+            f"from {symbol} = {at_top.min():.3g} the frontier is at n = {top}, the largest, so n* there is a "
+            "lower bound; add runs with larger n",
         )
     lower = path.below[0] & ~path.at_top[0]
     upper = path.above[0] & (path.log2_n[0] > np.log2(frontier.levels[0]) + 1e-9)
     alone = frontier.compute[lower | upper] * scale
     if alone.size:
-        out.append(
-            f"censored at {alone.size} of {frontier.compute.size} points ({symbol} = {alone.min():.3g} to "
-            f"{alone.max():.3g}): a neighbouring n was not measured there"
+        flag(
+            Code.CENSORED,
+            f"at {alone.size} of {frontier.compute.size} points ({symbol} = {alone.min():.3g} to "
+            f"{alone.max():.3g}) a neighbouring n was not measured",
         )
-    if not document["comparison"]["monotone"]:
-        out.append("n* comes down again by more than 0.005 in reward: a monotone law does not describe it")
+    if not document.comparison.monotone:
+        flag(
+            Code.NOT_MONOTONE,
+            "n* comes down again by more than 0.005 in reward: a monotone law does not describe it",
+        )
     flat: list[str] = []
     rising: list[str] = []
-    for k in document["curves"]:
-        if k["ceiling"] != "seen":
-            kind = flat if "A" in k and k["A"]["value"] - k["R0"]["value"] <= _A_RISE else rising
-            kind.append(f"B_p = {k['problems_per_batch']}, n = {k['rollouts_per_problem']}")
+    for k in document.curves:
+        if k.ceiling != "seen":
+            (flat if _never_rises(k) else rising).append(
+                f"B_p = {k.problems_per_batch}, n = {k.rollouts_per_problem}"
+            )
     if rising:
-        out.append(f"still rising at the end, so the ceiling A is not determined: {'; '.join(rising)}")
+        flag(
+            Code.STILL_RISING,
+            f"still rising at the end, so the ceiling A is not determined: {'; '.join(rising)}",
+        )
     if flat:
-        out.append(f"flat or falling, which a learning curve cannot show: {'; '.join(flat)}")
-    fallen = [k for k in document["curves"] if k["late"] < -frontiers.TOLERANCE]
-    if 2 * len(fallen) > len(document["curves"]):
-        worst = min(fallen, key=lambda k: k["late"])
-        out.append(
+        flag(Code.FLAT_CURVES, f"flat or falling, which a learning curve cannot show: {'; '.join(flat)}")
+    fallen = [k for k in document.curves if k.late < -frontiers.TOLERANCE]
+    if 2 * len(fallen) > len(document.curves):
+        worst = min(fallen, key=lambda k: k.late)
+        flag(
+            Code.LATE_FALL,
             "rewards fall late in training, which a learning curve cannot show: from a quarter of its "
-            f"compute on they lie {-worst['late']:.3f} below the curve at n = "
-            f"{worst['rollouts_per_problem']}, and more than {frontiers.TOLERANCE} at {len(fallen)} of "
-            f"{len(document['curves'])}; rewards are predicted that much too high"
+            f"compute on they lie {-worst.late:.3f} below the curve at n = "
+            f"{worst.rollouts_per_problem}, and more than {frontiers.TOLERANCE} at {len(fallen)} of "
+            f"{len(document.curves)}; rewards are predicted that much too high",
         )
     span = max(c.reward.max() for c in configurations) - min(c.reward.min() for c in configurations)
     if span < 10 * frontiers.TOLERANCE:
-        out.append(
-            f"all rewards lie within {span:.2g}: the tolerance of {frontiers.TOLERANCE} is wide for that"
+        flag(
+            Code.NARROW_REWARDS,
+            f"all rewards lie within {span:.2g}: the tolerance of {frontiers.TOLERANCE} is wide for that",
         )
     highest = max(float(np.abs(c.reward).max()) for c in configurations)
     if highest > 1:
-        out.append(
+        flag(
+            Code.REWARD_SCALE,
             f"{selection.metric} reaches {highest:.3g}: bins and tolerance are 0.005 of a reward in [0, 1]; "
-            'percent are divided with --derive, as "score=accuracy/100"'
+            'percent are divided with --derive, as "score=accuracy/100"',
         )
-    misfit = document["comparison"]["curves"]
-    rms = {name: misfit[name]["rms"] for name in ("exp", "hill")}
-    better, used = min(rms, key=lambda name: rms[name]), rms.get(document["curve"])
+    rms = {name: own.rms for name, own in document.comparison.curves.items()}
+    better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
     if used is not None and rms[better] < _CLEARLY * used:
-        out.append(
+        flag(
+            Code.MISFIT,
             f"--curve {better} fits the checkpoints better (rms {rms[better]:.4f}; "
-            f"{document['curve']}: {used:.4f})"
+            f"{document.curve}: {used:.4f})",
         )
-    if document["bootstrap"]["failed"]:
-        out.append(
-            f"{document['bootstrap']['failed']} bootstrap draws failed: {document['bootstrap']['reasons']}"
+    if document.bootstrap.failed:
+        flag(
+            Code.FAILED_DRAWS,
+            f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}",
         )
-    return out + selection.warnings
+    return (*out, *selection.flags)
+
+
+def _never_rises(curve: CurveEntry) -> bool:
+    """Whether a curve ends where it starts; one without a start and a ceiling of its own (power) does not."""
+    ends = [curve.parameters[name].value for name in ("R0", "A") if name in curve.parameters]
+    return len(ends) == 2 and ends[0] is not None and ends[1] is not None and ends[1] - ends[0] <= _A_RISE

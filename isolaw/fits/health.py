@@ -159,20 +159,6 @@ class Stability:
     reasons: dict[int, str]
     unknown: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        batches = [
-            {
-                "problems_per_batch": b,
-                "share_healthy": share.to_dict(),
-                "healthy": self.counts[b][0],
-                "judged": self.counts[b][1],
-                "reason": self.reasons.get(b),
-            }
-            for b, share in self.shares.items()
-        ]
-        return {"smallest_stable": self.smallest.to_dict(), "batches": batches, "unknown": self.unknown}
-
 
 def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> Stability:
     """Return the smallest stable B_p of the runs of one recipe (see `health`, `Stability`).

@@ -1,6 +1,6 @@
 """`Law`: a fitted allocation law, on disk and in use.
 
-On disk it is ``law.json`` (format ``isolaw.law/1``) and, beside it, the draws as a Parquet file named
+On disk it is ``law.json`` (`isolaw.fits.law_document`) and, beside it, the draws as a Parquet file named
 by their hash: row 0 is the estimate, the others are bootstrap draws, so that any later question has an
 interval. Without the draws file a law still predicts, without intervals.
 """
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
+from isolaw.fits import version_1
+from isolaw.fits.codec import Malformed
 from isolaw.fits.curves.families import FAMILIES, Curves
+from isolaw.fits.law_document import FORMAT, LawDocument, PointsDocument
 from isolaw.fits.laws.logistic import Logistic
 from isolaw.fits.quantity import Quantity
 from isolaw.parquet import read_parquet
@@ -29,23 +33,7 @@ if TYPE_CHECKING:
 
     from isolaw.fits.predict import Prediction
 
-FORMAT = "isolaw.law/1"
 _LAW = ("b", "L", "k", "x0")
-_NEEDED = {
-    "setting": str,
-    "fixed": dict,
-    "metric": str,
-    "curve": str,
-    "x": dict,
-    "grid": list,
-    "params": dict,
-    "frontier": list,
-    "curves": list,
-    "bootstrap": dict,
-    "health": dict,
-    "comparison": dict,
-    "warnings": list,
-}
 
 
 class Law:
@@ -54,7 +42,7 @@ class Law:
     Attributes
     ----------
     document
-        the content of ``law.json`` (the fields are listed in docs/formats.md).
+        the content of ``law.json``.
     draws
         one row per draw, row 0 the estimate: ``b, L, k, x0`` (absent when the law was refused) and
         ``<B_p>x<n>.<parameter>`` for every curve.
@@ -66,33 +54,33 @@ class Law:
     >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
     >>> law
     <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 2.05e+04..1.7e+06>
-    >>> law.document["warnings"][0]
-    'one seed per configuration: intervals leave out the variation between seeds'
+    >>> law.document.flags[0].text
+    'intervals leave out the variation between seeds'
     """
 
-    def __init__(self, document: dict[str, Any], draws: pd.DataFrame) -> None:
+    def __init__(self, document: LawDocument, draws: pd.DataFrame) -> None:
         self.document = document
         self.draws = draws
 
     def __repr__(self) -> str:
         d = self.document
-        low, high = d["x"]["range"]
-        fixed = "".join(f", {k} = {v}" for k, v in d["fixed"].items())
-        symbol = "M" if d["x"]["name"] == "steps" else "C"
+        low, high = d.x.range
+        fixed = "".join(f", {k} = {v}" for k, v in d.fixed.items())
+        symbol = "M" if d.x.name == "steps" else "C"
         return (
-            f"<Law: {d['setting']}{fixed}, n in {self.levels[0]}..{self.levels[-1]}, "
+            f"<Law: {d.setting}{fixed}, n in {self.levels[0]}..{self.levels[-1]}, "
             f"{symbol} in {low:.3g}..{high:.3g}>"
         )
 
     @property
     def levels(self) -> NDArray[np.int64]:
         """The measured n, ascending."""
-        return np.unique([g["rollouts_per_problem"] for g in self.document["grid"]])
+        return np.unique([g.rollouts_per_problem for g in self.document.grid])
 
     @property
     def params(self) -> dict[str, Quantity]:
         """The law's parameters: b, L, k, x0, and the n at which it saturates."""
-        return {name: Quantity.from_dict(q) for name, q in self.document["params"].items()}
+        return self.document.params
 
     @property
     def logistic(self) -> Logistic | None:
@@ -104,7 +92,7 @@ class Law:
 
     def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
         """Return the learning curve of one configuration, estimate first, then its draws."""
-        family = self.document["curve"]
+        family = self.document.curve
         names = FAMILIES[family].parameters
         prefix = f"{problems_per_batch}x{rollouts_per_problem}."
         return Curves.from_parameters(family, {n: self.draws[prefix + n].to_numpy(np.float64) for n in names})
@@ -144,6 +132,10 @@ class Law:
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise DataError(f"the law is damaged, or the budget is no number ({error!r})") from error
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``law.json``."""
+        return self.document.to_dict()
+
     def plot(self) -> Figure:
         """Return the figure of n*(C): law, band, censored parts, the grid's edge."""
         from isolaw.report.figures import law_figure
@@ -163,7 +155,7 @@ class Law:
         digest = hashlib.sha256(pd.util.hash_pandas_object(self.draws).to_numpy().tobytes()).hexdigest()[:16]
         name = f"{path.stem}-{digest}.draws.parquet"
         before = _read(path).get("bootstrap", {}).get("file") if path.exists() else None
-        self.document["bootstrap"]["file"] = name
+        self.document = replace(self.document, bootstrap=replace(self.document.bootstrap, file=name))
         temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,21 +176,16 @@ class Law:
         Raises
         ------
         DataError
-            not a law of this format.
+            not a law, or a damaged one.
         """
         path = Path(path)
-        document = _read(path)
-        if document.get("method") == "points":
-            raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
-        missing = [key for key in _NEEDED if not isinstance(document.get(key), _NEEDED[key])]
-        if missing:
-            raise DataError(f"{path}: a damaged law: {', '.join(missing)} missing or of the wrong kind")
-        name = document["bootstrap"].get("file")
-        if name is not None and (not isinstance(name, str) or Path(name).name != name):
+        document = _document(path)
+        name = document.bootstrap.file
+        if name is not None and Path(name).name != name:
             raise DataError(f"{path}: bootstrap.file must be a file's name beside the law, found {name!r}")
         try:
             estimates = _estimates(document)
-        except (KeyError, TypeError) as error:
+        except KeyError as error:
             raise DataError(f"{path}: a damaged law: no {error} among its curves") from None
         draws = path.with_name(name) if name else None
         if draws is None or not draws.is_file():
@@ -224,14 +211,15 @@ def check_writable(path: str | Path) -> None:
             raise DataError(f"{path}: exists and is not a law; nothing was written over") from None
 
 
-def save_document(document: dict[str, Any], path: str | Path) -> None:
+def save_document(document: LawDocument | PointsDocument, path: str | Path) -> None:
     """Write a law's document under a temporary name and rename it; replaces nothing but a law."""
     path = Path(path)
     check_writable(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
+        temporary.write_text(f"{text}\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
@@ -246,19 +234,45 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except ValueError:
         raise DataError(f"{path}: not a law (it is not JSON); make one with isolaw fit … --out") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else None
-        raise DataError(f"{path}: not a law: format {found!r}; accepted: {FORMAT!r}")
+    found = document.get("format") if isinstance(document, dict) else None
+    if found not in (FORMAT, version_1.FORMAT):
+        raise DataError(f"{path}: not a law: format {found!r}; accepted: {FORMAT!r}, {version_1.FORMAT!r}")
+    return dict(document)
+
+
+def _document(path: Path) -> LawDocument:
+    data = _read(path)
+    if data.get("method") == "points":
+        raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
+    try:
+        document = LawDocument.from_dict(
+            version_1.converted(data) if data["format"] == version_1.FORMAT else data
+        )
+    except Malformed as error:
+        raise DataError(f"{path}: a damaged law: {error}") from None
+    except (KeyError, TypeError, AttributeError) as error:  # of version 1
+        raise DataError(
+            f"{path}: a damaged law: something is missing or of the wrong kind ({error})"
+        ) from None
+    places = [
+        [(own.problems_per_batch, own.rollouts_per_problem) for own in part]
+        for part in (document.grid, document.curves)
+    ]
+    if places[0] != places[1] or not places[0] or not document.frontier:
+        raise DataError(f"{path}: a damaged law: its curves are not those of its grid, or there are none")
+    if any(q.value is None for curve in document.curves for q in curve.parameters.values()):
+        raise DataError(f"{path}: a damaged law: a curve lacks the value of a parameter")
+    if any(g.step_cost <= 0 for g in document.grid):
+        raise DataError(f"{path}: a damaged law: grid: a step costs nothing")
     return document
 
 
-def _estimates(document: dict[str, Any]) -> pd.DataFrame:
+def _estimates(document: LawDocument) -> pd.DataFrame:
     """The one row of estimates that the document itself holds."""
-    row = {
-        name: q["value"] for name, q in document["params"].items() if name in _LAW and q["value"] is not None
-    }
-    for curve in document["curves"]:
-        prefix = f"{curve['problems_per_batch']}x{curve['rollouts_per_problem']}."
-        for name in FAMILIES[document["curve"]].parameters:
-            row[prefix + name] = curve[name]["value"]
+    row: dict[str, float | None] = {}
+    row |= {name: q.value for name, q in document.params.items() if name in _LAW and q.value is not None}
+    for curve in document.curves:
+        prefix = f"{curve.problems_per_batch}x{curve.rollouts_per_problem}."
+        for name in FAMILIES[document.curve].parameters:
+            row[prefix + name] = curve.parameters[name].value
     return pd.DataFrame([row])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,10 +23,12 @@ from isolaw.fits import document as doc
 from isolaw.fits.choose import choose
 from isolaw.fits.curves.families import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
+from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import trace as frontiers
 from isolaw.fits.frontier.trace import Path
 from isolaw.fits.health import smallest_stable_B_p
-from isolaw.fits.law import FORMAT, Law
+from isolaw.fits.law import Law
+from isolaw.fits.law_document import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.laws.compare import fit_laws, rules
 from isolaw.fits.laws.logistic import Logistic, fit_logistic
 from isolaw.fits.laws.side_by_side import enough, held_out_regret, side_by_side, stated
@@ -98,17 +101,17 @@ def fit(
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
     ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
     >>> law = isolaw.fit(runs, fixed={"problems_per_batch": 32}, bootstrap=50)
-    >>> 8 <= law.document["frontier"][-1]["n_star"]["value"] <= 512
+    >>> 8 <= law.document.frontier[-1].n_star.value <= 512
     True
     """
     width = _checked(method, curve, records, bootstrap)
     metric, eval_set, said = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed, x)
-    selection.warnings[:0] = said
+    selection.flags[:0] = said
     configurations = selection.configurations
     misfit = _misfit(configurations)
     if curve == "auto":
-        curve = min(_COMPARED, key=lambda f: misfit[f]["aicc"]) if method == "surface" else "exp"
+        curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
     samples, unit = resample(configurations, curve, bootstrap, seed)
     curves, failed = _fit_all(selection, samples, curve, width, robust)
     low, high = frontiers.supported_range(configurations)
@@ -126,46 +129,41 @@ def fit(
     laws = fit_laws(surface, path) if setting != "joint" and method == "surface" else {}
     if laws:
         held_out = held_out_regret(selection, curve, laws, compute)
-        comparison |= side_by_side(surface, path, laws, held_out)
-    comparison |= enough(configurations)
-    parameters = doc.parameters(path, abscissa, logistic, comparison, selection.warnings)
-    document = {
-        "format": FORMAT,
-        "setting": setting,
-        "fixed": selection.fixed,
-        "metric": metric,
-        "eval_set": eval_set,
-        "method": method,
-        "curve": curve,
-        "records": width,
-        "robust": robust,
-        "x": {
-            "name": "steps" if setting == "fixed-b" else x,
-            "unit": "steps" if setting == "fixed-b" else UNITS[x],
-            "log10": setting != "fixed-b",
-            "range": [low * scale, high * scale],
-        },
-        "grid": [doc.grid_entry(c) for c in configurations],
-        "sources": [runs.source] if runs.source else [],
-        "n_train_problems": selection.n_train_problems,
-        "epochs_seen": selection.epochs_seen,
-        "params": {k: q.to_dict() for k, q in parameters.items()},
-        "frontier": doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        "crossovers": doc.crossover_entries(configurations, curves, low, scale, bootstrap),
-        "curves": [doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)],
-        "bootstrap": {
-            "unit": doc.unit(unit, configurations),
-            "draws": bootstrap,
-            "failed": sum(failed.values()),
-            "reasons": failed,
-            "seed": seed,
-        },
-        "comparison": {**stated(comparison), "curves": misfit},
-    }
+        comparison = side_by_side(comparison, surface, path, laws, held_out)
+    comparison = enough(comparison, configurations)
+    parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags)
     stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
-    document["health"] = stability.to_dict()
-    selection.warnings.extend(f"B_p = {b} is not stable: {why}" for b, why in stability.reasons.items())
-    document["warnings"] = doc.warnings_of(selection, unit, path, frontier, document, scale)
+    selection.flags.extend(
+        Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({why})") for b, why in stability.reasons.items()
+    )
+    document = LawDocument(
+        setting=setting,
+        fixed=selection.fixed,
+        metric=metric,
+        eval_set=eval_set,
+        method=method,
+        curve=curve,
+        records=width,
+        robust=robust,
+        x=Axis(
+            name="steps" if setting == "fixed-b" else x,
+            unit="steps" if setting == "fixed-b" else UNITS[x],
+            log10=setting != "fixed-b",
+            range=(low * scale, high * scale),
+        ),
+        grid=tuple(doc.grid_entry(c) for c in configurations),
+        sources=(runs.source,) if runs.source else (),
+        n_train_problems=selection.n_train_problems,
+        epochs_seen=selection.epochs_seen,
+        params=parameters,
+        frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
+        crossovers=doc.crossover_entries(configurations, curves, low, scale, bootstrap),
+        curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)),
+        bootstrap=DrawsInfo(unit, bootstrap, sum(failed.values()), failed, seed),
+        comparison=replace(stated(comparison), curves=misfit),
+        health=doc.health_info(stability),
+    )
+    document = replace(document, flags=doc.flags_of(selection, unit, path, frontier, document, scale))
     return Law(document, _draws(configurations, curves, logistic))
 
 
@@ -212,13 +210,15 @@ def _fit_all(
                 f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs "
                 f"(these do not: {listed}); longer runs may, and --records off fits all of them"
             )
-        selection.warnings.append(f"hardly rises, so all its checkpoints are fitted: {listed}")
+        text = f"hardly rises, so all its checkpoints are fitted: {listed}"
+        selection.flags.append(Flag(Code.HARDLY_RISES, text))
     usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in parts], axis=0)
     usable[0] = True
     failed = {"a curve with fewer than 3 points": int((~usable).sum())} if not usable.all() else {}
     if np.mean(~usable) > _MOST_FAILED:
         usable[1:] = False
-        selection.warnings.append("no intervals: too many draws failed; more seeds, or --records off, help")
+        text = "too many draws failed; more seeds, or --records off, help"
+        selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
         fit_curves(c.compute, reward[usable], weights[usable], family, robust)
         for c, (reward, weights) in zip(configurations, parts, strict=True)
@@ -234,10 +234,10 @@ def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDA
     return mask.astype(np.float64)
 
 
-def _misfit(configurations: list[Configuration]) -> dict[str, Any]:
+def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
     """How well each curve family fits: root mean squared residual, and AICc on all rewards together."""
     points = sum(c.compute.size for c in configurations)
-    out: dict[str, Any] = {"basis": "all checkpoints about their curves"}
+    out: dict[str, FamilyFit] = {}
     for name in _COMPARED:
         sse = 0.0
         for c in configurations:
@@ -247,7 +247,7 @@ def _misfit(configurations: list[Configuration]) -> dict[str, Any]:
         k = len(configurations) * len(FAMILIES[name].parameters) + 1
         spare = max(points - k - 1, 1)
         aicc = points * math.log(max(sse, 1e-300) / points) + 2 * k * (1 + (k + 1) / spare)
-        out[name] = {"rms": math.sqrt(sse / max(points - k, 1)), "aicc": aicc}
+        out[name] = FamilyFit(math.sqrt(sse / max(points - k, 1)), aicc)
     return out
 
 

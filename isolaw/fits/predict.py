@@ -22,8 +22,11 @@ import numpy as np
 
 from isolaw.allocation import Allocation
 from isolaw.errors import InputError
+from isolaw.fits.codec import encoded
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
+from isolaw.fits.law_document import LawDocument
 from isolaw.fits.quantity import REFUSED, Quantity, from_draws
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.polynomial import FLAT, LEAST_LEVELS, fit_surface, highest
@@ -84,7 +87,7 @@ class Prediction:
     epochs
         B_p · M / D, None where D is unknown.
     flags
-        reasons for care, each ``name: explanation``.
+        reasons for care.
     """
 
     compute: int
@@ -93,7 +96,7 @@ class Prediction:
     n_star: Quantity
     law_n: Quantity
     epochs: float | None
-    flags: list[str]
+    flags: list[Flag]
 
     @property
     def allocation(self) -> Allocation:
@@ -127,7 +130,7 @@ class Prediction:
             "law_n": self.law_n.to_dict(),
             "epochs": self.epochs,
             "options": [option.to_dict() for option in self.options],
-            "flags": self.flags,
+            "flags": encoded(self.flags),
         }
 
 
@@ -161,15 +164,17 @@ def predict(
         raise InputError(f"compute {compute:g}: accepted: a number of rollouts from 1 to {_MOST:g}")
     budget = int(compute)
     document = law.document
-    flags: list[str] = []
+    flags: list[Flag] = []
     candidates = _candidates(law, budget, max_batch_rollouts, flags)
     alone = {c.n for c in candidates}
     if len(alone) == 1:
-        flags.append(f"one n: only n = {alone.pop()} competes at this budget; how it compares is not known")
-    reward, best, n_star = _rewards(document["method"], candidates)
-    factor = budget / max(entry["measured"][1] for entry in document["grid"])
-    if budget >= max(e["measured"][1] + e["step_cost"] for e in document["grid"]):
-        flags.append(f"extrapolation: {factor:.3g} times the largest compute that was measured")
+        text = f"only n = {alone.pop()} competes at this budget; how it compares is not known"
+        flags.append(Flag(Code.ONE_N, text))
+    reward, best, n_star = _rewards(document.method, candidates)
+    factor = budget / max(entry.measured[1] for entry in document.grid)
+    if budget >= max(e.measured[1] + e.step_cost for e in document.grid):
+        text = f"{factor:.3g} times the largest compute that was measured"
+        flags.append(Flag(Code.EXTRAPOLATION, text))
         n_star = _continued(law, budget, n_star)
     options = _options(candidates, reward, best, budget, known=factor <= _FAR)
     chosen = next(c for c in candidates if (c.b, c.n) == _place(options[0]))
@@ -177,7 +182,7 @@ def predict(
     law_n = _law_n(law, budget, factor)
     flags += _flags(law, chosen, options, factor)
     epochs = _epochs(document, options[0].allocation, n_train_problems, flags)
-    unit = "rollouts" if document["setting"] == "fixed-b" else document["x"]["unit"]
+    unit = "rollouts" if document.setting == "fixed-b" else document.x.unit
     return Prediction(budget, unit, options, star, law_n, epochs, flags)
 
 
@@ -185,48 +190,49 @@ def _place(option: Option) -> tuple[int, int]:
     return option.allocation.problems_per_batch, option.allocation.rollouts_per_problem
 
 
-def _candidates(law: Law, budget: int, cap: int | None, flags: list[str]) -> list[_Candidate]:
+def _candidates(law: Law, budget: int, cap: int | None, flags: list[Flag]) -> list[_Candidate]:
     """The healthy configurations, measured at the budget, of which it pays for a step under the cap."""
     # As on the frontier, a curve competes where it was measured; beyond the end, those that got there.
-    at = min(float(budget), max(entry["measured"][1] for entry in law.document["grid"]))
-    unstable = {
-        e["problems_per_batch"]: e["reason"] for e in law.document["health"]["batches"] if e["reason"]
-    }
+    at = min(float(budget), max(entry.measured[1] for entry in law.document.grid))
+    unstable = {e.problems_per_batch: e.reason for e in law.document.health.batches if e.reason}
     out: list[_Candidate] = []
     other: list[_Candidate] = []
     batches = []
-    for entry, curve in zip(law.document["grid"], law.document["curves"], strict=True):
-        b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
-        batches.append(entry["step_cost"])
-        if entry["step_cost"] > budget or (cap is not None and b * n > cap):
+    for entry, curve in zip(law.document.grid, law.document.curves, strict=True):
+        b, n = entry.problems_per_batch, entry.rollouts_per_problem
+        batches.append(entry.step_cost)
+        if entry.step_cost > budget or (cap is not None and b * n > cap):
             continue
         reward = law.curves(b, n)(budget)[:, 0]
         nothing = np.empty(0)
-        seeds, cost = (0,) * entry["runs"], entry["step_cost"]
+        seeds, cost = (0,) * entry.runs, entry.step_cost
         place = Configuration(b, n, nothing, nothing, np.empty(0, dtype=np.int64), seeds, cost)
-        low, high = entry["measured"]
+        low, high = entry.measured
         measured = low <= at < high + cost
-        (out if measured else other).append(_Candidate(place, reward, curve["ceiling"] == "seen"))
+        (out if measured else other).append(_Candidate(place, reward, curve.ceiling == "seen"))
     largest = max((c.configuration.step_cost for c in out + other), default=0.0)
     if other and not out:
-        flags.append("extrapolation: of the configurations that fit, none was measured at this budget")
+        text = "of the configurations that fit, none was measured at this budget"
+        flags.append(Flag(Code.EXTRAPOLATION, text))
     absent = sorted({c.n for c in other} - {c.n for c in out})
     if out and absent:
         listed = ", ".join(map(str, absent))
-        flags.append(f"censored: n = {listed} were not measured at this budget, so they do not compete")
+        text = f"n = {listed} were not measured at this budget, so they do not compete"
+        flags.append(Flag(Code.CENSORED, text))
     out = out or other
     if not out:
         limit = f"a budget of {budget}" if min(batches) > budget else f"max_batch_rollouts = {cap}"
         raise InputError(
             f"{limit} does not allow one step of the smallest measured batch, {min(batches):.6g} "
-            f"{law.document['x']['unit']}"
+            f"{law.document.x.unit}"
         )
     stable = [c for c in out if c.b not in unstable]
     for b in sorted({c.b for c in out} & set(unstable)):
         kept = "left out" if stable else "kept, since no other was measured"
-        flags.append(f"unstable: B_p = {b} ({unstable[b]}), {kept}")
+        flags.append(Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({unstable[b]}), {kept}"))
     if largest < max(batches):
-        flags.append("limited: larger batches were measured, but do not fit the budget or the cap")
+        text = "larger batches were measured, but do not fit the budget or the cap"
+        flags.append(Flag(Code.LIMITED, text))
     return stable or out
 
 
@@ -275,32 +281,34 @@ def _options(
 def _n_star(
     log2_n: Floats,
     candidates: list[_Candidate],
-    document: dict[str, Any],
+    document: LawDocument,
     budget: int,
     factor: float,
-    flags: list[str],
+    flags: list[Flag],
 ) -> Quantity:
     """n* at the budget; a bound where it is an end of what was measured and can be paid for."""
     low, high = (f(float(c.n) for c in candidates) for f in (min, max))
     n = np.exp2(log2_n)
-    levels = np.unique([c.n for c in candidates]) if document["method"] == "paper" else None
+    levels = np.unique([c.n for c in candidates]) if document.method == "paper" else None
     if math.isnan(n[0]):
-        flags.append("flat: at this budget no measured n is better than another")
+        flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))
         return REFUSED
     draws = np.where(n >= high - _EDGE, np.inf, np.where(n <= low + _EDGE, -np.inf, n))
-    largest = max(g["rollouts_per_problem"] for g in document["grid"])
+    largest = max(g.rollouts_per_problem for g in document.grid)
     status: Any = "ok"
     if draws[0] == np.inf:
         status = "lower_bound"
         where = "measured" if high == largest else "that was measured here and fits"
-        flags.append(f"grid edge: the best n may be larger than {high:g}, the largest {where}")
+        flags.append(Flag(Code.GRID_EDGE, f"the best n may be larger than {high:g}, the largest {where}"))
     elif draws[0] == -np.inf:
         status = "upper_bound"
-        flags.append(f"grid edge: the best n may be smaller than {low:g}, the smallest measured")
+        text = f"the best n may be smaller than {low:g}, the smallest measured"
+        flags.append(Flag(Code.GRID_EDGE, text))
     elif high == largest and draws.size > 1:
         beyond = float(np.mean(draws[1:] == np.inf))
         if beyond > _BEYOND:
-            flags.append(f"grid edge: in {beyond:.0%} of draws n* is the largest measured, {high:g}, or more")
+            text = f"in {beyond:.0%} of draws n* is the largest measured, {high:g}, or more"
+            flags.append(Flag(Code.GRID_EDGE, text))
     if factor > _FAR:
         return Quantity(float(n[0]), None, "not_identified")
     return from_draws(float(n[0]), draws[1:], status, levels)
@@ -313,7 +321,7 @@ def _continued(law: Law, budget: int, log2_n: Floats) -> Floats:
     the second a sixth too low; the mean of their logarithms, in every draw, is closer than either.
     """
     other = _law_log2_n(law, budget)
-    if law.document["method"] == "paper" or other is None:
+    if law.document.method == "paper" or other is None:
         return log2_n
     ends = np.log2(law.levels[[0, -1]].astype(np.float64))
     other = np.clip(other, *ends)
@@ -323,14 +331,14 @@ def _continued(law: Law, budget: int, log2_n: Floats) -> Floats:
 def _law_log2_n(law: Law, budget: int) -> Floats | None:
     """log2 n of the logistic at the budget, (1 + D,); None where there is no such law."""
     document, logistic = law.document, law.logistic
-    if logistic is None or not document["comparison"]["monotone"]:
+    if logistic is None or not document.comparison.monotone:
         return None
     x = float(budget)
-    if document["setting"] == "fixed-b":
-        x = float(budget // document["fixed"]["batch_rollouts"])
+    if document.setting == "fixed-b":
+        x = float(budget // document.fixed["batch_rollouts"])
     if x < 1:
         return None
-    return np.clip(logistic([math.log10(x) if document["x"]["log10"] else x])[:, 0], -_WILD, _WILD)
+    return np.clip(logistic([math.log10(x) if document.x.log10 else x])[:, 0], -_WILD, _WILD)
 
 
 def _law_n(law: Law, budget: int, factor: float) -> Quantity:
@@ -348,58 +356,61 @@ def _law_n(law: Law, budget: int, factor: float) -> Quantity:
     return from_draws(float(n[0]), draws[1:])
 
 
-def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -> list[str]:
+def _flags(law: Law, chosen: _Candidate, options: list[Option], factor: float) -> list[Flag]:
     """Reasons for care that do not depend on n* itself."""
     document = law.document
-    out = []
-    batches = sorted({g["problems_per_batch"] for g in document["grid"]})
-    if len(batches) > 1 and document["setting"] == "joint":  # at fixed B it follows from n
+    out: list[Flag] = []
+
+    def flag(code: Code, text: str) -> None:
+        out.append(Flag(code, text))
+
+    batches = sorted({g.problems_per_batch for g in document.grid})
+    if len(batches) > 1 and document.setting == "joint":  # at fixed B it follows from n
         if chosen.b == batches[-1]:
-            out.append(f"grid edge: the best B_p may be larger than {chosen.b}, the largest measured")
+            flag(Code.BATCH_EDGE, f"the best B_p may be larger than {chosen.b}, the largest measured")
         elif chosen.b == batches[0] > 1:
-            out.append(f"grid edge: the best B_p may be smaller than {chosen.b}, the smallest measured")
+            flag(Code.BATCH_EDGE, f"the best B_p may be smaller than {chosen.b}, the smallest measured")
     if not chosen.bounded:
-        out.append("reward: the ceiling of the chosen curve is not determined by what was measured")
+        flag(Code.OPEN_CEILING, "the ceiling of the chosen curve is not determined by what was measured")
     if factor > _FAR:
-        out.append(
-            f"far: more than {_FAR:g} times what was measured: nothing supports this n* and this reward"
+        flag(
+            Code.FAR,
+            f"more than {_FAR:g} times what was measured: nothing supports this n* and this reward",
         )
     if options[0].expected_regret > TOLERANCE:
-        out.append(
-            f"uncertain: even the best choice is expected to lose {options[0].expected_regret:.3f}; "
-            "more seeds help"
+        flag(
+            Code.UNCERTAIN,
+            f"even the best choice is expected to lose {options[0].expected_regret:.3f}; more seeds help",
         )
-    few = ("one seed per", "two seeds per")
-    out += [w.replace(" per configuration", "", 1) for w in document["warnings"] if w.startswith(few)]
-    out += [f"misfit: {warning}" for warning in document["warnings"] if warning.startswith("--curve")]
+    out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.MISFIT)
     if len(law.draws) <= 1:
-        drawn = document["bootstrap"]["draws"]
-        out.append(
-            "no draws: "
-            + ("their file is missing, so" if drawn else "fitted with none, so")
-            + " nothing has an interval, and regret is that of the estimate alone"
+        why = "their file is missing" if document.bootstrap.draws else "fitted with none"
+        flag(
+            Code.NO_DRAWS,
+            f"{why}, so nothing has an interval, and regret is that of the estimate alone",
         )
     return out
 
 
 def _epochs(
-    document: dict[str, Any], allocation: Allocation, n_train_problems: int | None, flags: list[str]
+    document: LawDocument, allocation: Allocation, n_train_problems: int | None, flags: list[Flag]
 ) -> float | None:
     """B_p · M / D, with a flag where the runs never went round that often."""
-    size = n_train_problems if n_train_problems is not None else document["n_train_problems"]
+    size = n_train_problems if n_train_problems is not None else document.n_train_problems
     if size is None:
         return None
     if size < 1:
         raise InputError(f"n_train_problems {size}: accepted: a positive number of training problems")
     epochs = allocation.problems_per_batch * allocation.steps / size
-    seen = document["epochs_seen"]
+    seen = document.epochs_seen
     if seen is None:
-        flags.append(
-            f"epochs: {epochs:.1f} passes over {size} problems; the runs do not say how many they made"
-        )
+        text = f"{epochs:.1f} passes over {size} problems; the runs do not say how many they made"
+        flags.append(Flag(Code.EPOCHS, text))
     elif epochs > seen:
-        flags.append(f"epochs: {epochs:,.1f} passes over {size:,} problems, the runs saw {seen:.1f} at most")
-    trained_on = document["n_train_problems"]
+        text = f"{epochs:,.1f} passes over {size:,} problems, the runs saw {seen:.1f} at most"
+        flags.append(Flag(Code.EPOCHS, text))
+    trained_on = document.n_train_problems
     if trained_on is not None and size < trained_on:
-        flags.append(f"fewer problems: the runs had {trained_on:,}; with fewer the best n may be smaller")
+        text = f"the runs had {trained_on:,}; with fewer the best n may be smaller"
+        flags.append(Flag(Code.FEWER_PROBLEMS, text))
     return epochs

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
+Interval = tuple[float | None, float | None]
 LEVEL = 0.95
 # Below this share of draws that give the quantity at all, there is no interval.
 _SHARE_NEEDED = 0.95
@@ -37,7 +38,7 @@ class Quantity:
     """
 
     value: float | None
-    interval: tuple[float | None, float | None] | None = None
+    interval: Interval | None = None
     status: Status = "ok"
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, InputError, Refused, unknown
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.runs import Runs, plain
 
 Floats = NDArray[np.float64]
@@ -122,7 +123,7 @@ class Selection:
     epochs_seen: float | None
     n_train_problems: int | None
     run_ids: list[str]
-    warnings: list[str] = field(default_factory=list)
+    flags: list[Flag] = field(default_factory=list)
 
     @property
     def levels(self) -> NDArray[np.int64]:
@@ -171,21 +172,21 @@ def select(
     points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
-    warnings: list[str] = list(runs.notes)
+    flags = [Flag(Code.AS_READ, note) for note in runs.notes]
     held = dict(fixed or {})
     table = hold(table, held)
     axis = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts", "joint": ""}[setting]
     if axis and axis not in held:
-        held[axis] = _most_n(table, axis, warnings)
+        held[axis] = _most_n(table, axis, flags)
         table = table[table[axis] == held[axis]]
     _refuse_mixtures(table)
-    configurations = configurations_of(points, table, warnings, x)
-    _refuse_too_few(configurations, setting, warnings)
+    configurations = configurations_of(points, table, flags, x)
+    _refuse_too_few(configurations, setting, flags)
     seen, size = _epochs(configurations, table)
     kept = {(c.problems_per_batch, c.rollouts_per_problem) for c in configurations}
     places = zip(table["problems_per_batch"], table["rollouts_per_problem"], strict=True)
     run_ids = [r for r, place in zip(table.index, places, strict=True) if place in kept]
-    return Selection(configurations, setting, held, metric, eval_set, seen, size, run_ids, warnings)
+    return Selection(configurations, setting, held, metric, eval_set, seen, size, run_ids, flags)
 
 
 def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
@@ -232,13 +233,14 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     return table
 
 
-def _most_n(table: pd.DataFrame, axis: str, warnings: list[str]) -> int:
+def _most_n(table: pd.DataFrame, axis: str, flags: list[Flag]) -> int:
     """The value with the most n; the smallest of those."""
     counts = table.groupby(axis)["rollouts_per_problem"].nunique()
     chosen = int(counts[counts == counts.max()].index.min())
     others = [str(v) for v in counts.index if v != chosen]
     if others:
-        warnings.append(f"{axis} = {chosen} was chosen (it has the most n); others: {', '.join(others)}")
+        text = f"{axis} = {chosen} was chosen (it has the most n); others: {', '.join(others)}"
+        flags.append(Flag(Code.AXIS_CHOSEN, text))
     return chosen
 
 
@@ -254,13 +256,13 @@ def _refuse_mixtures(table: pd.DataFrame) -> None:
 
 
 def configurations_of(
-    points: pd.DataFrame, table: pd.DataFrame, warnings: list[str], x: X = "compute"
+    points: pd.DataFrame, table: pd.DataFrame, flags: list[Flag], x: X = "compute"
 ) -> list[Configuration]:
     """Return one `Configuration` for each (B_p, n) of ``table`` (a row per run); say what was left out."""
     out = []
     by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
-        members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", warnings)
+        members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", flags)
         curves = [by_run[run_id] for run_id in members.index]
         sizes = [len(curve) for curve in curves]
         cost = float(b * n)  # whatever the steps are called
@@ -277,17 +279,18 @@ def configurations_of(
             cost,
         )
         if configuration.checkpoints.size < LEAST_CHECKPOINTS:
-            warnings.append(
-                f"left out: {configuration.label} has {configuration.checkpoints.size} "
-                f"checkpoints; a curve needs {LEAST_CHECKPOINTS}"
+            text = (
+                f"{configuration.label} has {configuration.checkpoints.size} checkpoints; a curve needs "
+                f"{LEAST_CHECKPOINTS}, so it is left out"
             )
+            flags.append(Flag(Code.LEFT_OUT, text))
         else:
             out.append(configuration)
     return out
 
 
 def _without_copies(
-    members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, warnings: list[str]
+    members: pd.DataFrame, by_run: Mapping[str, pd.DataFrame], label: str, flags: list[Flag]
 ) -> pd.DataFrame:
     """The runs without exact copies of another: the same log under two seeds has no spread."""
     seen: dict[bytes, str] = {}
@@ -295,11 +298,12 @@ def _without_copies(
         own = by_run[run_id]
         seen.setdefault(own["compute"].to_numpy().tobytes() + own["value"].to_numpy().tobytes(), run_id)
     if len(seen) < len(members):
-        warnings.append(f"{label}: {len(members) - len(seen)} runs are exact copies of others, counted once")
+        text = f"{label}: {len(members) - len(seen)} runs are exact copies of others, counted once"
+        flags.append(Flag(Code.COPIES, text))
     return members.loc[list(seen.values())]
 
 
-def _refuse_too_few(configurations: list[Configuration], setting: Setting, warnings: list[str]) -> None:
+def _refuse_too_few(configurations: list[Configuration], setting: Setting, flags: list[Flag]) -> None:
     levels = sorted({c.rollouts_per_problem for c in configurations})
     what = {"fixed-bp": "at one problems_per_batch", "fixed-b": "at one batch_rollouts", "joint": ""}[setting]
     if len(levels) < LEAST_CURVES:
@@ -308,7 +312,7 @@ def _refuse_too_few(configurations: list[Configuration], setting: Setting, warni
             f"there {'is' if len(levels) == 1 else 'are'} {len(levels)} "
             f"(n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
             + (", or use --setting joint" if setting == "fixed-b" else "")
-            + "".join(f" ({w})" for w in warnings if w.startswith("left out"))
+            + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
     ends = np.unique([v for c in configurations for v in c.measured])
     shared = max(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from isolaw.fits.flags import Code, having
+from isolaw.fits.law_document import GridEntry, LawDocument
 from isolaw.fits.predict import Prediction
 from isolaw.report import answer_words, words
 
@@ -36,7 +37,7 @@ class Advice:
         return " ".join(shlex.quote(part) for part in parts)
 
 
-def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[Advice]:
+def advice(document: LawDocument, prediction: Prediction | None) -> list[Advice]:
     """Return what would tell most, the first thing first; empty where nothing is missing.
 
     Parameters
@@ -46,29 +47,29 @@ def advice(document: Mapping[str, Any], prediction: Prediction | None) -> list[A
     prediction
         for the budget in question.
     """
-    grid = document["grid"]
-    levels = sorted({g["rollouts_per_problem"] for g in grid})
+    grid = document.grid
+    levels = sorted({g.rollouts_per_problem for g in grid})
     out = [*_edges(document, levels), *_batch_edge(grid, prediction), *_short(grid, prediction)]
-    fewest = min(g["runs"] for g in grid)
+    fewest = min(g.runs for g in grid)
     if fewest < _SEEDS:
         out.append(
             Advice(
                 f"Run {_SEEDS} seeds of every configuration.",
                 f"There {'is' if fewest == 1 else 'are'} {words.runs(fewest, fewest)} of "
-                f"{'each' if len({g['runs'] for g in grid}) == 1 else 'some'}: how runs of one configuration "
+                f"{'each' if len({g.runs for g in grid}) == 1 else 'some'}: how runs of one configuration "
                 "differ is what intervals are made of.",
                 (f"sweep.seeds={_SEEDS}",),
             )
         )
     out += [
         Advice(
-            f"Look at the runs with B_p = {batch['problems_per_batch']} before you use them.",
-            f"{batch['reason']}. A larger B_p or a smaller lr may train stably.",
+            f"Look at the runs with B_p = {batch.problems_per_batch} before you use them.",
+            f"{batch.reason}. A larger B_p or a smaller lr may train stably.",
         )
-        for batch in document["health"]["batches"]
-        if batch["reason"]
+        for batch in document.health.batches
+        if batch.reason
     ]
-    end = max(g["measured"][1] for g in grid)
+    end = max(g.measured[1] for g in grid)
     if prediction is not None and prediction.compute > _REACH * end:
         goal = words.number(prediction.compute / 3)
         out.append(
@@ -101,12 +102,12 @@ def _n_key(levels: Sequence[int]) -> str:
     return f"grid.rollouts_per_problem=[{', '.join(map(str, sorted(levels)))}]"
 
 
-def _edges(document: Mapping[str, Any], levels: Sequence[int]) -> list[Advice]:
+def _edges(document: LawDocument, levels: Sequence[int]) -> list[Advice]:
     """Where n* lies at an end of the grid at the largest compute at which it is known at all."""
-    last = document["frontier"][-1]
+    last = document.frontier[-1]
     symbol = words.symbol(document)
-    status = last["n_star"]["status"]
-    if "grid edge" not in last["censored_by"] or status not in ("lower_bound", "upper_bound"):
+    status = last.n_star.status
+    if "grid_edge" not in last.censored_by or status not in ("lower_bound", "upper_bound"):
         return []
     top = status == "lower_bound"
     n = levels[-1] * 2 if top else levels[0] // 2
@@ -115,20 +116,20 @@ def _edges(document: Mapping[str, Any], levels: Sequence[int]) -> list[Advice]:
     return [
         Advice(
             f"Add n = {n:,}.",
-            f"At {symbol} = {words.number(last['x'])} the best n is the {'largest' if top else 'smallest'} "
+            f"At {symbol} = {words.number(last.x)} the best n is the {'largest' if top else 'smallest'} "
             "that was measured, so only a bound.",
             (_n_key([*levels, n]),),
         )
     ]
 
 
-def _batch_edge(grid: Sequence[Mapping[str, Any]], prediction: Prediction | None) -> list[Advice]:
+def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
     """Where the recommended B_p is an end of those measured."""
-    told = [] if prediction is None else [f for f in prediction.flags if "the best B_p may be" in f]
-    if prediction is None or not told:
+    if prediction is None or not having(prediction.flags, Code.BATCH_EDGE):
         return []
-    larger, b = "larger" in told[0], prediction.allocation.problems_per_batch
-    batches = sorted({g["problems_per_batch"] for g in grid} | {b * 2 if larger else b // 2})
+    b, there = prediction.allocation.problems_per_batch, {g.problems_per_batch for g in grid}
+    larger = b == max(there)
+    batches = sorted(there | {b * 2 if larger else b // 2})
     return [
         Advice(
             f"Add B_p = {batches[-1] if larger else batches[0]:,}.",
@@ -138,13 +139,13 @@ def _batch_edge(grid: Sequence[Mapping[str, Any]], prediction: Prediction | None
     ]
 
 
-def _short(grid: Sequence[Mapping[str, Any]], prediction: Prediction | None) -> list[Advice]:
+def _short(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
     """Configurations that ended early, so that larger budgets compare fewer n."""
-    end = max(g["measured"][1] for g in grid)
-    short = [g for g in grid if g["measured"][1] + g["step_cost"] < 0.9 * end]
+    end = max(g.measured[1] for g in grid)
+    short = [g for g in grid if g.measured[1] + g.step_cost < 0.9 * end]
     if not short:
         return []
-    names = sorted({g["rollouts_per_problem"] for g in short})
+    names = sorted({g.rollouts_per_problem for g in short})
     why = "They ended before, so that at larger budgets a larger n wins unopposed."
     if prediction is not None and answer_words.one_n(prediction):
         n = prediction.allocation.rollouts_per_problem

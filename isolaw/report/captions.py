@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isolaw.fits.law_document import LawDocument
 from isolaw.report import words
 from isolaw.report.study import Study
 
@@ -37,18 +38,15 @@ def reward_alt(study: Study) -> str:
     )
     if study.document is None:
         return text
-    ends = study.document["frontier"][0], study.document["frontier"][-1]
+    ends = study.document.frontier[0], study.document.frontier[-1]
     symbol = words.symbol(study.document)
-    at = [
-        f"{p['reward']['value']:.3f} at {symbol} = {words.number(p['x'])} with n = {p['n_star_strict']}"
-        for p in ends
-    ]
+    at = [f"{p.reward.value:.3f} at {symbol} = {words.number(p.x)} with n = {p.n_star_strict}" for p in ends]
     return f"{text} The frontier goes from {at[0]} to {at[1]}."
 
 
-def n_star(document: Mapping[str, Any]) -> str:
+def n_star(document: LawDocument) -> str:
     """Say how to read n*(C)."""
-    if document["method"] == "surface":
+    if document.method == "surface":
         first = (
             "The line is n*, where the fitted reward is highest, between measured n, too; the band is where "
             "95 % of draws have it at each compute, and the dotted lines hold 95 % of draws at all computes "
@@ -56,10 +54,10 @@ def n_star(document: Mapping[str, Any]) -> str:
         )
         if law := words.preferred(document):
             first += f" The dashed line is the law, {words.form(law)}"
-            first += "." if document["frontier"][-1]["censored"] else "; beyond the data it stands alone."
+            first += "." if document.frontier[-1].censored else "; beyond the data it stands alone."
     else:
         first = "The line is the law, the band where 95 % of draws have it at each compute."
-    if not document["bootstrap"]["draws"]:
+    if not document.bootstrap.draws:
         first = "The line is n*. Nothing was drawn, so nothing has a band."
     return (
         f"{first} Dots are the measured n with the highest curve, hollow where n* is only a bound: beyond "
@@ -68,7 +66,7 @@ def n_star(document: Mapping[str, Any]) -> str:
     )
 
 
-def n_star_alt(document: Mapping[str, Any]) -> str:
+def n_star_alt(document: LawDocument) -> str:
     """Say what n*(C) shows."""
     return "The best n for a budget. " + " ".join([*words.ends(document), words.saturation(document)])
 

@@ -20,8 +20,9 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFo
 
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
+from isolaw.fits.law_document import FrontierPoint, LawDocument
 from isolaw.report import words
-from isolaw.report.series import closed, fitted_curve, law_line
+from isolaw.report.series import closed, fitted_curve, law_line, n_stars
 from isolaw.report.study import Study
 from isolaw.runs import Runs
 
@@ -81,11 +82,11 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
     colour = n_colours(levels)
     if runs is not None:
         _draw_checkpoints(axes, law, runs, colour)
-    for entry in document["grid"]:
-        tint = colour.to_rgba(entry["rollouts_per_problem"])
+    for entry in document.grid:
+        tint = colour.to_rgba(np.array(entry.rollouts_per_problem))
         axes.plot(*fitted_curve(law, entry), color=tint, lw=1.0, alpha=0.8, zorder=2)
     _draw_frontier(axes, document, colour)
-    low = document["x"]["range"][0]
+    low = document.x.range[0]
     axes.axvline(low, color=GREY, lw=0.8, ls=":", zorder=1)
     axes.annotate(
         "frontier from here", (low, 1), xycoords=("data", "axes fraction"), xytext=(3, -2),
@@ -93,7 +94,7 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
     )  # fmt: skip
     axes.set_xscale("log")
     axes.set_xlabel(words.axis(document))
-    axes.set_ylabel(plain(f"{document['metric']} ({document['eval_set']})"))
+    axes.set_ylabel(plain(f"{document.metric} ({document.eval_set})"))
     axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
     bar = axes.figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
     bar.ax.yaxis.set_major_locator(FixedLocator([float(n) for n in levels]))
@@ -105,12 +106,12 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
 def draw_n_star(axes: Axes, law: Law) -> None:
     """Draw `law_figure` on axes, without its legend."""
     document = law.document
-    frontier = document["frontier"]
-    x = np.array([p["x"] for p in frontier])
-    strict = np.array([p["n_star_strict"] for p in frontier])
-    censored = np.array([p["censored"] for p in frontier])
+    frontier = document.frontier
+    x = np.array([p.x for p in frontier])
+    strict = np.array([p.n_star_strict for p in frontier])
+    censored = np.array([p.censored for p in frontier])
     levels = law.levels
-    surface = document["method"] == "surface"
+    surface = document.method == "surface"
     _draw_law(axes, law, x, band=not surface)
     if surface:
         _draw_ridge(axes, frontier, x, levels)
@@ -202,42 +203,42 @@ def plain(text: str) -> str:
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
     d = law.document
-    study = Study(runs, d["metric"], d["eval_set"], law)
+    study = Study(runs, d.metric, d.eval_set, law)
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0")
-    for entry in d["grid"]:
-        b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
+    for entry in d.grid:
+        b, n = entry.problems_per_batch, entry.rollouts_per_problem
         own = rows[(rows["problems_per_batch"] == b) & (rows["rollouts_per_problem"] == n)]
         axes.plot(
-            own["x"], own["value"], ".", ms=2, color=colour.to_rgba(n), alpha=0.35, zorder=1,
+            own["x"], own["value"], ".", ms=2, color=colour.to_rgba(np.array(n)), alpha=0.35, zorder=1,
             rasterized=len(rows) > 5000,
         )  # fmt: skip
 
 
-def _draw_frontier(axes: Axes, document: dict[str, Any], colour: ScalarMappable) -> None:
-    frontier = document["frontier"]
+def _draw_frontier(axes: Axes, document: LawDocument, colour: ScalarMappable) -> None:
+    frontier = document.frontier
     for left, right in itertools.pairwise(frontier):
         axes.plot(
-            [left["x"], right["x"]], [left["reward"]["value"], right["reward"]["value"]],
-            color=colour.to_rgba(left["n_star_strict"]), lw=4, solid_capstyle="butt",
-            alpha=0.45 if left["censored"] else 1.0, zorder=3,
+            [left.x, right.x], np.array([left.reward.value, right.reward.value], np.float64),
+            color=colour.to_rgba(np.array(left.n_star_strict)), lw=4, solid_capstyle="butt",
+            alpha=0.45 if left.censored else 1.0, zorder=3,
         )  # fmt: skip
 
 
 def _draw_ridge(
-    axes: Axes, frontier: list[dict[str, Any]], x: np.ndarray[Any, Any], levels: np.ndarray[Any, Any]
+    axes: Axes, frontier: Sequence[FrontierPoint], x: np.ndarray[Any, Any], levels: np.ndarray[Any, Any]
 ) -> None:
     """n*(C) of the surface, with its pointwise and its simultaneous band; open ends leave the page."""
-    if any(p["n_star"]["interval"] for p in frontier):
-        low, high = closed([p["n_star"]["interval"] for p in frontier], levels)
+    if any(p.n_star.interval for p in frontier):
+        low, high = closed([p.n_star.interval for p in frontier], levels)
         axes.fill_between(
             x, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws, at each C", zorder=1
         )
         for edge, label in zip(
-            closed([p["band"] for p in frontier], levels), ("95 % of draws, at all C", None), strict=True
+            closed([p.band for p in frontier], levels), ("95 % of draws, at all C", None), strict=True
         ):
             axes.plot(x, edge, color="#9dc3e6", lw=0.8, ls=":", label=label, zorder=1)
-    axes.plot(x, [p["n_star"]["value"] for p in frontier], color="#1f4e79", lw=1.6, label="n*", zorder=3)
+    axes.plot(x, n_stars(frontier), color="#1f4e79", lw=1.6, label="n*", zorder=3)
 
 
 def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None:
@@ -254,9 +255,9 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None
     axes.plot(fine, n, color=colour, lw=width, ls=dashes, label=label, zorder=3)
 
 
-def _title(document: dict[str, Any], text: str) -> str:
+def _title(document: LawDocument, text: str) -> str:
     fixed = ", ".join(
         f"{ {'problems_per_batch': 'B_p', 'batch_rollouts': 'B'}.get(k, k) } = {v}"
-        for k, v in document["fixed"].items()
+        for k, v in document.fixed.items()
     )
     return plain(f"{text} ({fixed})") if fixed else text

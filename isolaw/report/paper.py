@@ -11,7 +11,7 @@ d-sweep     n*(C) for each number of training problems
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +25,12 @@ from matplotlib.figure import Figure
 from isolaw.errors import InputError, IsolawError, Refused
 from isolaw.fits.choose import choose
 from isolaw.fits.law import Law
+from isolaw.fits.law_document import FrontierPoint
 from isolaw.fits.pipeline import fit
 from isolaw.report import words
 from isolaw.report.figures import GREY, STYLE, draw_frontier, draw_n_star, n_colours, n_ticks, plain, save
 from isolaw.report.finals import common_compute, finals
-from isolaw.report.series import closed
+from isolaw.report.series import closed, n_stars
 from isolaw.report.study import Study, one_batch, spread
 from isolaw.runs import Runs
 
@@ -110,12 +111,12 @@ def _law(material: Material) -> Figure:
 
 def _fixed_b(material: Material) -> Figure:
     law = material.law("fixed-b")
-    batch = law.document["fixed"]["batch_rollouts"]
+    batch = law.document.fixed["batch_rollouts"]
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
-    frontier = law.document["frontier"]
-    x = np.array([p["x"] for p in frontier])
-    n = np.array([p["n_star"]["value"] for p in frontier])
+    frontier = law.document.frontier
+    x = np.array([p.x for p in frontier])
+    n = n_stars(frontier)
     levels = law.levels
     _band(right, frontier, law, _BLUE)
     right.plot(x, n, color=_BLUE, lw=1.6, label="n*")
@@ -130,15 +131,15 @@ def _fixed_b(material: Material) -> Figure:
 def _joint(material: Material) -> Figure:
     law = material.law("joint")
     document = law.document
-    batches = sorted({g["problems_per_batch"] for g in document["grid"]})
+    batches = sorted({g.problems_per_batch for g in document.grid})
     if len(batches) < 2:
         raise Refused(f"all runs have B_p = {batches[0]}; run others, too")
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
-    frontier = document["frontier"]
-    x = np.array([p["x"] for p in frontier])
+    frontier = document.frontier
+    x = np.array([p.x for p in frontier])
     _band(right, frontier, law, _BLUE)
-    right.plot(x, [p["n_star"]["value"] for p in frontier], color=_BLUE, lw=1.6, label="n*")
+    right.plot(x, n_stars(frontier), color=_BLUE, lw=1.6, label="n*")
     budgets, chosen = _chosen(law, x)
     right.step(budgets, chosen, where="mid", color=_ORANGE, lw=1.6, label="B_p that loses least")
     every = np.unique([*law.levels, *batches])
@@ -209,11 +210,11 @@ def _d_sweep(material: Material) -> Figure:
     colour = n_colours(np.array(sizes))
     laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
     for size, law in laws.items():
-        frontier = law.document["frontier"]
-        x = [p["x"] for p in frontier]
+        frontier = law.document.frontier
+        x = [p.x for p in frontier]
         tint = colour.to_rgba(np.array(size))
         _band(axes, frontier, law, tint)
-        axes.plot(x, [p["n_star"]["value"] for p in frontier], color=tint, lw=1.6, label=f"D = {size:,}")
+        axes.plot(x, n_stars(frontier), color=tint, lw=1.6, label=f"D = {size:,}")
     levels = np.unique(np.concatenate([law.levels for law in laws.values()]))
     axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
     n_ticks(axes, "y", levels)
@@ -239,10 +240,10 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
 
 
-def _band(axes: Axes, frontier: list[dict[str, Any]], law: Law, colour: Any) -> None:
+def _band(axes: Axes, frontier: Sequence[FrontierPoint], law: Law, colour: Any) -> None:
     """Where 95 % of draws have n* at each x."""
-    low, high = closed([p["n_star"]["interval"] for p in frontier], law.levels)
-    axes.fill_between([p["x"] for p in frontier], low, high, color=colour, alpha=0.18, lw=0, zorder=1)
+    low, high = closed([p.n_star.interval for p in frontier], law.levels)
+    axes.fill_between([p.x for p in frontier], low, high, color=colour, alpha=0.18, lw=0, zorder=1)
 
 
 def _finish(axes: Axes, law: Law, title: str, y: str) -> None:

@@ -10,6 +10,7 @@ from isolaw.report.words import count, number
 
 if TYPE_CHECKING:
     from isolaw.fits.health import Health
+    from isolaw.fits.law_document import LawDocument
 
 
 def sweep_state(state: Mapping[str, Any]) -> list[str]:
@@ -50,18 +51,16 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def health(judged: Sequence[Health], failed: int, document: Mapping[str, Any] | None) -> list[str]:
+def health(judged: Sequence[Health], failed: int, document: LawDocument | None) -> list[str]:
     """Return how the runs are, and the smallest B_p that trains stably."""
     states = Counter(h.status for h in judged)
     parts = [f"{states[name]:,} {name}" for name in ("healthy", "unhealthy", "unknown") if states[name]]
     parts += [f"{failed:,} failed"] if failed else []
     by = sorted({name for h in judged for name in h.judged_by})
     lines = [f"{', '.join(parts)}" + (f"; judged by {', '.join(by)}." if by else ": nothing to judge by.")]
-    batches = [] if document is None else document["health"]["batches"]
+    batches = [] if document is None else document.health.batches
     if len(batches) > 1:
-        shares = ", ".join(
-            f"{own['problems_per_batch']}: {own['healthy']} of {own['judged']}" for own in batches
-        )
+        shares = ", ".join(f"{own.problems_per_batch}: {own.healthy} of {own.judged}" for own in batches)
         lines.append(f"Healthy runs by B_p: {shares}. At least nine in ten make a B_p stable.")
     return lines
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from isolaw import metrics
 from isolaw.errors import IsolawError
 from isolaw.fits.law import Law
+from isolaw.fits.law_document import LawDocument
 from isolaw.fits.selection import Setting, hold, select
 from isolaw.runs import Runs
 
@@ -46,7 +47,7 @@ class Study:
     fixed: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def document(self) -> dict[str, Any] | None:
+    def document(self) -> LawDocument | None:
         """The law's document."""
         return None if self.law is None else self.law.document
 
@@ -54,7 +55,7 @@ class Study:
     def held(self) -> Runs:
         """The runs that are alike in what is held, whatever their B_p and n."""
         table = self.runs.table()
-        own = self.document["fixed"] if self.document else {}
+        own = self.document.fixed if self.document else {}
         held = {k: v for k, v in {**own, **self.fixed}.items() if k in table and k != "problems_per_batch"}
         return self.runs.select(hold(table, held).index) if held else self.runs
 
@@ -81,7 +82,7 @@ class Study:
         rows = self.rows()
         if self.document is None:
             return rows
-        places = {(g["problems_per_batch"], g["rollouts_per_problem"]) for g in self.document["grid"]}
+        places = {(g.problems_per_batch, g.rollouts_per_problem) for g in self.document.grid}
         pairs = zip(rows["problems_per_batch"], rows["rollouts_per_problem"], strict=True)
         return rows[[place in places for place in pairs]]
 
@@ -90,7 +91,7 @@ class Study:
 
         NaN where it was not recorded.
         """
-        name = self.document["x"]["name"] if self.document else "compute"
+        name = self.document.x.name if self.document else "compute"
         if name == "steps":
             batch = rows["problems_per_batch"] * rows["rollouts_per_problem"]
             return (rows["compute"] / batch).to_numpy(np.float64)
@@ -127,11 +128,9 @@ def usual_setting(runs: Runs, fixed: Mapping[str, Any] | None = None) -> Setting
 def is_of(law: Law, runs: Runs) -> bool:
     """Return whether ``law`` was fitted to these runs, by their configurations and checkpoints."""
     d = law.document
-    x = d["x"]["name"]
+    x = d.x.name
     try:
-        selection = select(
-            runs, d["metric"], d["eval_set"], d["setting"], d["fixed"], "compute" if x == "steps" else x
-        )
+        selection = select(runs, d.metric, d.eval_set, d.setting, d.fixed, "compute" if x == "steps" else x)
     except (IsolawError, KeyError):
         return False
     found = [
@@ -139,7 +138,6 @@ def is_of(law: Law, runs: Runs) -> bool:
         for c in selection.configurations
     ]
     kept = [
-        (g["problems_per_batch"], g["rollouts_per_problem"], g["runs"], g["checkpoints"], *g["measured"])
-        for g in d["grid"]
+        (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, *g.measured) for g in d.grid
     ]
     return found == kept

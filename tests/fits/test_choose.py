@@ -58,7 +58,7 @@ def test_the_only_one_it_can_be(series: Any, asked: Any, chosen: tuple[str, str]
     assert (metric, eval_set) == chosen
     default = (asked[0] or "avg@4", asked[1] or "validation")
     assert bool(said) == (chosen != default)
-    assert all(f"reward is {metric} on {eval_set}, the only" in own for own in said)
+    assert all(f"reward is {metric} on {eval_set}, the only" in flag.text for flag in said)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
@@ -152,16 +153,16 @@ def check_quantities(document: Any) -> None:
 def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
     """What holds for every law, and for every prediction of it."""
     document = law.document
-    strict(document)
-    check_quantities(document)
-    for point in document["frontier"]:
-        if point["band"] is not None and None not in point["band"]:
-            assert point["band"][0] < point["band"][1]
-    assert all(isinstance(w, str) and "nan" not in w.split() for w in document["warnings"])
+    strict(law.to_dict())
+    check_quantities(law.to_dict())
+    for point in document.frontier:
+        if point.band is not None and None not in point.band:
+            assert point.band[0] < point.band[1]
+    assert all(flag.code in set(Code) and "nan" not in flag.text.split() for flag in document.flags)
     if law.logistic is not None:
         assert np.all(np.diff(law.logistic(np.linspace(2, 9, 100)), axis=1) >= -1e-9)
     for budget in budgets:
-        if budget < min(entry["step_cost"] for entry in document["grid"]):
+        if budget < min(entry.step_cost for entry in document.grid):
             with pytest.raises(InputError, match="does not allow one step"):
                 law.predict(budget)
             continue
@@ -240,11 +241,11 @@ def test_odd_data_by_any_curve(
 def test_where_all_is_equal_no_n_is_best(synthetic: Make, method: Any, name: str) -> None:
     runs = synthetic(SETTINGS["fixed-bp"], ODD[name][0], noise=0.0)
     law = isolaw.fit(runs, method=method, records="off", bootstrap=60)
-    assert {p["n_star"]["status"] for p in law.document["frontier"]} == {"not_identified"}
-    comparison = law.document["comparison"]
-    assert comparison["constant"]["max_regret"] == 0
+    assert {p.n_star.status for p in law.document.frontier} == {"not_identified"}
+    comparison = law.document.comparison
+    assert comparison.constant.max_regret == 0
     # Runs without noise are copies of one another, which count once.
-    assert (comparison["verdict"], comparison["refused"], comparison["seeds"]) == (None, "few_seeds", 1)
+    assert (comparison.verdict, comparison.refused, comparison.seeds) == (None, "few_seeds", 1)
     assert law.logistic is None
     p = law.predict(5e5)
     assert p.n_star.status == "refused"
@@ -257,7 +258,7 @@ def test_where_only_noise_differs_n_is_hardly_known(synthetic: Make, method: Any
     law = isolaw.fit(
         synthetic(SETTINGS["fixed-bp"], level, noise=0.005), method=method, records="off", bootstrap=60
     )
-    assert law.document["comparison"]["verdict"] == "constant"
+    assert law.document.comparison.verdict == "constant"
     assert law.params["saturation"].status != "ok"
     p = law.predict(5e5)
     assert p.options[0].expected_regret < 0.002
@@ -267,9 +268,9 @@ def test_where_only_noise_differs_n_is_hardly_known(synthetic: Make, method: Any
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constant_n_star_is_called_constant(synthetic: Make, method: Any) -> None:
     law = isolaw.fit(synthetic(SETTINGS["fixed-bp"], constant_n, noise=0.005), method=method, bootstrap=30)
-    assert {p["n_star_strict"] for p in law.document["frontier"]} == {32}
-    assert law.document["comparison"]["verdict"] == "constant"
-    assert law.document["comparison"]["constant"]["n"] == 32
+    assert {p.n_star_strict for p in law.document.frontier} == {32}
+    assert law.document.comparison.verdict == "constant"
+    assert law.document.comparison.constant.n == 32
     if method == "paper":  # a polynomial has no such peak: 32 and 128 are alike on it
         assert law.predict(5e5).allocation.rollouts_per_problem == 32
 
@@ -279,10 +280,10 @@ def test_rewards_in_percent_are_named(synthetic: Make, method: Any) -> None:
     percent, share = ODD["percent"], (rising, {"noise": 0.005})
     laws = [isolaw.fit(synthetic(SETTINGS["fixed-bp"], r, **o), method=method, records="off", bootstrap=20)
             for r, o in (percent, share)]  # fmt: skip
-    assert any("percent" in w for w in laws[0].document["warnings"])
-    assert not any("percent" in w for w in laws[1].document["warnings"])
+    assert having(laws[0].document.flags, Code.REWARD_SCALE)
+    assert not having(laws[1].document.flags, Code.REWARD_SCALE)
     # The unit of reward does not move n*.
-    n = [[p["n_star"]["value"] for p in law.document["frontier"]] for law in laws]
+    n = [[p.n_star.value for p in law.document.frontier] for law in laws]
     np.testing.assert_allclose(n[0], n[1], rtol=1e-3)
 
 
@@ -293,9 +294,9 @@ def test_the_unit_of_reward_does_not_matter(synthetic: Make, name: str) -> None:
     odd = isolaw.fit(synthetic(SETTINGS["fixed-bp"], reward, **options), curve="exp", bootstrap=10)
     plain = synthetic(SETTINGS["fixed-bp"], rising, noise=options["noise"] / scale)
     same = isolaw.fit(plain, curve="exp", bootstrap=10)
-    for a, b in zip(odd.document["frontier"], same.document["frontier"], strict=True):
-        assert a["n_star"]["value"] == pytest.approx(b["n_star"]["value"], rel=1e-3)
-        assert a["reward"]["value"] == pytest.approx(b["reward"]["value"] * scale, rel=1e-3)
+    for a, b in zip(odd.document.frontier, same.document.frontier, strict=True):
+        assert a.n_star.value == pytest.approx(b.n_star.value, rel=1e-3)
+        assert a.reward.value == pytest.approx(b.reward.value * scale, rel=1e-3)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -313,7 +314,7 @@ def test_falling_rewards_are_not_called_rising(synthetic: Make) -> None:
         law = isolaw.fit(
             synthetic(SETTINGS["fixed-bp"], reward, **options), method=method, records="off", bootstrap=10
         )
-        assert not any("still rising" in w for w in law.document["warnings"])
+        assert not having(law.document.flags, Code.STILL_RISING)
 
 
 # Too little
@@ -359,8 +360,8 @@ def test_some_curves_too_short_are_left_out(synthetic: Make, method: Any) -> Non
     short = (table["rollouts_per_problem"] == 64) & (table["step"] > 3)
     law = outcome(Runs(table[~short]), method=method, bootstrap=15)
     assert law is not None
-    assert [g["rollouts_per_problem"] for g in law.document["grid"]] == [8, 16, 32, 128, 256, 512]
-    assert any("left out: B_p = 32, n = 64" in w for w in law.document["warnings"])
+    assert [g.rollouts_per_problem for g in law.document.grid] == [8, 16, 32, 128, 256, 512]
+    assert any("B_p = 32, n = 64" in flag.text for flag in having(law.document.flags, Code.LEFT_OUT))
 
 
 # Damage
@@ -388,8 +389,8 @@ def test_copies_of_one_run_are_not_several_seeds(synthetic: Make, method: Any) -
     laws = [outcome(runs, method=method, bootstrap=20) for runs in (copies, Runs(one))]
     assert laws[0] is not None
     assert laws[1] is not None
-    assert laws[0].document["frontier"] == laws[1].document["frontier"]
-    assert any("copies" in w for w in laws[0].document["warnings"])
+    assert laws[0].document.frontier == laws[1].document.frontier
+    assert having(laws[0].document.flags, Code.COPIES)
 
 
 @pytest.mark.parametrize("jump", [0.1, -0.3, 100.0])
@@ -440,7 +441,7 @@ def test_seeds_that_differ(synthetic: Make, seeds: dict[int, set[int]], method: 
     table = table_of(synthetic(SETTINGS[setting], rising, seeds=4, noise=0.005, between=0.01))
     law = outcome(some_seeds(table, seeds), method=method, setting=setting, bootstrap=60)
     assert law is not None
-    assert all(c["R0"]["interval"] is not None for c in law.document["curves"])
+    assert all(c.parameters["R0"].interval is not None for c in law.document.curves)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -450,8 +451,8 @@ def test_a_run_that_died_at_once(synthetic: Make, method: Any) -> None:
     for keep in (~died | (table["step"] == 0), ~died | (table["compute"] <= 2e5), ~died):
         law = outcome(Runs(table[keep]), method=method, bootstrap=60)
         assert law is not None
-        assert [g["step_cost"] for g in law.document["grid"]] == [32 * n for n in LEVELS]
-        assert [g["runs"] for g in law.document["grid"]][1] in (2, 3)
+        assert [g.step_cost for g in law.document.grid] == [32 * n for n in LEVELS]
+        assert [g.runs for g in law.document.grid][1] in (2, 3)
 
 
 @pytest.mark.parametrize("x", ["tokens", "wall_s"])
@@ -468,7 +469,7 @@ def test_budgets_in_other_units_share_no_checkpoint(synthetic: Make, x: Any, met
     check(laws[0], (2e6, 5e7, 1e9))
     widths = []
     for law in laws:
-        ends = [c["R0"]["interval"] for c in law.document["curves"]]
+        ends = [c.parameters["R0"].interval for c in law.document.curves]
         widths.append(np.mean([high - low for low, high in ends]))
     assert widths[0] == pytest.approx(widths[1], rel=0.5)
 

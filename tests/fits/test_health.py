@@ -112,7 +112,6 @@ def test_smallest_stable(synthetic: Make) -> None:
     # Clopper–Pearson at 0 of 10 is 1 − (α/2)^(1/10).
     assert found.shares[8].interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
     assert found.reasons[4].startswith("10 of 10 runs unhealthy; n = 16, seed 0: reward collapse")
-    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_one_healthy_batch_below_an_unstable_one_is_not_stable(synthetic: Make) -> None:

@@ -14,6 +14,7 @@ from scipy.optimize import brentq, curve_fit
 
 import isolaw
 from isolaw.errors import InputError
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
@@ -54,7 +55,7 @@ def logistic(x: np.ndarray, b: float, rise: float, k: float, x0: float) -> np.nd
 
 
 def column(law: Law, name: str) -> np.ndarray:
-    return np.array([p[name] for p in law.document["frontier"]])
+    return np.array([getattr(p, name) for p in law.document.frontier])
 
 
 def quantities(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -71,8 +72,8 @@ def quantities(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]
 
 def check_document(law: Law) -> None:
     """What holds for every law: strict JSON, statuses from the list, intervals in order."""
-    json.dumps(law.document, allow_nan=False)
-    for path, q in quantities(law.document):
+    json.dumps(law.to_dict(), allow_nan=False)
+    for path, q in quantities(law.to_dict()):
         assert q["status"] in STATUSES, path
         assert "interval" in q, path
         assert ("x" if path.startswith("/crossovers") else "value") in q, path
@@ -84,7 +85,7 @@ def certain(law: Law) -> list[str]:
     """Where a continuous estimate has an interval of no width and status ok; n* itself is discrete."""
     return [
         path
-        for path, q in quantities(law.document)
+        for path, q in quantities(law.to_dict())
         if q["status"] == "ok" and not path.endswith("/n_star") and q["interval"] is not None
         if None not in q["interval"] and q["interval"][1] - q["interval"][0] <= 1e-12 * abs(q["interval"][1])
     ]
@@ -130,7 +131,7 @@ def test_the_best_n_comes_back(known: tuple[str, Law]) -> None:
     assert found[steady].tolist() == expected[steady].tolist()
     assert column(law, "n_star_tolerance").tolist() == sorted(column(law, "n_star_tolerance"))
     assert not column(law, "censored").any()
-    rewards = np.array([p["reward"]["value"] for p in law.document["frontier"]])
+    rewards = np.array([p.reward.value for p in law.document.frontier])
     best = np.max([level_off(b, n, compute) for b, n in pairs], axis=0)
     np.testing.assert_allclose(rewards, best, atol=0.002)
 
@@ -152,22 +153,22 @@ def test_saturation_is_stated_where_it_lies_inside_the_grid(known: tuple[str, La
     saturation = law.params["saturation"]
     assert saturation.status == "ok"
     assert saturation.value == pytest.approx(128, rel=0.1)
-    assert not any("saturation" in w for w in law.document["warnings"])
-    assert law.document["comparison"]["verdict"] == "logistic"
+    assert not having(law.document.flags, Code.NO_SATURATION)
+    assert law.document.comparison.verdict == "logistic"
 
 
 def test_x_is_named(known: tuple[str, Law]) -> None:
     setting, law = known
-    x = law.document["x"]
+    x = law.document.x
     if setting == "fixed-b":
-        assert law.document["fixed"] == {"batch_rollouts": 4096}
-        assert (x["name"], x["unit"], x["log10"]) == ("steps", "steps", False)
-        assert x["range"] == [1.0, 3000.0]
+        assert law.document.fixed == {"batch_rollouts": 4096}
+        assert (x.name, x.unit, x.log10) == ("steps", "steps", False)
+        assert x.range == (1.0, 3000.0)
     else:
-        assert (x["name"], x["unit"], x["log10"]) == ("compute", "rollouts", True)
-        assert x["range"][0] == (64 if setting == "joint" else 32) * 512
-    assert column(law, "x")[[0, -1]] == pytest.approx(x["range"])
-    assert len(law.document["frontier"]) == 50
+        assert (x.name, x.unit, x.log10) == ("compute", "rollouts", True)
+        assert x.range[0] == (64 if setting == "joint" else 32) * 512
+    assert column(law, "x")[[0, -1]] == pytest.approx(x.range)
+    assert len(law.document.frontier) == 50
 
 
 def test_crossovers_come_back(known: tuple[str, Law]) -> None:
@@ -175,26 +176,26 @@ def test_crossovers_come_back(known: tuple[str, Law]) -> None:
     pairs = SETTINGS[setting]["pairs"]
     scale = 1 / 4096 if setting == "fixed-b" else 1.0
     checked = 0
-    for c in law.document["crossovers"]:
+    for c in law.document.crossovers:
 
-        def lead(x: float, small: int = c["from"], large: int = c["to"]) -> float:
+        def lead(x: float, small: int = c.from_, large: int = c.to) -> float:
             own = {n: max(level_off(b, n, x) for b, m in pairs if m == n) for n in (small, large)}
             return own[large] - own[small]
 
-        if c["supported"] and c["from"] >= 16 and c["to"] <= 128:
+        if c.supported and c.from_ >= 16 and c.to <= 128:
             root = brentq(lead, 2e4, SETTINGS[setting]["compute"])
-            assert c["x"] == pytest.approx(root * scale, rel=0.01)
-            assert c["interval"][0] <= c["x"] <= c["interval"][1]
+            assert c.x == pytest.approx(root * scale, rel=0.01)
+            assert c.interval[0] <= c.x <= c.interval[1]
             checked += 1
     assert checked == 6
 
 
 def test_the_contract_of_the_document(known: tuple[str, Law]) -> None:
     setting, law = known
-    d = law.document
+    d = law.to_dict()
     keys = "format setting fixed metric eval_set method x grid sources params frontier crossovers curves "
     assert set((keys + "bootstrap comparison warnings").split()) <= set(d)
-    assert (d["format"], d["setting"], d["method"]) == ("isolaw.law/1", setting, "paper")
+    assert (d["format"], d["setting"], d["method"]) == ("isolaw.law/2", setting, "paper")
     assert (d["metric"], d["eval_set"]) == ("avg@4", "validation")
     for point in d["frontier"]:
         assert {"x", "n_star", "n_star_strict", "n_star_tolerance", "reward", "censored"} <= set(point)
@@ -239,18 +240,18 @@ def test_the_ridge_comes_back(surface: tuple[str, Law]) -> None:
     """
     setting, law = surface
     check_document(law)
-    assert (law.document["method"], law.document["curve"], law.document["records"]) == (
+    assert (law.document.method, law.document.curve, law.document.records) == (
         "surface",
         "exp",
         None,
     )
     x = column(law, "x")
     truth, best = true_ridge(setting, x * 4096 if setting == "fixed-b" else x)
-    found = np.array([p["n_star"]["value"] for p in law.document["frontier"]])
+    found = np.array([p.n_star.value for p in law.document.frontier])
     error = np.log2(found) - truth
     assert np.abs(error).max() < 1 / 3
     assert np.abs(error).mean() < 0.1
-    rewards = np.array([p["reward"]["value"] for p in law.document["frontier"]])
+    rewards = np.array([p.reward.value for p in law.document.frontier])
     np.testing.assert_allclose(rewards, best, atol=0.01)
     compute = x * 4096 if setting == "fixed-b" else x
     b = {"fixed-bp": 32, "fixed-b": 4096 / found, "joint": 45}[setting]
@@ -262,32 +263,29 @@ def test_the_ridge_comes_back(surface: tuple[str, Law]) -> None:
 
 def test_an_end_of_the_grid_is_a_bound(surface: tuple[str, Law]) -> None:
     _, law = surface
-    for point in law.document["frontier"]:
-        q, band = point["n_star"], point["band"]
-        edge = {8.0: "upper_bound", 512.0: "lower_bound"}.get(q["value"], "ok")
-        assert q["status"] == edge
-        assert point["censored"] == (edge != "ok") == ("grid edge" in point["censored_by"])
-        assert (q["interval"][0] is None) >= (edge == "upper_bound")
-        assert (q["interval"][1] is None) >= (edge == "lower_bound")
+    for point in law.document.frontier:
+        q, band = point.n_star, point.band
+        edge = {8.0: "upper_bound", 512.0: "lower_bound"}.get(q.value, "ok")
+        assert q.status == edge
+        assert point.censored == (edge != "ok") == ("grid_edge" in point.censored_by)
+        assert (q.interval[0] is None) >= (edge == "upper_bound")
+        assert (q.interval[1] is None) >= (edge == "lower_bound")
         # The simultaneous band holds the pointwise interval.
-        assert band[0] is None or (q["interval"][0] is not None and band[0] <= q["interval"][0])
-        assert band[1] is None or (q["interval"][1] is not None and band[1] >= q["interval"][1])
+        assert band[0] is None or (q.interval[0] is not None and band[0] <= q.interval[0])
+        assert band[1] is None or (q.interval[1] is not None and band[1] >= q.interval[1])
 
 
 def test_the_laws_are_compared(surface: tuple[str, Law]) -> None:
     setting, law = surface
-    comparison = law.document["comparison"]
+    comparison = law.document.comparison
     if setting == "joint":
-        assert "laws" not in comparison
+        assert comparison.laws == {}
         return
-    assert {"constant", "power", "linear", "logistic"} <= set(comparison["laws"])
-    assert comparison["preferred"] == comparison["verdict"] == "logistic"
-    for fitted in comparison["laws"].values():
-        regrets = {"mean_regret", "max_regret", "held_out_regret"}
-        assert set(fitted) == {"theta", "interval", "chi2", "aic"} | regrets
-    best, constant = (comparison["laws"][name] for name in ("logistic", "constant"))
-    assert best["held_out_regret"] < 0.1 * constant["held_out_regret"]
-    assert best["mean_regret"] < 0.1 * constant["mean_regret"]
+    assert {"constant", "power", "linear", "logistic"} <= set(comparison.laws)
+    assert comparison.preferred == comparison.verdict == "logistic"
+    best, constant = (comparison.laws[name] for name in ("logistic", "constant"))
+    assert best.held_out_regret < 0.1 * constant.held_out_regret
+    assert best.mean_regret < 0.1 * constant.mean_regret
 
 
 def test_where_the_ridge_levels_off_it_saturates(surface: tuple[str, Law]) -> None:
@@ -313,9 +311,10 @@ def test_at_the_grids_edge_saturation_is_a_lower_bound(synthetic: Make, method: 
     assert (q.value, q.status) == (512.0, "lower_bound")
     assert q.interval is not None
     assert q.interval[1] is None
-    assert any("n = 512 is the grid's edge" in w for w in law.document["warnings"])
-    assert law.document["frontier"][-1]["n_star"]["status"] == "lower_bound"
-    assert "grid edge" in law.document["frontier"][-1]["censored_by"]
+    (edge,) = having(law.document.flags, Code.GRID_EDGE)
+    assert "n = 512, the largest" in edge.text
+    assert law.document.frontier[-1].n_star.status == "lower_bound"
+    assert "grid_edge" in law.document.frontier[-1].censored_by
 
 
 @pytest.mark.parametrize("levels", [LEVELS, LEVELS[::2]], ids=["doublings", "quadruplings"])
@@ -344,10 +343,10 @@ def test_a_falling_n_star_has_no_saturation(synthetic: Make, method: Any, draws:
     runs = synthetic([(32, n) for n in LEVELS[::2]], falling, noise=0.005)
     law = isolaw.fit(runs, method=method, bootstrap=draws)
     check_document(law)
-    assert not law.document["comparison"]["monotone"]
+    assert not law.document.comparison.monotone
     if method == "paper":
-        assert law.document["comparison"]["verdict"] == "no law"
-    assert any("comes down again" in w for w in law.document["warnings"])
+        assert law.document.comparison.verdict == "no law"
+    assert having(law.document.flags, Code.NOT_MONOTONE)
     assert law.params["L"].status != "ok"
     assert law.params["saturation"].status == "refused"
     assert law.predict(5e5).law_n.status == "refused"
@@ -365,7 +364,7 @@ def test_runs_of_equal_length_censor_what_only_large_n_reach(synthetic: Make) ->
         neighbours = [m for m in (n // 2, n * 2) if m in LEVELS[:5]]
         missing = [m for m in neighbours if at >= 301 * 32 * m]
         assert flag == (bool(missing) or n in (8, 128))
-    assert any("a neighbouring n was not measured" in w for w in law.document["warnings"])
+    assert having(law.document.flags, Code.CENSORED)
     assert law.params["saturation"].status == "refused"
 
 
@@ -373,16 +372,16 @@ def test_the_ridge_is_among_what_was_measured(synthetic: Make) -> None:
     """Every run has 300 steps: an end of the n that got that far is a bound, and two n are no surface."""
     runs = synthetic([(32, n) for n in LEVELS[:5]], rising, compute=lambda b, n: 300 * b * n)
     law = isolaw.fit(runs, bootstrap=20)
-    for point in law.document["frontier"]:
-        here = [n for n in LEVELS[:5] if point["x"] < 301 * 32 * n]
-        q = point["n_star"]
+    for point in law.document.frontier:
+        here = [n for n in LEVELS[:5] if point.x < 301 * 32 * n]
+        q = point.n_star
         if len(here) < 3:
-            assert (q["status"], q["interval"], point["band"]) == ("not_identified", None, [None, None])
+            assert (q.status, q.interval, point.band) == ("not_identified", None, (None, None))
             continue
-        assert here[0] <= q["value"] <= here[-1]
+        assert here[0] <= q.value <= here[-1]
         ends = {here[0]: "upper_bound", here[-1]: "lower_bound"}
-        assert q["status"] == ends.get(q["value"], "ok")
-    assert any("a neighbouring n was not measured" in w for w in law.document["warnings"])
+        assert q.status == ends.get(q.value, "ok")
+    assert having(law.document.flags, Code.CENSORED)
     assert law.params["saturation"].status == "refused"
 
 
@@ -395,8 +394,8 @@ def test_what_has_no_neighbour_says_nothing(synthetic: Make) -> None:
     more = more[more["compute"] > table["compute"].max() + 32 * 512]
     both = Runs(pd.concat([table, more], ignore_index=True))
     laws = [isolaw.fit(runs, method="paper", bootstrap=0) for runs in (plain, both)]
-    alone = [p for p in laws[1].document["frontier"] if p["n_star"]["status"] == "not_identified"]
-    assert [p["n_star_strict"] for p in alone].count(8) >= 10
+    alone = [p for p in laws[1].document.frontier if p.n_star.status == "not_identified"]
+    assert [p.n_star_strict for p in alone].count(8) >= 10
     x = np.log10(np.geomspace(6e4, 1.5e6, 20))
     before, after = (law.logistic(x)[0] for law in laws if law.logistic is not None)
     np.testing.assert_allclose(after, before, atol=0.35)
@@ -409,15 +408,16 @@ def test_a_better_family_is_named(synthetic: Make) -> None:
 
     runs = synthetic([(32, n) for n in LEVELS[::2]], hill, noise=0.002)
     law = isolaw.fit(runs, method="paper", bootstrap=5)
-    assert law.document["curve"] == "exp"  # as the paper does
-    misfit = law.document["comparison"]["curves"]
-    assert misfit["hill"]["rms"] == pytest.approx(0.002, rel=0.2)
-    assert misfit["exp"]["rms"] > 2 * misfit["hill"]["rms"]
-    assert misfit["hill"]["aicc"] < misfit["exp"]["aicc"] - 100
-    assert any("--curve hill fits the checkpoints better" in w for w in law.document["warnings"])
+    assert law.document.curve == "exp"  # as the paper does
+    misfit = law.document.comparison.curves
+    assert misfit["hill"].rms == pytest.approx(0.002, rel=0.2)
+    assert misfit["exp"].rms > 2 * misfit["hill"].rms
+    assert misfit["hill"].aicc < misfit["exp"].aicc - 100
+    (flag,) = having(law.document.flags, Code.MISFIT)
+    assert "--curve hill fits the checkpoints better" in flag.text
     with_hill = isolaw.fit(runs, bootstrap=5)
-    assert with_hill.document["curve"] == "hill"  # by AICc
-    assert not any("--curve" in w for w in with_hill.document["warnings"])
+    assert with_hill.document.curve == "hill"  # by AICc
+    assert not having(with_hill.document.flags, Code.MISFIT)
 
 
 @pytest.mark.parametrize(

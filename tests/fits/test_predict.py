@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import InputError
+from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction
@@ -74,7 +75,7 @@ def test_the_budget_is_kept(laws: dict[str, Law], case: str, budget: float, cap:
         assert o.allocation.compute <= budget
         assert cap is None or o.allocation.batch_rollouts <= cap
         assert (o.allocation.problems_per_batch, o.allocation.rollouts_per_problem) in {
-            (g["problems_per_batch"], g["rollouts_per_problem"]) for g in law.document["grid"]
+            (g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid
         }
     if "fixed-b" in case.split():
         assert a.batch_rollouts == 1024
@@ -88,14 +89,14 @@ def by_hand(law: Law, budget: float) -> tuple[Places, np.ndarray, np.ndarray, np
 
     For the surface: by normal equations for the polynomial, and a fine grid for its maximum.
     """
-    places = [(g["problems_per_batch"], g["rollouts_per_problem"]) for g in law.document["grid"]]
+    places = [(g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid]
     places = [p for p in places if p[0] * p[1] <= budget]
     curves = np.array([law.curves(b, n)(int(budget))[1:, 0] for b, n in places])
     n = np.array([n for _, n in places])
-    if law.document["method"] == "paper":
+    if law.document.method == "paper":
         return places, curves, curves.max(axis=0), n[curves.argmax(axis=0)]
     b = np.array([b for b, _ in places])
-    joint = law.document["setting"] == "joint"
+    joint = law.document.setting == "joint"
     degree = min(3, len(set(n)) - 1)
 
     def basis(u: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -157,7 +158,7 @@ def test_n_star_by_hand(laws: dict[str, Law], case: str, budget: float) -> None:
         assert q.interval[0] <= ends[1] * 1.01
     if q.interval[1] is not None and math.isfinite(ends[-1]):
         assert q.interval[1] >= ends[2] * 0.99
-    if law.document["method"] == "paper":
+    if law.document.method == "paper":
         assert {end for end in q.interval if end is not None} <= set(LEVELS)
 
 
@@ -173,9 +174,9 @@ def test_joint_finds_the_best_batch(laws: dict[str, Law]) -> None:
 @pytest.mark.parametrize(
     ("best", "told"),
     [
-        (16, ["grid edge: the best B_p may be smaller than 16, the smallest measured"]),
+        (16, ["the best B_p may be smaller than 16, the smallest measured"]),
         (32, []),
-        (64, ["grid edge: the best B_p may be larger than 64, the largest measured"]),
+        (64, ["the best B_p may be larger than 64, the largest measured"]),
     ],
 )
 def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int, told: list[str]) -> None:
@@ -185,7 +186,7 @@ def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int,
     runs = synthetic([(b, n) for b in (16, 32, 64) for n in LEVELS], reward, **NOISE)
     p = isolaw.fit(runs, setting="joint", method=method, bootstrap=40).predict(1e6)
     assert p.allocation.problems_per_batch == best
-    assert [flag for flag in p.flags if "best B_p" in flag] == told
+    assert [flag.text for flag in having(p.flags, Code.BATCH_EDGE)] == told
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -213,7 +214,7 @@ def test_bounds_are_flagged(laws: dict[str, Law], case: str, budget: float) -> N
     law = laws[case]
     p = law.predict(budget)
     q = p.n_star
-    edge = [f for f in p.flags if f.startswith("grid edge") and "B_p" not in f]
+    edge = [flag.text for flag in having(p.flags, Code.GRID_EDGE)]
     fits = [n for b, n in grid(law) if b * n <= budget]
     if budget > 10 * 999_936:
         assert (q.status, q.interval) == ("not_identified", None)
@@ -234,28 +235,28 @@ def test_bounds_are_flagged(laws: dict[str, Law], case: str, budget: float) -> N
 
 
 def grid(law: Law) -> Places:
-    return [(g["problems_per_batch"], g["rollouts_per_problem"]) for g in law.document["grid"]]
+    return [(g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid]
 
 
-def flags(law: Law, budget: float, **options: Any) -> str:
-    return "; ".join(law.predict(budget, **options).flags)
+def told(law: Law, budget: float, code: Code) -> str:
+    return "; ".join(flag.text for flag in having(law.predict(budget).flags, code))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_flags(laws: dict[str, Law], method: str) -> None:
     law = laws[f"{method} fixed-bp"]
-    assert [f for f in law.predict(3e5).flags if not f.startswith("reward")] == []
+    assert {flag.code for flag in law.predict(3e5).flags} <= {Code.OPEN_CEILING}
     assert law.predict(3e5).n_star.status == "ok"
-    assert "extrapolation: 9 times" in flags(law, 9e6)
-    assert "far: more than 10 times" not in flags(law, 9e6)
-    assert "far: more than 10 times what was measured" in flags(law, 1.1e7)
+    assert told(law, 9e6, Code.EXTRAPOLATION).startswith("9 times")
+    assert not told(law, 9e6, Code.FAR)
+    assert told(law, 1.1e7, Code.FAR).startswith("more than 10 times what was measured")
     assert law.predict(1.1e7).reward.status == "not_identified"
     assert law.predict(1.1e7).n_star.status == "not_identified"
     assert law.predict(1.1e7).law_n.status == "not_identified"
-    assert "extrapolation" not in flags(law, 5e5)
-    assert "grid edge: the best n may be larger than 512, the largest measured" in flags(law, 9e6)
+    assert not told(law, 5e5, Code.EXTRAPOLATION)
+    assert told(law, 9e6, Code.GRID_EDGE) == "the best n may be larger than 512, the largest measured"
     assert law.predict(9e6).n_star.status == "lower_bound"
-    assert "grid edge: the best n may be smaller than 8, the smallest measured" in flags(law, 2e4)
+    assert told(law, 2e4, Code.GRID_EDGE) == "the best n may be smaller than 8, the smallest measured"
     assert law.predict(2e4).n_star.status == "upper_bound"
     assert laws[f"{method} refused"].predict(5e5).law_n.status == "refused"
 
@@ -265,10 +266,10 @@ def test_the_cap_is_flagged_where_it_binds(laws: dict[str, Law], method: str) ->
     law = laws[f"{method} fixed-bp"]
     free, capped = law.predict(8e6), law.predict(8e6, max_batch_rollouts=4096)
     assert (free.allocation.rollouts_per_problem, capped.allocation.rollouts_per_problem) == (512, 128)
-    assert any(f.startswith("limited") for f in capped.flags)
-    assert not any(f.startswith("limited") for f in law.predict(8e6, max_batch_rollouts=16384).flags)
-    further = {f.split(":")[0] for f in law.predict(5e6, max_batch_rollouts=4096).flags}
-    assert {"limited", "extrapolation", "grid edge"} <= further
+    assert having(capped.flags, Code.LIMITED)
+    assert not having(law.predict(8e6, max_batch_rollouts=16384).flags, Code.LIMITED)
+    further = {flag.code for flag in law.predict(5e6, max_batch_rollouts=4096).flags}
+    assert {Code.LIMITED, Code.EXTRAPOLATION, Code.GRID_EDGE} <= further
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -300,26 +301,27 @@ def test_where_none_was_measured_it_is_flagged(synthetic: Make, method: Any) -> 
     law = isolaw.fit(runs, method=method, records="off", bootstrap=10)
     for options in ({"compute": 5e3}, {"compute": 5e5, "max_batch_rollouts": 300}):
         p = law.predict(**options)
-        assert any(f.startswith("extrapolation: of the configurations that fit, none") for f in p.flags)
-    assert not any(f.startswith("extrapolation") for f in law.predict(5e5).flags)
+        assert any("none was measured" in flag.text for flag in having(p.flags, Code.EXTRAPOLATION))
+    assert not having(law.predict(5e5).flags, Code.EXTRAPOLATION)
     # All batches fit; that some were not measured here is no limit of the budget.
-    assert not any(f.startswith("limited") for f in law.predict(5e5).flags)
+    assert not having(law.predict(5e5).flags, Code.LIMITED)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_epochs(laws: dict[str, Law], method: str) -> None:
     law = laws[f"{method} fixed-bp"]
-    assert law.document["epochs_seen"] == pytest.approx(32 * (1_000_000 // 256) / 2000)
+    assert law.document.epochs_seen == pytest.approx(32 * (1_000_000 // 256) / 2000)
     p = law.predict(5e5)
     assert p.epochs == pytest.approx(p.allocation.problems_per_batch * p.allocation.steps / 2000)
-    assert not any(f.startswith("epochs") for f in p.flags)
+    assert not having(p.flags, Code.EPOCHS)
     few = law.predict(5e5, n_train_problems=10)
     assert few.epochs == pytest.approx(p.epochs * 200)
-    assert any("the runs saw" in f for f in few.flags)
+    assert having(few.flags, Code.EPOCHS)
+    assert having(few.flags, Code.FEWER_PROBLEMS)
     unknown = laws[f"{method} joint"].predict(5e5)
     assert unknown.epochs is None
     assert unknown.to_dict()["epochs"] is None
-    assert any("do not say" in f for f in laws[f"{method} joint"].predict(5e5, n_train_problems=10).flags)
+    assert having(laws[f"{method} joint"].predict(5e5, n_train_problems=10).flags, Code.EPOCHS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -384,7 +386,7 @@ def test_of_equals_the_smaller_is_taken(synthetic: Make, method: Any) -> None:
     p = isolaw.fit(runs, method=method, records="off", bootstrap=5).predict(5e5)
     assert [o.allocation.rollouts_per_problem for o in p.options] == LEVELS
     assert p.n_star.status == "refused"
-    assert any(f.startswith("flat") for f in p.flags)
+    assert having(p.flags, Code.FLAT)
 
 
 @pytest.mark.parametrize("case", CASES)

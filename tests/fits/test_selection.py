@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.selection import Configuration, Selection, select
 from isolaw.runs import Runs
 
@@ -47,16 +48,17 @@ def test_the_batch_with_most_n_is_the_default_and_is_named(synthetic: Make) -> N
     selection = chosen(runs)
     assert selection.fixed == {"problems_per_batch": 32}
     assert pairs(selection) == [(32, n) for n in N]
-    (warning,) = selection.warnings
-    assert "problems_per_batch = 32 was chosen" in warning
-    assert "16, 64" in warning
-    assert not chosen(runs, fixed={"problems_per_batch": 64}).warnings
+    (flag,) = selection.flags
+    assert flag.code == Code.AXIS_CHOSEN
+    assert "problems_per_batch = 32 was chosen" in flag.text
+    assert "16, 64" in flag.text
+    assert not chosen(runs, fixed={"problems_per_batch": 64}).flags
 
 
 def test_one_batch_size_needs_no_word(synthetic: Make) -> None:
     selection = chosen(synthetic([(32, n) for n in N]))
     assert selection.fixed == {"problems_per_batch": 32}
-    assert not selection.warnings
+    assert not selection.flags
 
 
 def test_fixed_b_keeps_the_product(synthetic: Make) -> None:
@@ -146,7 +148,8 @@ def test_a_curve_of_four_checkpoints_is_left_out(synthetic: Make) -> None:
     short = Runs(table[(table["rollouts_per_problem"] != 16) | (first < 4)])
     selection = chosen(short)
     assert pairs(selection) == [(32, 8), (32, 32), (32, 64)]
-    assert any("n = 16 has 4 checkpoints; a curve needs 5" in w for w in selection.warnings)
+    (flag,) = having(selection.flags, Code.LEFT_OUT)
+    assert "n = 16 has 4 checkpoints; a curve needs 5" in flag.text
     with pytest.raises(Refused, match="a curve needs 5"):
         chosen(Runs(table[first < 4]))
 
@@ -161,10 +164,10 @@ def test_ranges_that_do_not_meet(synthetic: Make) -> None:
         chosen(runs)
 
 
-def test_notes_of_the_reader_become_warnings(synthetic: Make) -> None:
+def test_notes_of_the_reader_become_flags(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N])
     noted = Runs(runs.points, source="x.csv", notes=("no step column",))
-    assert chosen(noted).warnings == ["no step column"]
+    assert chosen(noted).flags == [Flag(Code.AS_READ, "no step column")]
 
 
 def test_covers_until_the_next_step_is_paid_for() -> None:

@@ -19,6 +19,8 @@ import pandas as pd
 import pytest
 
 from isolaw.cli import run
+from isolaw.fits.flags import Flag
+from isolaw.fits.quantity import Quantity
 from isolaw.report import words
 from isolaw.runs import Runs
 
@@ -152,12 +154,17 @@ def test_the_slider_shows_what_predict_says(
     for name, key in {"n": "rollouts_per_problem", "b": "problems_per_batch", "m": "steps"}.items():
         assert shown[name]
         assert set(shown[name]) == {f"{said[key]:,}"}
-    assert page.locator("dd[data-show=n_star]").inner_text() == words.quantity(said["n_star"])
-    assert page.locator("dd[data-show=reward]").inner_text() == words.quantity(said["reward"])
-    law = words.quantity(said["law_n"]) if said["law_n"]["value"] is not None else ""
+    assert page.locator("dd[data-show=n_star]").inner_text() == words.quantity(
+        Quantity.from_dict(said["n_star"])
+    )
+    assert page.locator("dd[data-show=reward]").inner_text() == words.quantity(
+        Quantity.from_dict(said["reward"])
+    )
+    law_n = Quantity.from_dict(said["law_n"])
+    law = words.quantity(law_n) if law_n.value is not None else ""
     assert page.locator("dd[data-show=law_n]").text_content() == law
     assert f"lose {said['expected_regret']:.4f} in" in page.locator("dd[data-show=loss]").inner_text()
-    assert texts(page, "#flags li") == said["flags"]
+    assert texts(page, "#flags li") == [words.flag(Flag(**own)) for own in said["flags"]]
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
     ]

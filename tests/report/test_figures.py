@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 import isolaw
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
+from isolaw.report import words
 from isolaw.report.figures import frontier_figure, law_figure, save, write_figures
 from isolaw.runs import Runs
 
@@ -74,18 +75,18 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     assert "n*, rollouts per problem" in texts(figure)
     assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
     points = next(line for line in axes.lines if str(line.get_label()) == "measured n, highest")
-    frontier = law.document["frontier"]
-    known = [(p["x"], p["n_star_strict"]) for p in frontier if not p["censored"]]
+    frontier = law.document.frontier
+    known = [(p.x, p.n_star_strict) for p in frontier if not p.censored]
     assert list(zip(*points.get_data(), strict=True)) == known
     shown = labels(figure)
-    paper = law.document["method"] == "paper"
-    assert ("the same, where n* is only a bound" in shown) == any(p["censored"] for p in frontier)
-    preferred = law.document["comparison"].get("preferred", "logistic")
+    paper = law.document.method == "paper"
+    assert ("the same, where n* is only a bound" in shown) == any(p.censored for p in frontier)
+    preferred = words.preferred(law.document)
     assert (f"law ({preferred})" in shown) == (preferred != "logistic" or law.logistic is not None)
     assert sum(text.startswith("law (") for text in shown) <= 1
     drawn = len(law.draws) > 1
     assert ("95 % of draws (pointwise)" in shown) == (paper and law.logistic is not None and drawn)
-    intervals = any(p["n_star"]["interval"] for p in frontier)
+    intervals = any(p.n_star.interval for p in frontier)
     assert ("95 % of draws, at each C" in shown) == (not paper and intervals)
     assert ("95 % of draws, at all C" in shown) == (not paper and intervals)
     assert ("n*" in shown) == (not paper)
@@ -93,28 +94,28 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
 
 def test_the_drawn_ridge_is_the_ridge(case: tuple[str, Law, Runs]) -> None:
     _, law, _ = case
-    if law.document["method"] == "paper":
+    if law.document.method == "paper":
         return
     lines = law_figure(law).axes[0].lines
     ridge = next(own for own in lines if own.get_label() == "n*")
     x, y = (np.asarray(v, dtype=float) for v in ridge.get_data())
-    assert y.tolist() == [p["n_star"]["value"] for p in law.document["frontier"]]
+    assert y.tolist() == [p.n_star.value for p in law.document.frontier]
     edges = [line for line in lines if line.get_linestyle() == ":"]
     assert len(edges) in (0, 2)
     for side, line in enumerate(edges):
         drawn = np.asarray(line.get_ydata(), dtype=float)
-        for at, point in zip(drawn, law.document["frontier"], strict=True):
-            end = point["band"][side]
+        for at, point in zip(drawn, law.document.frontier, strict=True):
+            end = point.band[side]
             # An open end leaves the page.
             assert at == end if end is not None else not 8 / 1.6 <= at <= 512 * 1.8
-    assert x.tolist() == [p["x"] for p in law.document["frontier"]]
+    assert x.tolist() == [p.x for p in law.document.frontier]
 
 
 def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
     name, law, _ = case
     lines = [own for own in law_figure(law).axes[0].lines if str(own.get_label()).startswith("law (")]
-    comparison = law.document["comparison"]
-    preferred = comparison.get("preferred", "logistic")
+    comparison = law.document.comparison
+    preferred = words.preferred(law.document)
     if preferred == "logistic" and law.logistic is None:
         assert lines == []
         return
@@ -123,7 +124,7 @@ def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
     if preferred == "logistic":
         expected = law.logistic(x if name == "fixed-b" else log10_c)[0]
     else:
-        a, *b = comparison["laws"][preferred]["theta"]
+        a, *b = comparison.laws[preferred].theta
         expected = {
             "constant": lambda: np.full(x.size, a),
             "power": lambda: a + b[0] * log10_c,
@@ -143,13 +144,13 @@ def test_frontier_figure(case: tuple[str, Law, Runs], with_runs: bool) -> None:
     assert ("M, update steps" if name == "fixed-b" else "C, rollouts generated") in texts(figure)
     scale = 1 / 1024 if name == "fixed-b" else 1.0
     curves = [line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) == 200]
-    assert len(curves) == len(law.document["grid"])
-    for line, entry in zip(curves, law.document["grid"], strict=True):
-        assert max(line.get_xdata()) == pytest.approx(entry["measured"][1] * scale)
+    assert len(curves) == len(law.document.grid)
+    for line, entry in zip(curves, law.document.grid, strict=True):
+        assert max(line.get_xdata()) == pytest.approx(entry.measured[1] * scale)
     segments = [line for line in axes.lines if line.get_linewidth() == 4]
-    assert len(segments) == len(law.document["frontier"]) - 1
+    assert len(segments) == len(law.document.frontier) - 1
     dots = [line for line in axes.lines if line.get_marker() == "."]
-    assert len(dots) == (len(law.document["grid"]) if with_runs else 0)
+    assert len(dots) == (len(law.document.grid) if with_runs else 0)
     if with_runs:
         assert (
             sum(len(np.atleast_1d(line.get_xdata())) for line in dots) == (runs.points["compute"] > 0).sum()
@@ -181,7 +182,7 @@ def test_censored_points_are_drawn_apart(synthetic: Make) -> None:
     law = isolaw.fit(runs, bootstrap=5)
     lines = law_figure(law).axes[0].lines
     censored = next(own for own in lines if "only a bound" in str(own.get_label()))
-    assert len(censored.get_xdata()) == sum(p["censored"] for p in law.document["frontier"])
+    assert len(censored.get_xdata()) == sum(p.censored for p in law.document.frontier)
     assert censored.get_markerfacecolor() == "white"
 
 

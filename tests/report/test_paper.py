@@ -61,7 +61,7 @@ def test_the_sweep_of_d(synthetic: Make) -> None:
     lines = FIGURES["d-sweep"](both).axes[0].lines
     assert [line.get_label() for line in lines] == ["D = 100", "D = 900"]
     law = both.law("fixed-bp", fixed={"n_train_problems": 900})
-    assert list(lines[1].get_ydata()) == [p["n_star"]["value"] for p in law.document["frontier"]]
+    assert list(lines[1].get_ydata()) == [p.n_star.value for p in law.document.frontier]
     with pytest.raises(Exception, match="the runs differ in n_train_problems"):
         FIGURES["law"](both)
 

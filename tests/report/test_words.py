@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import isolaw
+from isolaw.fits.flags import Code, having
 from isolaw.fits.law import Law
+from isolaw.fits.law_document import LawDocument, LawEntry
+from isolaw.fits.quantity import Quantity
 from isolaw.fits.studies.backtest import backtest
 from isolaw.report import answer_words, backtest_words, captions, words
 from isolaw.report.page import tables
@@ -68,7 +72,7 @@ def test_interval(ends: list[float | None], text: str) -> None:
     ],
 )
 def test_quantity(value: float | None, interval: Any, status: str, text: str) -> None:
-    assert words.quantity({"value": value, "interval": interval, "status": status}) == text
+    assert words.quantity(Quantity(value, interval, status)) == text
 
 
 def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
@@ -117,16 +121,16 @@ def test_a_constant_is_called_one(synthetic: Make) -> None:
 
 def test_the_laws_are_told_apart(synthetic: Make) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003), bootstrap=60)
-    comparison = law.document["comparison"]
+    comparison = law.document.comparison
     line = next(own for own in words.law_summary(law.document) if own.startswith("Law: the rewards prefer "))
     names = {"logistic": "a logistic, n levelling off", "power": "a power law", "linear": "n linear in log C"}
-    assert line.startswith(f"Law: the rewards prefer {names[comparison['preferred']]}")
-    for name, fitted in comparison["laws"].items():
-        difference = fitted["aic"] - comparison["laws"][comparison["preferred"]]["aic"]
-        assert (f"{name} {difference:+.1f}" in line) == (name != comparison["preferred"])
-    held = comparison["laws"][comparison["preferred"]]["held_out_regret"]
+    assert line.startswith(f"Law: the rewards prefer {names[comparison.preferred]}")
+    for name, fitted in comparison.laws.items():
+        difference = fitted.aic - comparison.laws[comparison.preferred].aic
+        assert (f"{name} {difference:+.1f}" in line) == (name != comparison.preferred)
+    held = comparison.laws[comparison.preferred].held_out_regret
     assert f"It loses {held:.4f} in reward on held-out seeds" in line
-    assert f"the best constant n {comparison['laws']['constant']['held_out_regret']:.4f}" in line
+    assert f"the best constant n {comparison.laws['constant'].held_out_regret:.4f}" in line
 
 
 UNSTATED = "Law: no preference is stated with fewer than 3 seeds per configuration (the fewest here: 2)."
@@ -137,9 +141,9 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     document = law.document
     told = [*words.law_summary(document), *answer_words.prediction_summary(law.predict(1e6), document)]
     (line,) = [own for own in told if own.startswith("Law: ")]
-    laws = document["comparison"]["laws"]
-    least = min(fitted["aic"] for fitted in laws.values())
-    aics = ", ".join(f"{name} {fitted['aic'] - least:+.1f}" for name, fitted in laws.items())
+    laws = document.comparison.laws
+    least = min(fitted.aic for fitted in laws.values())
+    aics = ", ".join(f"{name} {fitted.aic - least:+.1f}" for name, fitted in laws.items())
     assert line == f"{UNSTATED} AIC above the least: {aics}."
     for claim in ("rewards prefer", "by the law", "levels off", "hardly matters"):
         assert not any(claim in own for own in told)
@@ -166,9 +170,13 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
         ("not_identified", "few_seeds", "not stated with fewer than 3 seeds."),
     ],
 )
-def test_only_a_level_that_is_known_is_one(status: str, refused: str | None, text: str) -> None:
-    level = {"value": 64.0, "interval": None, "status": status}
-    document = {"params": {"saturation": level}, "comparison": {"refused": refused}}
+def test_only_a_level_that_is_known_is_one(synthetic: Make, status: Any, refused: Any, text: str) -> None:
+    document = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=0).document
+    document = replace(
+        document,
+        params={**document.params, "saturation": Quantity(64.0, None, status)},
+        comparison=replace(document.comparison, refused=refused),
+    )
     assert words.saturation(document) == f"Saturation: {text}"
 
 
@@ -201,8 +209,8 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
         f"Expected to lose {best.expected_regret:.4f} in avg@4 against the best there is; "
         f"within 0.005 of it in {best.probability:.0%} of draws."
     )
-    assert lines[2] == f"avg@4 then: {words.quantity(best.reward.to_dict())}."
-    star = words.quantity(prediction.n_star.to_dict())
+    assert lines[2] == f"avg@4 then: {words.quantity(best.reward)}."
+    star = words.quantity(prediction.n_star)
     assert lines[3].startswith(f"n*, where the fitted reward is highest: {star}")
     assert ("by the law (logistic)" in lines[3]) == (prediction.law_n.value is not None)
     for other in prediction.options[1:]:
@@ -211,7 +219,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
         assert f"in {other.probability:.0%} of draws" in line
     assert any(line.startswith("Epochs: ") for line in lines)
     assert [line for line in lines if line.startswith("Take care: ")] == [
-        f"Take care: {flag}." for flag in prediction.flags
+        f"Take care: {words.flag(flag)}." for flag in prediction.flags
     ]
 
 
@@ -227,15 +235,15 @@ def test_from_one_n_the_best_cannot_be_told(synthetic: Make) -> None:
     assert not any("Expected to lose" in line or "highest" in line for line in lines)
     assert any(line.startswith("Take care: one n: ") for line in lines)
     assert answer_words.answer(several).startswith("For a budget of ")
-    assert not any(flag.startswith("one n") for flag in several.flags)
+    assert not having(several.flags, Code.ONE_N)
 
 
 @pytest.mark.parametrize(("seeds", "few"), [(2, True), (3, False)])
 def test_two_seeds_are_few(synthetic: Make, seeds: int, few: bool) -> None:
     law = fit(synthetic, seeds=seeds, noise=0.003)
     lines = answer_words.prediction_summary(law.predict(1e6), law.document)
-    assert any(line.startswith("Take care: two seeds: intervals rest on") for line in lines) == few
-    assert any(w.startswith("two seeds per configuration: ") for w in law.document["warnings"]) == few
+    assert any(line.startswith("Take care: two seeds per configuration: ") for line in lines) == few
+    assert bool(having(law.document.flags, Code.TWO_SEEDS)) == few
 
 
 @pytest.mark.parametrize(
@@ -251,14 +259,10 @@ def test_the_preferred_law_is_quoted(
     synthetic: Make, name: str, theta: list[float], text: str, n: float
 ) -> None:
     law = fit(synthetic, noise=0.003)
-    document = {**law.document, "comparison": {"preferred": name, "laws": {name: {"theta": theta}}}}
+    document = preferring(law, name, theta)
     assert words.equation(document) == text
     assert answer_words.by_law(law.predict(1e5), document) == words.number(n)
-    ends = [[t - 1, t + 1] for t in theta]
-    drawn = {
-        **document,
-        "comparison": {"preferred": name, "laws": {name: {"theta": theta, "interval": ends}}},
-    }
+    drawn = preferring(law, name, theta, tuple((t - 1, t + 1) for t in theta))
     told = {
         "constant": " (95 % of draws: 4 to 16)",
         "power": " (exponent, 95 % of draws: 0.301 to 0.903)",
@@ -266,8 +270,15 @@ def test_the_preferred_law_is_quoted(
     assert words.equation(drawn) == text + told.get(name, "")
     by = words.number(n) + (told[name] if name == "constant" else "")
     assert answer_words.by_law(law.predict(1e5), drawn) == by
-    older = {**document, "comparison": {"preferred": name, "laws": {name: {}}}}
+    older = preferring(law, name, [])
     assert words.equation(older) == answer_words.by_law(law.predict(1e5), older) == ""
+
+
+def preferring(law: Law, name: str, theta: list[float], interval: Any = None) -> LawDocument:
+    """The law's document, had the rewards preferred this one."""
+    entry = LawEntry(0.0, 0.0, tuple(theta), interval, chi2=1.0, aic=3.0, held_out_regret=None)
+    comparison = replace(law.document.comparison, preferred=name, laws={name: entry})
+    return replace(law.document, comparison=comparison)
 
 
 def test_the_preferred_law_stays_within_what_was_measured(synthetic: Make) -> None:
@@ -276,8 +287,8 @@ def test_the_preferred_law_stays_within_what_was_measured(synthetic: Make) -> No
         (2.0, "less than 8, the smallest measured"),
         (12.0, "more than 512, the largest measured"),
     ):
-        comparison = {"preferred": "constant", "laws": {"constant": {"theta": [theta]}}}
-        assert answer_words.by_law(law.predict(1e5), {**law.document, "comparison": comparison}) == text
+        document = preferring(law, "constant", [theta])
+        assert answer_words.by_law(law.predict(1e5), document) == text
 
 
 def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +33,7 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 
 from isolaw.fits.frontier.trace import TOLERANCE, Frontier, Path
+from isolaw.fits.law_document import Comparison, ConstantRule, Regret
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.polynomial import Ridge, Surface
 
@@ -222,10 +222,10 @@ def regret(surface: Surface, log2_n: Floats, log2_b: Floats | None = None) -> Fl
     return out
 
 
-def summary(losses: Floats) -> dict[str, float] | None:
+def summary(losses: Floats) -> Regret | None:
     """Mean and largest of the losses that are known."""
     known = losses[~np.isnan(losses)]
-    return {"mean_regret": float(known.mean()), "max_regret": float(known.max())} if known.size else None
+    return Regret(float(known.mean()), float(known.max())) if known.size else None
 
 
 def preferred(fitted: dict[str, Fitted]) -> str | None:
@@ -236,7 +236,7 @@ def preferred(fitted: dict[str, Fitted]) -> str | None:
     return next(name for name, f in fitted.items() if f.aic <= least + _AS_GOOD)
 
 
-def rules(frontier: Frontier, law_log2_n: Floats | None) -> dict[str, Any]:
+def rules(frontier: Frontier, law_log2_n: Floats | None) -> Comparison:
     """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
 
     Parameters
@@ -249,7 +249,7 @@ def rules(frontier: Frontier, law_log2_n: Floats | None) -> dict[str, Any]:
     # Only where the neighbours of n* were measured: elsewhere every rule is right by default.
     shown = ~frontier.alone[0]
     if not shown.any():
-        return {"constant": None, "logistic": None, "monotone": True, "verdict": "no law"}
+        return Comparison(constant=None, logistic=None, monotone=True, verdict="no law")
     reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
     measured = np.isfinite(reward)
     columns = np.arange(best.size)
@@ -261,14 +261,10 @@ def rules(frontier: Frontier, law_log2_n: Floats | None) -> dict[str, Any]:
 
     constants = {int(n): losses(np.full(columns.size, np.log2(n))) for n in frontier.levels[throughout]}
     n = min(constants, key=lambda n: round(float(constants[n].mean()), 12)) if constants else None
-    out: dict[str, Any] = {
-        "basis": "regret in reward on the fitted curves, in the sample",
-        "constant": None if n is None else {"n": n, **(summary(constants[n]) or {})},
-        "logistic": None if law_log2_n is None else summary(losses(law_log2_n[shown])),
-        "monotone": not falls(frontier),
-    }
-    out["verdict"] = _verdict(out)
-    return out
+    constant = None if n is None else ConstantRule(float(constants[n].mean()), float(constants[n].max()), n)
+    logistic = None if law_log2_n is None else summary(losses(law_log2_n[shown]))
+    monotone = not falls(frontier)
+    return Comparison(constant, logistic, monotone, _verdict(constant, logistic, monotone))
 
 
 def falls(frontier: Frontier) -> bool:
@@ -282,12 +278,11 @@ def falls(frontier: Frontier) -> bool:
     return False
 
 
-def _verdict(out: dict[str, Any]) -> str:
-    constant, logistic = out["constant"], out["logistic"]
-    if constant is not None and constant["max_regret"] <= TOLERANCE:
+def _verdict(constant: ConstantRule | None, logistic: Regret | None, monotone: bool) -> str:
+    if constant is not None and constant.max_regret <= TOLERANCE:
         return "constant"
-    if logistic is None or (constant is not None and logistic["mean_regret"] >= constant["mean_regret"]):
+    if logistic is None or (constant is not None and logistic.mean_regret >= constant.mean_regret):
         return "no law"
-    if not out["monotone"] and logistic["max_regret"] > TOLERANCE:
+    if not monotone and logistic.max_regret > TOLERANCE:
         return "no law"
     return "logistic"

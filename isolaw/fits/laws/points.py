@@ -13,7 +13,10 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.flags import Code, Flag
+from isolaw.fits.law_document import Axis, PointsDocument, StandardErrors
 from isolaw.fits.laws.logistic import fit_logistic
+from isolaw.fits.quantity import Quantity
 
 if TYPE_CHECKING:
     from lmfit.model import ModelResult
@@ -33,7 +36,7 @@ def logistic(x: ArrayLike, b: float, L: float, k: float, x0: float) -> Any:
 
 def fit_points(
     x_values: ArrayLike, n_star: ArrayLike, x: Literal["compute", "steps"] = "compute"
-) -> tuple[dict[str, Any], ModelResult]:
+) -> tuple[PointsDocument, ModelResult]:
     """Fit the law to points by least squares.
 
     Parameters
@@ -58,7 +61,7 @@ def fit_points(
 
     >>> C = np.geomspace(1e5, 1e7, 50)
     >>> document, result = fit_points(C, 2 ** logistic(np.log10(C), 3.0, 6.0, 7.0, 6.1))
-    >>> round(document["params"]["k"]["value"], 4), document["standard_errors"]["label"]
+    >>> round(document.params["k"].value, 4), document.standard_errors.label
     (7.0, 'conditional on independent points')
     """
     from lmfit import Model
@@ -94,29 +97,24 @@ def fit_points(
     # Nor has a step between two points, or a rise whose ends lie outside them.
     gaps = np.diff(np.unique(abscissa))
     stuck |= bool(fitted["k"] * gaps.min() > 4 or fitted["L"] > 2 * float(np.ptp(y)))
-    status = "not_identified" if stuck else "ok"
     errors = {
         name: None if stuck or p.stderr is None else float(p.stderr) for name, p in result.params.items()
     }
-    document = {
-        "format": "isolaw.law/1",
-        "method": "points",
-        "setting": None,
-        "fixed": {},
-        "x": {
-            "name": x,
-            "unit": "rollouts" if x == "compute" else "steps",
-            "log10": x == "compute",
-            "range": [float(raw.min()), float(raw.max())],
-        },
-        "points": int(raw.size),
-        "params": {
-            **{name: {"value": v, "interval": None, "status": status} for name, v in fitted.items()},
-        },
-        "bootstrap": {"unit": None, "draws": 0, "failed": 0},
-        "standard_errors": {"label": LABEL, **errors},
-        "sse": float(np.sum(result.residual**2)),
-        "warnings": [f"standard errors are {LABEL}; points on a computed frontier are not independent"]
-        + (["the fit stopped on a bound: the points do not determine the law"] if stuck else []),
-    }
+    conditional = f"standard errors are {LABEL}; points on a computed frontier are not independent"
+    flags = [Flag(Code.CONDITIONAL_ERRORS, conditional)]
+    if stuck:
+        flags.append(Flag(Code.ON_BOUND, "the fit stopped on a bound: the points do not determine the law"))
+    document = PointsDocument(
+        x=Axis(
+            name=x,
+            unit="rollouts" if x == "compute" else "steps",
+            log10=x == "compute",
+            range=(float(raw.min()), float(raw.max())),
+        ),
+        points=int(raw.size),
+        params={n: Quantity(v, None, "not_identified" if stuck else "ok") for n, v in fitted.items()},
+        standard_errors=StandardErrors(LABEL, **errors),
+        sse=float(np.sum(result.residual**2)),
+        flags=tuple(flags),
+    )
     return document, result

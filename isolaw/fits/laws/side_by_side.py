@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.fits.frontier import trace as frontiers
 from isolaw.fits.frontier.trace import Path
+from isolaw.fits.law_document import Comparison, LawEntry
 from isolaw.fits.laws.along import along
 from isolaw.fits.laws.compare import LAWS, LEAST_KNOTS, Fitted, knots, preferred, refit, regret, summary
 from isolaw.fits.quantity import LEVEL
@@ -22,7 +22,7 @@ LEAST_SEEDS = 3  # of each configuration, to prefer one law to another
 
 def held_out_regret(
     selection: Selection, family: str, laws: Mapping[str, Fitted], compute: NDArray[np.float64]
-) -> dict[str, Any] | None:
+) -> dict[str, float] | None:
     """Each law's regret on the surface of one seed, when fitted on the others; the mean over seeds.
 
     The laws keep their form; their parameters are those of least squares on the others' ridge, since one or
@@ -46,7 +46,7 @@ def held_out_regret(
             log2_n = refit(name, compute, ridge, laws[name])
             found = summary(regret(judging, log2_n))
             if found is not None:
-                losses[name].append(found["mean_regret"])
+                losses[name].append(found.mean_regret)
     return {name: float(np.mean(values)) for name, values in losses.items() if values}
 
 
@@ -59,39 +59,44 @@ def _only(c: Configuration, held: int, keep: bool) -> Configuration:
 
 
 def side_by_side(
-    surface: Surface, path: Path, laws: Mapping[str, Fitted], held_out: Mapping[str, float] | None
-) -> dict[str, Any]:
-    """Return the laws side by side, for the document: parameters along n*, likelihood, what each loses."""
+    comparison: Comparison,
+    surface: Surface,
+    path: Path,
+    laws: Mapping[str, Fitted],
+    held_out: Mapping[str, float] | None,
+) -> Comparison:
+    """Return the comparison with the laws side by side: parameters along n*, likelihood, what each loses."""
     x = np.log10(path.compute)
-    out: dict[str, Any] = {}
+    out: dict[str, LawEntry] = {}
     for name, law in laws.items():
         theta = along(name, surface, path)
         ends = np.quantile(theta[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0) if len(theta) > 1 else None
-        out[name] = {
-            "theta": theta[0].tolist(),
-            "interval": None if ends is None else ends.T.tolist(),
-            "chi2": law.chi2,
-            "aic": law.aic,
-            **(summary(regret(surface, LAWS[name][1](x, theta[0]))) or {}),
-            "held_out_regret": None if held_out is None else held_out.get(name),
-        }
+        lost = summary(regret(surface, LAWS[name][1](x, theta[0])))
+        assert lost is not None  # laws are fitted only to a surface that is defined somewhere
+        out[name] = LawEntry(
+            lost.mean_regret,
+            lost.max_regret,
+            theta=tuple(theta[0].tolist()),
+            interval=None if ends is None else tuple((low, high) for low, high in ends.T.tolist()),
+            chi2=law.chi2,
+            aic=law.aic,
+            held_out_regret=None if held_out is None else held_out.get(name),
+        )
     best = preferred(dict(laws))
-    flat = out["constant"]["max_regret"] <= frontiers.TOLERANCE
-    return {"laws": out, "preferred": best, "verdict": "constant" if flat else best}
+    flat = out["constant"].max_regret <= frontiers.TOLERANCE
+    return replace(comparison, laws=out, preferred=best, verdict="constant" if flat else best)
 
 
-def enough(configurations: Sequence[Configuration]) -> dict[str, Any]:
-    """Return why the runs cannot carry a preference among laws (None: they can), and the fewest seeds.
+def enough(comparison: Comparison, configurations: Sequence[Configuration]) -> Comparison:
+    """Return the comparison with the fewest seeds, and why these cannot carry a preference among laws.
 
     Two runs of a configuration differ once: a draw repeats that difference, so that the likelihoods of laws
     follow from which two seeds were run, and the law of least AIC changes with them.
     """
     seeds = min(c.runs for c in configurations)
-    return {"refused": "few_seeds" if seeds < LEAST_SEEDS else None, "seeds": seeds}
+    return replace(comparison, refused="few_seeds" if seeds < LEAST_SEEDS else None, seeds=seeds)
 
 
-def stated(comparison: Mapping[str, Any]) -> dict[str, Any]:
+def stated(comparison: Comparison) -> Comparison:
     """Return the comparison with its preferences, or with None in their place where they are refused."""
-    if comparison["refused"] is None:
-        return dict(comparison)
-    return {key: None if key in ("preferred", "verdict") else value for key, value in comparison.items()}
+    return comparison if comparison.refused is None else replace(comparison, preferred=None, verdict=None)

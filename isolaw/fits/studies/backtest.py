@@ -91,7 +91,7 @@ def backtest(
         except Refused as error:
             raise Refused(f"below {fit_below:g} there is too little to fit: {error}") from None
         chosen = select(judging, metric, eval_set, setting, fixed).configurations
-        surface = surface_of(chosen, law.document["curve"], budgets)
+        surface = surface_of(chosen, law.document.curve, budgets)
         judged.append(_judge(law, surface, budgets, _baselines(small, metric, keywords)))
     return {
         "fit_below": float(fit_below),

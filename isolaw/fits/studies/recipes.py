@@ -21,6 +21,7 @@ import numpy as np
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.curves.families import enough_points, fit_curves
+from isolaw.fits.flags import Flag
 from isolaw.fits.health import differing
 from isolaw.fits.quantity import Quantity, Status, from_draws
 from isolaw.fits.selection import Configuration, Floats, configurations_of, measured_points
@@ -132,9 +133,9 @@ def _side(
             f"{runs.source or name}: the runs differ in {', '.join(mixed)}; "
             "each recipe needs a source of its own"
         )
-    own: list[str] = list(runs.notes)
+    own: list[Flag] = []
     found = configurations_of(points, runs.table(), own)
-    notes += [f"{name}: {note}" for note in own]
+    notes += [f"{name}: {note}" for note in (*runs.notes, *(flag.text for flag in own))]
     return {(c.problems_per_batch, c.rollouts_per_problem): c for c in found}
 
 

@@ -58,9 +58,9 @@ def budgets(
     InputError
         ``compute`` does not pay for a step, or no stop does.
     """
-    grid = law.document["grid"]
-    largest = max(entry["measured"][1] for entry in grid)
-    start = law.document["x"]["range"][0] * steps_scale(law.document)
+    grid = law.document.grid
+    largest = max(entry.measured[1] for entry in grid)
+    start = law.document.x.range[0] * steps_scale(law.document)
     options = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
     found: dict[int, Prediction] = {}
     problem: InputError | None = None
@@ -105,11 +105,11 @@ def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
         "m": f"{a.steps:,}",
         "answer": unbroken(answer_words.answer(prediction)),
         "loss": answer_words.loss(prediction, law.document),
-        "reward": words.quantity(prediction.reward.to_dict()),
-        "n_star": "" if answer_words.one_n(prediction) else words.quantity(prediction.n_star.to_dict()),
+        "reward": words.quantity(prediction.reward),
+        "n_star": "" if answer_words.one_n(prediction) else words.quantity(prediction.n_star),
         "law_n": answer_words.by_law(prediction, law.document),
         "epochs": words.number(prediction.epochs) if prediction.epochs is not None else "",
-        "flags": prediction.flags,
+        "flags": [words.flag(flag) for flag in prediction.flags],
         "options": [
             [
                 f"{o.allocation.rollouts_per_problem:,}",

@@ -78,7 +78,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         "refused": study.refused,
         "law": (words.preferred(study.document) if study.document else None) or "",
         "facts": _facts(study),
-        "warnings": list(study.document["warnings"]) if study.document else list(facts.notes),
+        "warnings": [*map(words.flag, study.document.flags)] if study.document else list(facts.notes),
         "budgets": [shown(p, study.law) for p in predictions] if study.law else [],
         "first": 0 if facts.budgets is None else facts.budgets.first,
         "drawn": {"n": _values(study, "rollouts_per_problem"), "b": _values(study, "problems_per_batch")},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from isolaw.fits.law_document import FrontierPoint, LawDocument
 from isolaw.report import captions, words
 from isolaw.report.page.chart import Chart, joined, log_axis, n_axis, n_colour, rounded, text
-from isolaw.report.series import closed, fitted_curve, law_line
+from isolaw.report.series import closed, fitted_curve, law_line, n_stars
 from isolaw.report.study import Study
 
 _MOST_POINTS = 30_000  # drawn of all runs together, or else a page of long logs would be slow
@@ -30,9 +32,9 @@ def reward(study: Study, labels: dict[str, int]) -> Chart:
     data = [_runs(own, b, n, study, labels) for (b, n), own in thinned.groupby(_PLACE, sort=True)]
     document = study.document
     if study.law is not None and document is not None:
-        for entry in document["grid"]:
+        for entry in document.grid:
             x, y = fitted_curve(study.law, entry, _CURVE)
-            b, n = entry["problems_per_batch"], entry["rollouts_per_problem"]
+            b, n = entry.problems_per_batch, entry.rollouts_per_problem
             data.append(
                 {
                     "x": rounded(x),
@@ -91,26 +93,26 @@ def _runs(rows: pd.DataFrame, b: Any, n: Any, study: Study, labels: dict[str, in
     }  # fmt: skip
 
 
-def _frontier(document: dict[str, Any], levels: list[int]) -> list[dict[str, Any]]:
+def _frontier(document: LawDocument, levels: list[int]) -> list[dict[str, Any]]:
     """The frontier in pieces of one n, pale where n* is only a bound."""
     symbol = words.symbol(document)
     out = []
-    pairs = itertools.pairwise(document["frontier"])
+    pairs = itertools.pairwise(document.frontier)
     for (n, censored), piece in itertools.groupby(
-        pairs, key=lambda pair: (pair[0]["n_star_strict"], pair[0]["censored"])
+        pairs, key=lambda pair: (pair[0].n_star_strict, pair[0].censored)
     ):
         steps = list(piece)
         points = [steps[0][0], *(right for _, right in steps)]
         out.append(
             {
-                "x": rounded(p["x"] for p in points),
-                "y": rounded(p["reward"]["value"] for p in points),
+                "x": rounded(p.x for p in points),
+                "y": rounded(p.reward.value for p in points),
                 "mode": "lines",
                 "line": {"color": n_colour(levels, n), "width": 6},
                 "opacity": 0.45 if censored else 1,
                 "text": [
-                    f"frontier: n = {p['n_star_strict']:,}<br>{symbol} = {words.number(p['x'])}"
-                    f"<br>n* {words.quantity(p['n_star'])}"
+                    f"frontier: n = {p.n_star_strict:,}<br>{symbol} = {words.number(p.x)}"
+                    f"<br>n* {words.quantity(p.n_star)}"
                     for p in points
                 ],
                 "hovertemplate": "%{text}<extra></extra>",
@@ -128,24 +130,24 @@ def n_star(study: Study, until: float) -> Chart:
     law, document = study.law, study.document
     assert law is not None
     assert document is not None
-    frontier, levels = document["frontier"], law.levels
-    surface = document["method"] == "surface"
-    x = np.array([p["x"] for p in frontier])
+    frontier, levels = document.frontier, law.levels
+    surface = document.method == "surface"
+    x = np.array([p.x for p in frontier])
     data: list[dict[str, Any]] = []
     line = {"color": "var(--accent)", "width": 2.5}
     if surface:
-        if any(p["n_star"]["interval"] for p in frontier):
-            data += _band(x, *closed([p["n_star"]["interval"] for p in frontier], levels))
-            for edge in closed([p["band"] for p in frontier], levels):
+        if any(p.n_star.interval for p in frontier):
+            data += _band(x, *closed([p.n_star.interval for p in frontier], levels))
+            for edge in closed([p.band for p in frontier], levels):
                 data.append(_line(x, edge, {"color": "var(--accent)", "width": 1, "dash": "dot"}))
             data[-1] |= {"name": "95 %, at all C at once", "showlegend": True, "legendrank": 3}
         data.append(
-            _line(x, [p["n_star"]["value"] for p in frontier], line)
+            _line(x, n_stars(frontier), line)
             | {
                 "name": "n*",
                 "showlegend": True,
                 "legendrank": 1,
-                "text": [words.quantity(p["n_star"]) for p in frontier],
+                "text": [words.quantity(p.n_star) for p in frontier],
                 "hovertemplate": f"{words.symbol(document)} %{{x:.3s}}<br>n* %{{text}}<extra></extra>",
                 "hoverinfo": "all",
             }
@@ -160,11 +162,11 @@ def n_star(study: Study, until: float) -> Chart:
             _line(fine, n, dashed if surface else line)
             | {"name": f"law ({words.preferred(document)})", "showlegend": True, "legendrank": 4}
         )
-        if until > x.max() and not frontier[-1]["censored"]:
+        if until > x.max() and not frontier[-1].censored:
             beyond = np.geomspace(x.max(), until, 40)
             data.append(_line(beyond, law_line(law, beyond)[0], dashed))
     for censored in (False, True):
-        own = [p for p in frontier if p["censored"] == censored]
+        own = [p for p in frontier if p.censored == censored]
         if own:
             data.append(_measured(own, censored, words.symbol(document)))
     shapes = [
@@ -210,14 +212,14 @@ def _band(x: Any, low: Any, high: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _measured(points: list[dict[str, Any]], censored: bool, symbol: str) -> dict[str, Any]:
+def _measured(points: Sequence[FrontierPoint], censored: bool, symbol: str) -> dict[str, Any]:
     marker: dict[str, Any] = {"size": 6, "color": "var(--accent)"}
     if censored:
         marker = {"size": 6, "color": "var(--paper)", "line": {"color": "var(--accent)", "width": 1.2}}
     return {
-        "x": rounded(p["x"] for p in points),
-        "y": [p["n_star_strict"] for p in points],
-        "customdata": ["".join(f"<br>only a bound: {why}" for why in p["censored_by"]) for p in points],
+        "x": rounded(p.x for p in points),
+        "y": [p.n_star_strict for p in points],
+        "customdata": ["".join(f"<br>only a bound: {why}" for why in words.bound_by(p)) for p in points],
         "mode": "markers",
         "marker": marker,
         "name": "measured n, highest" + (" (n* only a bound)" if censored else ""),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import __version__
+from isolaw.fits.law_document import LawDocument
 from isolaw.runs import Runs
 
 _PACKAGES = ("numpy", "scipy", "pandas", "numba")
@@ -72,18 +73,18 @@ def seeds(runs: Runs) -> str:
     return ", ".join(map(str, found))
 
 
-def options(document: dict[str, Any]) -> str:
+def options(document: LawDocument) -> str:
     """Return the options of a fit as they would be given to ``isolaw fit``."""
     told: Sequence[tuple[str, Any]] = [
-        ("metric", document["metric"]),
-        ("eval-set", document["eval_set"]),
-        ("setting", document["setting"]),
-        *(("fixed", f"{name}={value}") for name, value in document["fixed"].items()),
-        ("method", document["method"]),
-        ("curve", document["curve"]),
-        ("records", "off" if document["records"] is None else document["records"]),
-        *([("x", document["x"]["name"])] if document["x"]["name"] in ("tokens", "wall_s") else []),
-        ("bootstrap", document["bootstrap"]["draws"]),
-        ("seed", document["bootstrap"]["seed"]),
+        ("metric", document.metric),
+        ("eval-set", document.eval_set),
+        ("setting", document.setting),
+        *(("fixed", f"{name}={value}") for name, value in document.fixed.items()),
+        ("method", document.method),
+        ("curve", document.curve),
+        ("records", "off" if document.records is None else document.records),
+        *([("x", document.x.name)] if document.x.name in ("tokens", "wall_s") else []),
+        ("bootstrap", document.bootstrap.draws),
+        ("seed", document.bootstrap.seed),
     ]
-    return " ".join(f"--{name} {value}" for name, value in told) + (" --robust" if document["robust"] else "")
+    return " ".join(f"--{name} {value}" for name, value in told) + (" --robust" if document.robust else "")

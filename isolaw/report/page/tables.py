@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.fits.health import Health
+from isolaw.fits.law_document import LawDocument
+from isolaw.fits.quantity import Quantity
 from isolaw.report import backtest_words, words
 from isolaw.report.finals import PLACE, common_compute, finals
 from isolaw.report.study import Study, spread
@@ -61,27 +63,27 @@ def _number(value: float | None, digits: str = "") -> Cell:
     return Cell(format(value, digits) if digits else words.number(value), float(value))
 
 
-def _estimate(q: Mapping[str, Any]) -> Cell:
-    return Cell(words.quantity(q), "" if q["value"] is None else q["value"])
+def _estimate(q: Quantity) -> Cell:
+    return Cell(words.quantity(q), "" if q.value is None else q.value)
 
 
 def configurations(study: Study) -> Table:
     """Return what was fitted: a row for each configuration."""
     document = study.document
     assert document is not None
-    ceiling = "A" in document["curves"][0]
+    ceiling = "A" in document.curves[0].parameters
     rows = []
-    for g, c in zip(document["grid"], document["curves"], strict=True):
-        row = [_number(g["problems_per_batch"]), _number(g["rollouts_per_problem"]), _number(g["runs"])]
-        row += [_number(g["checkpoints"]), _number(g["measured"][1])]
-        row += [_estimate(c["A"])] if ceiling else []
-        row += [_number(c["rms"], ".4f")]
+    for g, c in zip(document.grid, document.curves, strict=True):
+        row = [_number(g.problems_per_batch), _number(g.rollouts_per_problem), _number(g.runs)]
+        row += [_number(g.checkpoints), _number(g.measured[1])]
+        row += [_estimate(c.parameters["A"])] if ceiling else []
+        row += [_number(c.rms, ".4f")]
         rows.append(row)
     columns = ["B_p", "n", "runs", "checkpoints", f"to {words.symbol(document)}"]
     columns += [*(["ceiling A"] if ceiling else []), "rms of residuals"]
-    if document["x"]["name"] == "steps":
+    if document.x.name == "steps":
         columns[4] = "to C"
-    caption = f"Fitted learning curves ({document['curve']})"
+    caption = f"Fitted learning curves ({document.curve})"
     return Table("configurations", caption, columns, rows, long=True)
 
 
@@ -105,17 +107,17 @@ def final_rewards(study: Study) -> Table:
     return Table("finals", caption, ["B_p", "n", "runs", *names], rows, long=True)
 
 
-def frontier(document: Mapping[str, Any]) -> Table:
+def frontier(document: LawDocument) -> Table:
     """Return n*(C), a row for each point of the frontier."""
     rows = [
         [
-            _number(p["x"]),
-            _estimate(p["n_star"]),
-            _number(p["n_star_strict"]),
-            _estimate(p["reward"]),
-            Cell(", ".join(p["censored_by"])),
+            _number(p.x),
+            _estimate(p.n_star),
+            _number(p.n_star_strict),
+            _estimate(p.reward),
+            Cell(", ".join(words.bound_by(p))),
         ]
-        for p in document["frontier"]
+        for p in document.frontier
     ]
     columns = [
         words.symbol(document),
@@ -127,15 +129,15 @@ def frontier(document: Mapping[str, Any]) -> Table:
     return Table("frontier", "n* by budget", columns, rows, long=True)
 
 
-def parameters(document: Mapping[str, Any]) -> Table:
+def parameters(document: LawDocument) -> Table:
     """Return the parameters of the logistic law; closed where the rewards prefer another."""
-    at = "log10 C0" if document["x"]["log10"] else "M0"
+    at = "log10 C0" if document.x.log10 else "M0"
     names = {"b": "b", "L": "L", "k": "k", "x0": at, "saturation": "n at saturation"}
     rows = [
-        [Cell(names[name]), Cell(_stated(q)), Cell(q["status"].replace("_", " "))]
-        for name, q in document["params"].items()
+        [Cell(names[name]), Cell(_stated(q)), Cell(q.status.replace("_", " "))]
+        for name, q in document.params.items()
     ]
-    x = "log10 C" if document["x"]["log10"] else "M"
+    x = "log10 C" if document.x.log10 else "M"
     law = words.preferred(document)
     other = law != "logistic"
     title = (
@@ -146,29 +148,29 @@ def parameters(document: Mapping[str, Any]) -> Table:
     return Table("parameters", caption, ["parameter", "estimate", "status"], rows, long=other)
 
 
-def _stated(q: Mapping[str, Any]) -> str:
+def _stated(q: Quantity) -> str:
     """What is known of a parameter: where it is but a bound, its value is that of one fit among many."""
-    if q["status"] == "ok" or (q["status"] != "refused" and q["interval"] is None):
-        return words.quantity(q) if q["status"] == "ok" else "not known"
-    return words.interval(q["interval"]) if q["interval"] else "not stated"
+    if q.status == "ok" or (q.status != "refused" and q.interval is None):
+        return words.quantity(q) if q.status == "ok" else "not known"
+    return words.interval(q.interval) if q.interval else "not stated"
 
 
-def laws(document: Mapping[str, Any]) -> Table | None:
+def laws(document: LawDocument) -> Table | None:
     """Return the laws side by side; None where none were compared."""
-    comparison = document["comparison"]
-    if "laws" not in comparison:
+    comparison = document.comparison
+    if not comparison.laws:
         return None
-    held = comparison["laws"][comparison["preferred"] or "constant"]["held_out_regret"] is not None
-    least = min(law["aic"] for law in comparison["laws"].values())
+    held = comparison.laws[comparison.preferred or "constant"].held_out_regret is not None
+    least = min(law.aic for law in comparison.laws.values())
     rows = []
-    for name, law in comparison["laws"].items():
-        chosen = name == comparison["preferred"]
+    for name, law in comparison.laws.items():
+        chosen = name == comparison.preferred
         rows.append(
             [
                 Cell(name + (" (preferred)" if chosen else ""), kind="good" if chosen else ""),
                 Cell(words.form(name)),
-                _number(law["aic"] - least, ".1f"),
-                _number(law["held_out_regret" if held else "mean_regret"], ".4f"),
+                _number(law.aic - least, ".1f"),
+                _number(law.held_out_regret if held else law.mean_regret, ".4f"),
             ]
         )
     columns = ["law", "n*(C) is", "AIC above the least"]

@@ -15,6 +15,7 @@ from scipy.special import expit
 
 import isolaw
 from isolaw.fits.frontier.trace import TOLERANCE, Frontier, Path
+from isolaw.fits.law_document import Comparison, Regret
 from isolaw.fits.laws.compare import (
     LAWS,
     Fitted,
@@ -83,46 +84,46 @@ TURNS = np.array([0.2 + 0 * X, 0.5 - 0.1 * X, 0.4 + 0.1 * X, 0.2 + 0 * X])
 
 def test_regret_by_hand() -> None:
     out = rules(frontier(TURNS), np.where(X < 0.5, 4.0, 5.0))
-    assert out["logistic"] == pytest.approx({"mean_regret": 0.0, "max_regret": 0.0}, abs=1e-12)
+    assert (out.logistic.mean_regret, out.logistic.max_regret) == pytest.approx((0.0, 0.0), abs=1e-12)
     losses = {n: (TURNS.max(axis=0) - TURNS[i]) for i, n in enumerate([8, 16, 32, 64])}
     assert losses[16].mean() == pytest.approx(losses[32].mean())
     best = 16  # of equals the smaller, whatever they are rounded to
-    assert out["constant"]["n"] == best
-    assert out["constant"]["mean_regret"] == pytest.approx(losses[best].mean())
-    assert out["constant"]["max_regret"] == pytest.approx(losses[best].max())
-    assert out["verdict"] == "logistic"
+    assert out.constant.n == best
+    assert out.constant.mean_regret == pytest.approx(losses[best].mean())
+    assert out.constant.max_regret == pytest.approx(losses[best].max())
+    assert out.verdict == "logistic"
 
 
 def test_a_law_that_is_no_better_loses() -> None:
     out = rules(frontier(TURNS), np.full(X.size, 6.0))
-    assert out["logistic"]["mean_regret"] > out["constant"]["mean_regret"]
-    assert out["verdict"] == "no law"
-    assert rules(frontier(TURNS), None)["verdict"] == "no law"
-    assert rules(frontier(TURNS), None)["logistic"] is None
+    assert out.logistic.mean_regret > out.constant.mean_regret
+    assert out.verdict == "no law"
+    assert rules(frontier(TURNS), None).verdict == "no law"
+    assert rules(frontier(TURNS), None).logistic is None
 
 
 def test_a_constant_within_tolerance_wins() -> None:
     nearly = 0.5 + (TURNS - 0.5) * 0.04
     out = rules(frontier(nearly), np.where(X < 0.5, 4.0, 5.0))
-    assert out["constant"]["max_regret"] <= TOLERANCE
-    assert out["verdict"] == "constant"
+    assert out.constant.max_regret <= TOLERANCE
+    assert out.verdict == "constant"
 
 
 def test_only_what_was_measured_throughout_is_a_constant() -> None:
     nearly_best = TURNS.copy()
     nearly_best[0] = TURNS.max(axis=0) - 0.006
     law = np.where(X < 0.5, 4.0, 5.0)
-    assert rules(frontier(nearly_best), law)["constant"]["n"] == 8
+    assert rules(frontier(nearly_best), law).constant.n == 8
     nearly_best[0, 30:] = -np.inf
     out = rules(frontier(nearly_best), law)
-    assert out["constant"]["n"] in (16, 32)
-    assert out["logistic"]["max_regret"] == pytest.approx(0.0, abs=1e-12)
+    assert out.constant.n in (16, 32)
+    assert out.logistic.max_regret == pytest.approx(0.0, abs=1e-12)
 
 
 def test_nothing_is_compared_where_neighbours_are_missing() -> None:
     lonely = np.full((3, 10), -np.inf)
     lonely[1] = 0.5
-    assert rules(frontier(lonely), np.full(10, 4.0))["verdict"] == "no law"
+    assert rules(frontier(lonely), np.full(10, 4.0)).verdict == "no law"
 
 
 def test_falling_is_noticed_beyond_tolerance_only() -> None:
@@ -131,8 +132,8 @@ def test_falling_is_noticed_beyond_tolerance_only() -> None:
     assert falls(frontier(down))
     assert not falls(frontier(0.5 + (down - 0.5) * 0.04))
     out = rules(frontier(down), np.full(X.size, 4.5))
-    assert not out["monotone"]
-    assert out["verdict"] == "no law"
+    assert not out.monotone
+    assert out.verdict == "no law"
 
 
 # Laws, compared by likelihood
@@ -273,7 +274,7 @@ def test_regret_is_what_the_surface_falls_by() -> None:
 
 
 def test_a_summary_counts_what_is_known() -> None:
-    assert summary(np.array([0.1, np.nan, 0.3])) == {"mean_regret": pytest.approx(0.2), "max_regret": 0.3}
+    assert summary(np.array([0.1, np.nan, 0.3])) == Regret(pytest.approx(0.2), 0.3)
     assert summary(np.full(3, np.nan)) is None
 
 
@@ -291,23 +292,22 @@ def level(_b: int, n: int, compute: Any) -> Any:
     return ceiling - (ceiling - 0.3) * np.exp(-compute / 5e4)
 
 
-def compared(runs: Runs) -> dict[str, Any]:
-    found: dict[str, Any] = isolaw.fit(runs, curve="exp", bootstrap=100).document["comparison"]
-    return found
+def compared(runs: Runs) -> Comparison:
+    return isolaw.fit(runs, curve="exp", bootstrap=100).document.comparison
 
 
 def test_held_out_regret_tells_laws_apart(synthetic: Callable[..., Runs]) -> None:
     pairs = [(32, n) for n in N]
     up = compared(synthetic(pairs, rising, noise=0.004))
-    held = {name: law["held_out_regret"] for name, law in up["laws"].items()}
+    held = {name: law.held_out_regret for name, law in up.laws.items()}
     assert held["logistic"] < 0.002
     assert held["constant"] > 10 * held["logistic"]
-    assert up["verdict"] == up["preferred"] != "constant"
+    assert up.verdict == up.preferred != "constant"
     flat = compared(synthetic(pairs, level, noise=0.004))
-    assert flat["verdict"] == "constant"
-    assert flat["laws"]["constant"]["held_out_regret"] < 0.003
-    assert flat["laws"]["constant"]["max_regret"] <= TOLERANCE
-    assert flat["constant"]["n"] == 64
+    assert flat.verdict == "constant"
+    assert flat.laws["constant"].held_out_regret < 0.003
+    assert flat.laws["constant"].max_regret <= TOLERANCE
+    assert flat.constant.n == 64
 
 
 @pytest.mark.parametrize("method", ["surface", "paper"])
@@ -318,22 +318,22 @@ def test_fewer_than_three_seeds_of_any_configuration_prefer_no_law(
     parts = [synthetic([(32, n) for n in N[:-1]], rising, noise=0.004).to_pandas()]
     parts.append(synthetic([(32, N[-1])], rising, noise=0.004, seeds=last).to_pandas())
     document = isolaw.fit(Runs(pd.concat(parts)), method=method, curve="exp", bootstrap=100).document
-    found = document["comparison"]
-    assert found["seeds"] == len(last)
-    assert found["refused"] == (None if len(last) == 3 else "few_seeds")
-    assert (found["verdict"] is None) == (found["refused"] is not None)
+    found = document.comparison
+    assert found.seeds == len(last)
+    assert found.refused == (None if len(last) == 3 else "few_seeds")
+    assert (found.verdict is None) == (found.refused is not None)
     if method == "surface":
-        assert (found["preferred"] is None) == (found["refused"] is not None)
-        assert all(math.isfinite(law["aic"]) for law in found["laws"].values())
-    if found["refused"]:
-        assert document["params"]["saturation"]["status"] != "ok"
+        assert (found.preferred is None) == (found.refused is not None)
+        assert all(math.isfinite(law.aic) for law in found.laws.values())
+    if found.refused:
+        assert document.params["saturation"].status != "ok"
 
 
 def test_held_out_regret_by_hand(synthetic: Callable[..., Runs]) -> None:
     """A constant is the mean of the others' ridge; its loss is that on the surface of the one left out."""
     runs = synthetic([(32, n) for n in N], rising, noise=0.01, between=0.01)
     law = isolaw.fit(runs, curve="exp", bootstrap=100)
-    compute = np.array([p["x"] for p in law.document["frontier"]])
+    compute = np.array([p.x for p in law.document.frontier])
     table = runs.to_pandas()
     losses = []
     for seed in range(3):
@@ -345,7 +345,7 @@ def test_held_out_regret_by_hand(synthetic: Callable[..., Runs]) -> None:
         )
         constant = np.full(compute.size, np.nanmean(others.ridge().log2_n[0]))
         losses.append(np.nanmean(regret(one, constant)))
-    found = law.document["comparison"]["laws"]["constant"]["held_out_regret"]
+    found = law.document.comparison.laws["constant"].held_out_regret
     assert found == pytest.approx(np.mean(losses), rel=1e-3)
 
 
@@ -358,13 +358,13 @@ def test_without_shared_seeds_none_is_held_out(
     synthetic: Callable[..., Runs], seeds: dict[int, list[int]]
 ) -> None:
     runs = Runs.concat([synthetic([(32, n)], rising, seeds=own, noise=0.01) for n, own in seeds.items()])
-    laws = compared(runs)["laws"]
+    laws = compared(runs).laws
     assert laws
-    assert all(law["held_out_regret"] is None for law in laws.values())
+    assert all(law.held_out_regret is None for law in laws.values())
 
 
 def test_a_seed_that_failed_at_once_is_not_held_out(synthetic: Callable[..., Runs]) -> None:
     """One run has its first evaluation only: alone it is no curve."""
     table = synthetic([(32, n) for n in N], rising, noise=0.004).to_pandas()
     died = (table["rollouts_per_problem"] == 64) & (table["seed"] == 1) & (table["step"] > 0)
-    assert all(law["held_out_regret"] is None for law in compared(Runs(table[~died]))["laws"].values())
+    assert all(law.held_out_regret is None for law in compared(Runs(table[~died])).laws.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +10,8 @@ from scipy.optimize import curve_fit
 
 import isolaw
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.flags import Code, having
+from isolaw.fits.law_document import Axis, PointsDocument
 from isolaw.fits.laws.points import LABEL, logistic
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -21,8 +22,8 @@ LAW = {"b": 3.0, "L": 6.0, "k": 7.0, "x0": 6.1}
 STEPWISE = {"b": 3.0, "L": 4.0, "k": 0.006, "x0": 700.0}
 
 
-def values(document: dict[str, Any]) -> dict[str, float]:
-    return {name: q["value"] for name, q in document["params"].items()}
+def values(document: PointsDocument) -> dict[str, float]:
+    return {name: q.value for name, q in document.params.items()}
 
 
 def noisy(seed: int, sigma: float = 0.3) -> np.ndarray:
@@ -33,13 +34,13 @@ def noisy(seed: int, sigma: float = 0.3) -> np.ndarray:
 def test_exact_points_give_the_law() -> None:
     document, _ = isolaw.fit_points(C, 2 ** logistic(np.log10(C), **LAW))
     assert values(document) == pytest.approx(LAW, rel=1e-6)
-    assert document["x"] == {"name": "compute", "unit": "rollouts", "log10": True, "range": [1e5, 1e7]}
+    assert document.x == Axis("compute", "rollouts", log10=True, range=(1e5, 1e7))
 
 
 def test_the_form_linear_in_steps() -> None:
     document, _ = isolaw.fit_points(STEPS, 2 ** logistic(STEPS, **STEPWISE), "steps")
     assert values(document) == pytest.approx(STEPWISE, rel=1e-6)
-    assert document["x"] == {"name": "steps", "unit": "steps", "log10": False, "range": [20.0, 2000.0]}
+    assert document.x == Axis("steps", "steps", log10=False, range=(20.0, 2000.0))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -48,23 +49,26 @@ def test_estimates_and_errors_are_those_of_curve_fit(seed: int) -> None:
     document, result = isolaw.fit_points(C, n_star)
     best, covariance = curve_fit(logistic, np.log10(C), np.log2(n_star), [3, 6, 7, 6.1])
     sse = float(np.sum((np.log2(n_star) - logistic(np.log10(C), *best)) ** 2))
-    assert document["sse"] <= sse * (1 + 1e-6)
+    assert document.sse <= sse * (1 + 1e-6)
     assert list(values(document).values()) == pytest.approx(best, rel=1e-3)
-    errors = [document["standard_errors"][name] for name in LAW]
+    errors = [getattr(document.standard_errors, name) for name in LAW]
     assert errors == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.02)
-    assert all(q["status"] == "ok" for q in document["params"].values())
+    assert all(q.status == "ok" for q in document.params.values())
     assert result.ci_out is None  # intervals are made only when asked for
-    assert result.params["k"].value == document["params"]["k"]["value"]
+    assert result.params["k"].value == document.params["k"].value
 
 
 def test_errors_are_labelled_and_are_not_intervals() -> None:
     document, _ = isolaw.fit_points(C, noisy(0))
-    assert document["standard_errors"]["label"] == LABEL == "conditional on independent points"
-    assert all(q["interval"] is None for q in document["params"].values())
-    assert any(LABEL in warning for warning in document["warnings"])
-    assert document["format"] == "isolaw.law/1"
-    assert document["method"] == "points"
-    json.dumps(document, allow_nan=False)
+    assert document.standard_errors.label == LABEL == "conditional on independent points"
+    assert all(q.interval is None for q in document.params.values())
+    (flag,) = document.flags
+    assert flag.code == Code.CONDITIONAL_ERRORS
+    assert LABEL in flag.text
+    data = json.loads(json.dumps(document.to_dict(), allow_nan=False))
+    assert (data["format"], data["method"]) == ("isolaw.law/2", "points")
+    assert data["standard_errors"]["label"] == LABEL
+    assert data["warnings"] == [{"code": "conditional_errors", "text": flag.text}]
 
 
 def test_order_does_not_matter() -> None:
@@ -87,10 +91,10 @@ def test_order_does_not_matter() -> None:
 def test_points_that_determine_no_law(n_star: np.ndarray) -> None:
     """No error bars, and no claim, where a parameter could be anything."""
     document, _ = isolaw.fit_points(np.geomspace(1e5, 1e7, 12), n_star)
-    json.dumps(document, allow_nan=False)
-    assert document["params"]["k"]["status"] == "not_identified"
-    assert document["standard_errors"]["k"] is None
-    assert any("do not determine" in warning for warning in document["warnings"])
+    json.dumps(document.to_dict(), allow_nan=False)
+    assert document.params["k"].status == "not_identified"
+    assert document.standard_errors.k is None
+    assert having(document.flags, Code.ON_BOUND)
 
 
 @pytest.mark.parametrize("bad", [0.0, -8.0, np.nan, np.inf])

@@ -14,9 +14,11 @@ from scipy import stats
 import isolaw
 from isolaw.fits import pipeline
 from isolaw.fits.curves.families import fit_curves
+from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.selection import Configuration, Floats, select
 from isolaw.fits.surface.bootstrap import Sample, effects, indices, resample
 from isolaw.fits.surface.polynomial import hat
+from isolaw.report import words
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -220,7 +222,7 @@ def test_runs_of_one_seed_twice_are_not_one(synthetic: Make) -> None:
     found = effects(configurations(runs), "exp")
     assert (found.unit, found.freedom) == ("run", (0, 8))
     law = isolaw.fit(runs, bootstrap=30)
-    assert all(c["R0"]["interval"] is not None for c in law.document["curves"])
+    assert all(c.parameters["R0"].interval is not None for c in law.document.curves)
 
 
 # One run for each configuration
@@ -309,11 +311,12 @@ def test_the_seed_decides(synthetic: Make) -> None:
     assert first.document == again.document
     pd.testing.assert_frame_equal(first.draws, again.draws)
     changed = [
-        (a["R0"], b["R0"]) for a, b in zip(first.document["curves"], other.document["curves"], strict=True)
+        (a.parameters["R0"], b.parameters["R0"])
+        for a, b in zip(first.document.curves, other.document.curves, strict=True)
     ]
-    assert all(a["value"] == b["value"] for a, b in changed)
-    assert all(a["interval"] != b["interval"] for a, b in changed)
-    assert first.document["bootstrap"]["seed"] == 1
+    assert all(a.value == b.value for a, b in changed)
+    assert all(a.interval != b.interval for a, b in changed)
+    assert first.document.bootstrap.seed == 1
 
 
 def test_the_order_of_the_table_does_not_matter(synthetic: Make) -> None:
@@ -340,25 +343,28 @@ def test_draws_spread_as_repeated_experiments_do() -> None:
 
 def test_the_unit_is_named(synthetic: Make) -> None:
     several = isolaw.fit(synthetic([(32, n) for n in N]), bootstrap=5).document
-    assert several["bootstrap"]["unit"].startswith("run (12 runs;")
+    assert several.bootstrap.unit == "run"
+    assert "what is drawn: run (12 runs; what a seed shares" in words.intervals(several)[0]
     lone = isolaw.fit(synthetic([(32, n) for n in N], seeds=1), bootstrap=5).document
-    assert lone["bootstrap"]["unit"].startswith("block of residuals")
-    assert lone["warnings"][0].startswith(
-        "one seed per configuration: intervals leave out the variation between seeds"
-    )
+    assert lone.bootstrap.unit == "block"
+    assert "what is drawn: block of residuals" in words.intervals(lone)[0]
+    assert lone.flags[0] == Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
     smooth = isolaw.fit(synthetic([(32, n) for n in LEVELS], seeds=1), bootstrap=5).document
-    assert "smooth surface" in smooth["bootstrap"]["unit"]
-    assert "smooth function of n" in smooth["warnings"][0]
-    assert not any("one seed" in w for w in several["warnings"])
+    assert smooth.bootstrap.unit == "lack of fit"
+    assert "smooth surface" in words.intervals(smooth)[0]
+    assert smooth.flags[0].code == Code.ONE_SEED
+    assert "smooth function of n" in smooth.flags[0].text
+    assert not having(several.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS)
 
 
 def test_which_configurations_have_one_seed(synthetic: Make) -> None:
     table = synthetic([(32, n) for n in N]).to_pandas()
     some = Runs(table[(table["rollouts_per_problem"] != 16) | (table["seed"] == 0)])
     document = isolaw.fit(some, bootstrap=5).document
-    (warning,) = [w for w in document["warnings"] if "one seed" in w]
-    assert "n = 16" in warning
-    assert "n = 8" not in warning
+    (flag,) = having(document.flags, Code.ONE_SEED, Code.LONE_RUNS)
+    assert flag.code == Code.LONE_RUNS
+    assert "n = 16" in flag.text
+    assert "n = 8" not in flag.text
 
 
 def failing(some: int) -> Callable[..., Any]:
@@ -380,32 +386,33 @@ def test_failed_draws_are_counted_with_their_reason(
     monkeypatch.setattr(pipeline, "resample", failing(some))
     runs = synthetic([(32, n) for n in N], noise=0.003, seeds=2)
     law = isolaw.fit(runs, method="paper", bootstrap=60)
-    record = law.document["bootstrap"]
-    assert record["failed"] == some
-    assert record["reasons"] == {"a curve with fewer than 3 points": some}
-    assert record["draws"] == 60
-    assert any(f"{some} bootstrap draws failed" in w for w in law.document["warnings"])
-    json.dumps(law.document, allow_nan=False)
+    record = law.document.bootstrap
+    assert record.failed == some
+    assert record.reasons == {"a curve with fewer than 3 points": some}
+    assert record.draws == 60
+    (failed,) = having(law.document.flags, Code.FAILED_DRAWS)
+    assert failed.text.startswith(f"{some} bootstrap draws failed")
+    json.dumps(law.to_dict(), allow_nan=False)
     json.dumps(law.predict(5e5).to_dict(), allow_nan=False)
     if some == 2:
         assert len(law.draws) == 59
-        assert law.document["frontier"][0]["reward"]["interval"] is not None
+        assert law.document.frontier[0].reward.interval is not None
         return
     # More than one in twenty: those that are left are no fair sample.
     assert len(law.draws) == 1
-    assert all(c[name]["interval"] is None for c in law.document["curves"] for name in ("R0", "A", "tau"))
-    assert all(p["reward"]["interval"] is None and p["band"] is None for p in law.document["frontier"])
-    assert all(c["interval"] is None for c in law.document["crossovers"])
+    assert all(
+        c.parameters[name].interval is None for c in law.document.curves for name in ("R0", "A", "tau")
+    )
+    assert all(p.reward.interval is None and p.band is None for p in law.document.frontier)
+    assert all(c.interval is None for c in law.document.crossovers)
     assert law.predict(5e5).reward.interval is None
-    assert any("no intervals: too many draws failed" in w for w in law.document["warnings"])
+    assert having(law.document.flags, Code.NO_INTERVALS)
 
 
 def test_none_fails_where_all_is_well(synthetic: Make) -> None:
     for method in ("surface", "paper"):
-        record = isolaw.fit(synthetic([(32, n) for n in N]), method=method, bootstrap=20).document[
-            "bootstrap"
-        ]
-        assert (record["failed"], record["reasons"]) == (0, {})
+        record = isolaw.fit(synthetic([(32, n) for n in N]), method=method, bootstrap=20).document.bootstrap
+        assert (record.failed, record.reasons) == (0, {})
 
 
 @pytest.mark.parametrize("method", ["surface", "paper"])
@@ -413,14 +420,14 @@ def test_no_draws_no_intervals(synthetic: Make, method: Any) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in N]), method=method, bootstrap=0)
     document = law.document
     assert len(law.draws) == 1
-    assert all(q["interval"] is None for q in document["params"].values())
-    assert all(p[k]["interval"] is None for p in document["frontier"] for k in ("n_star", "reward"))
-    assert all(p["band"] is None for p in document["frontier"])
-    assert all(c["interval"] is None for c in document["crossovers"])
+    assert all(q.interval is None for q in document.params.values())
+    assert all(q.interval is None for p in document.frontier for q in (p.n_star, p.reward))
+    assert all(p.band is None for p in document.frontier)
+    assert all(c.interval is None for c in document.crossovers)
     prediction = law.predict(5e5)
     assert prediction.reward.interval is None
     assert all(o.probability is None for o in prediction.options)
-    assert any(f.startswith("no draws") for f in prediction.flags)
+    assert having(prediction.flags, Code.NO_DRAWS)
 
 
 def test_which_row_belongs_to_which_checkpoint(synthetic: Make) -> None:
