@@ -71,6 +71,15 @@ def test_every_key_of_a_sweep_file_is_documented() -> None:
     assert missing == ["horizons"]  # filled in when a sweep begins
 
 
+def test_the_codes_of_flags_are_documented() -> None:
+    from isolaw.fits.flags import Code
+
+    page = (ROOT / "docs" / "formats.md").read_text()
+    table = page.partition("\n### Flags\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, flags=re.M)
+    assert rows == [(code.value, code.meaning.replace("n*", r"n\*")) for code in Code]
+
+
 @pytest.mark.slow
 def test_demo_recommends_and_names_its_figure(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
