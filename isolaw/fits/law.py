@@ -47,8 +47,8 @@ class Law:
         the content of ``law.json``.
     draws
         one row per draw, row 0 the estimate: ``b, L, k, x0`` (absent when the law was refused),
-        ``<B_p>x<n>.<parameter>`` for every curve, ``law.<name>.<i>`` for θ of every law that was compared, and
-        ``surface.…``: the hyperparameters and shares of the surface, and which of them a draw has.
+        ``<B_p>x<n>.<parameter>`` for every curve, ``law.<name>.<i>`` for θ of every law that was compared,
+        and ``surface.…``: the hyperparameters and shares of the surface, and which of them a draw has.
 
     >>> import isolaw
     >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",

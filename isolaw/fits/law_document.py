@@ -212,8 +212,8 @@ class HealthInfo:
 class SurfaceInfo:
     """What the surface is made of, its draws aside (`isolaw.fits.surface`).
 
-    ``observations`` as in `Observations.to_dict`, ``theta`` the most likely hyperparameters, ``misfit`` by how
-    much draws are wider for lack of fit, ``bounds`` of the reward.
+    ``observations`` as in `Observations.to_dict`, ``theta`` the most likely hyperparameters, ``misfit`` by
+    how much draws are wider for lack of fit, ``bounds`` of the reward.
     """
 
     observations: dict[str, Any]

@@ -1,6 +1,6 @@
 """From runs to a law, with every step repeated in every draw.
 
-    surface  runs → a Gaussian process over (log n, log B_p, log C) → its ridge n*(C) → laws      (the default)
+    surface  runs → a Gaussian process over (log n, log B_p, log C) → its ridge n*(C) → laws  (the default)
     paper    record points → learning curves → envelope → strict n*(C) → law     (arXiv 2603.12151, section 4)
 
 Learning curves are fitted by both; for ``surface`` they describe, and nothing follows from them.
@@ -200,9 +200,8 @@ def _checked(method: str, curve: str, records: float | str | None, bootstrap: in
 def _fit_all(
     selection: Selection, samples: list[Sample], family: str, width: float | None, robust: bool, keep: bool
 ) -> tuple[list[Curves], dict[str, int]]:
-    """Fit every curve on the data and on each draw; drop the draws that any curve fails, unless to ``keep``."""
-    configurations = selection.configurations
-    if width is None:
+    """Fit every curve on the data and on each draw; drop the draws that any curve fails, unless to
+    ``keep``.""" configurations = selection.configurations if width is None:
         return [
             fit_curves(c.checkpoints, c.mean + s.shift, c.looks[None], family, robust)
             for c, s in zip(configurations, samples, strict=True)

@@ -11,8 +11,8 @@ The recommendation is the measured, affordable configuration with the least expe
 floor(C / (n · B_p)); a budget in tokens or seconds pays for as many steps as the measured runs' mean cost of
 a step allows. n*, B_p* and M* = C / (B_p* n*) at the budget, with their intervals, come with it.
 
-How far runs carry is counted from where a third n still ran: with fewer there is nothing to compare. Up to three times
-that there are intervals, up to ten a bound at most; beyond, no recommendation.
+How far runs carry is counted from where a third n still ran: with fewer there is nothing to compare. Up to
+three times that there are intervals, up to ten a bound at most; beyond, no recommendation.
 """
 
 from __future__ import annotations
@@ -331,10 +331,9 @@ def _stars(
 def _star(
     log2: Floats, grid: Floats, factor: float, levels: NDArray[np.int64] | None, value: float | None = None
 ) -> Quantity:
-    """2^log2 of the estimate, with the interval of its draws, an end open where they lie at the grid's end."""
-    low, high = float(grid.min()), float(grid.max())
-    at = float(np.exp2(log2[0])) if value is None else value
-    if factor > FAR or math.isnan(at):
+    """2^log2 of the estimate, with the interval of its draws, an end open where they lie at the grid's
+    end.""" low, high = float(grid.min()), float(grid.max()) at = float(np.exp2(log2[0])) if value is None
+    else value if factor > FAR or math.isnan(at):
         return Quantity(at if math.isfinite(at) else None, None, "not_identified")
     ends = np.where(log2 >= high - _EDGE, np.inf, np.where(log2 <= low + _EDGE, -np.inf, np.exp2(log2)))
     status: Status = "ok"

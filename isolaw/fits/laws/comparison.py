@@ -1,12 +1,12 @@
 """Which law does n* follow? Laws compared by the reward that they lose, in every draw.
 
-A law, with the parameters that the data give it, names an n at each compute. Its loss in a draw is the highest
-reward of that draw less that of its n, averaged over log C. One law is *better* than another where it loses less in
-95 % of draws, and a preference needs three seeds: two runs of a configuration differ once, and the draws follow
-from which two they are.
+A law, with the parameters that the data give it, names an n at each compute. Its loss in a draw is the
+highest reward of that draw less that of its n, averaged over log C. One law is *better* than another where it
+loses less in 95 % of draws, and a preference needs three seeds: two runs of a configuration differ once, and
+the draws follow from which two they are.
 
-The preferred law is the simplest that beats every simpler one, and that none beats; a constant only
-where it loses at most 0.005 on average in 95 % of draws. Otherwise there is none. That n* falls, or levels off, needs
+The preferred law is the simplest that beats every simpler one, and that none beats; a constant only where it
+loses at most 0.005 on average in 95 % of draws. Otherwise there is none. That n* falls, or levels off, needs
 95 % of draws as well.
 """
 
@@ -42,7 +42,7 @@ def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Confi
         return Comparison(
             None, None, monotone, None, falls=down, levels_off=level, refused=refused, seeds=seeds
         )
-    better = share_better(laws) if drawn else dict.fromkeys(laws, {})
+    better = share_better(laws) if drawn else {name: {} for name in laws}
     entries = {
         name: LawEntry(
             float(law.mean[0]),

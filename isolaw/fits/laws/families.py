@@ -10,8 +10,8 @@
 
     Σ_C c(C) (log2 n*(C) − log2 law(C; θ))²
 
-where c = −∂²r/∂(log2 n)² is the curvature of the mean surface at n*: to second order that is the reward that the
-law loses, on average over log C. A point that is a bound pulls only a law that is on its wrong side.
+where c = −∂²r/∂(log2 n)² is the curvature of the mean surface at n*: to second order that is the reward
+that the law loses, on average over log C. A point that is a bound pulls only a law that is on its wrong side.
 """
 
 from __future__ import annotations

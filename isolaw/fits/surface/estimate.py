@@ -2,12 +2,12 @@
 
 The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior: around its mode, by the
 curvature there (Laplace), and weighted by how much more or less likely they are than that says. Given θ
-rewards are normal, with known mean and covariance. So a draw holds what runs leave open *and* what is not known
-of how rewards vary; n*, B_p*, regrets and laws are computed in each draw.
+rewards are normal, with known mean and covariance. So a draw holds what runs leave open *and* what is not
+known of how rewards vary; n*, B_p*, regrets and laws are computed in each draw.
 
-Past the last checkpoint of all, the process is not all that is extrapolated: the shift of allocations with C (ρ),
-and the rise of what was learnt (g), go on by shares between none and all of them, others in each θ. So does the
-place of a step within its gap.
+Past the last checkpoint of all, the process is not all that is extrapolated: the shift of allocations with C
+(ρ), and the rise of what was learnt (g), go on by shares between none and all of them, others in each θ. So
+does the place of a step within its gap.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class Surface:
         return np.clip(self.process.centre + self.process.scale * out, *self.bounds)
 
     def _given(self, h: int, u: Floats, v: Floats, t: Floats) -> tuple[Floats, Floats]:
-        """Mean (Q,) of the process at points, and a root of its covariance (Q, Q), given θ and observations."""
+        """Mean (Q,) of the process at points, and a root of its covariance (Q, Q), given θ."""
         process, p = self.process, self.process.named(self.theta[h])
         if h not in self._known:
             root = np.linalg.cholesky(process.observed(p))
-            self._known[h] = root, cho_solve((root, True), process.y)
+            self._known[h] = root, np.asarray(cho_solve((root, True), process.y))
         root, alpha = self._known[h]
         shifts, rises, cut = self.shares[h]
         low, high = process.gap
@@ -154,7 +154,7 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
 
     Each configuration is predicted from all others; with e what it differs by and S the covariance of that,
     eᵀ S⁻¹ e is χ² with as many degrees of freedom as it has observations, and from the inverse K⁻¹ of the
-    observations' covariance S = [K⁻¹]_cc⁻¹, e = S [K⁻¹ y]_c (Rasmussen & Williams, Gaussian Processes, 5.4.2).
+    observations' covariance S = [K⁻¹]_cc⁻¹, e = S [K⁻¹ y]_c (Rasmussen & Williams 2006, 5.4.2).
     Draws are widened by the root of their mean where that is above 1 by more than chance; a configuration
     does not fit where its own is, at 1 % over all.
     """

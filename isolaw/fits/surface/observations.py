@@ -7,8 +7,8 @@ A run's reward is what its configuration earns, what all runs of its seed share,
 In each bin of t, r_c is estimated from the runs that are there by generalised least squares, with the seeds'
 effects random: P = (Xᵀ V⁻¹ X)⁻¹ Xᵀ V⁻¹, V = κ Z Zᵀ + I. Where all configurations have the same seeds that is
 their mean; where some are missing, the effect of a seed is taken from its other runs. P being linear, the
-covariance of the estimates is known exactly, whatever is missing (`isolaw.fits.surface.process`). What P leaves
-of the runs, less the seeds' effects, tells how runs vary.
+covariance of the estimates is known exactly, whatever is missing (`isolaw.fits.surface.process`). What P
+leaves of the runs, less the seeds' effects, tells how runs vary.
 
 Bins only save time: within one, curves are nearly straight, and their checkpoints are averaged.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -230,13 +231,13 @@ def _learnt(
 ) -> tuple[Floats, Floats]:
     """The trend (k,), and t with the share of the rise that was learnt by then (2, k + 2).
 
-    The trend is the sum of mean increments between neighbouring bins over the configurations that are in both,
-    so that it does not jump where configurations begin or end. The share is 1 throughout where reward does not
-    rise by more than noise.
+    The trend is the sum of mean increments between neighbouring bins over the configurations that are in
+    both, so that it does not jump where configurations begin or end. The share is 1 throughout where reward
+    does not rise by more than noise.
     """
     known = np.unique(bins)
     level = [float(y[bins == known[0]].mean())]
-    for before, after in zip(known[:-1], known[1:], strict=True):
+    for before, after in pairwise(known):
         old, new = (dict(zip(place[bins == k], y[bins == k], strict=True)) for k in (before, after))
         both = sorted(set(old) & set(new))
         level.append(level[-1] + (float(np.mean([new[c] - old[c] for c in both])) if both else 0.0))

@@ -2,8 +2,8 @@
 
     f(u, v) = Σ_{i ≤ p} α_i u^i   (+ β_1 v + β_2 v² + β_3 u v where B_p varies),    u = log2 n, v = log2 B_p
 
-of one degree for every two doublings of n that were measured (2 to 4). What it leaves of single runs stands for
-how runs vary (`isolaw.fits.surface.bootstrap`); rewards are predicted by `isolaw.fits.surface.estimate`.
+of one degree for every two doublings of n that were measured (2 to 4). What it leaves of single runs stands
+for how runs vary (`isolaw.fits.surface.bootstrap`); rewards are predicted by `isolaw.fits.surface.estimate`.
 """
 
 from __future__ import annotations

@@ -3,20 +3,22 @@
     r(u, v, t) = m(t) + g(t) [ δ(u, v, t) + λ s(u, t) ]
 
 - m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m).
-- δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a Matérn
-  function of order 3/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at another, shifted
+- δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
+  Matérn function of order 3/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
+  another, shifted
   by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have ended.
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
 - g(t), the share of the reward's rise that was learnt by then: at C = 0 nothing differs.
-- I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with their
+- I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
+  their
   slope, less and less surely, and do not return to a mean.
 
-To the mean of runs (`isolaw.fits.surface.observations`) the seeds add an effect that all allocations share, runs
-their own (a constant o0 and a drift o1, both ∝ n^−γ), and checkpoints noise ε. Rewards are centred, over
+To the mean of runs (`isolaw.fits.surface.observations`) the seeds add an effect that all allocations share,
+runs their own (a constant o0 and a drift o1, both ∝ n^−γ), and checkpoints noise ε. Rewards are centred, over
 their standard deviation.
 
-Hyperparameters θ are judged by the marginal likelihood of the observations and of the runs' residuals, and weak
-priors (`PRIORS`), which are part of the model: they were chosen on the truths of one half of
+Hyperparameters θ are judged by the marginal likelihood of the observations and of the runs' residuals, and
+weak priors (`PRIORS`), which are part of the model: they were chosen on the truths of one half of
 ``benchmarks/designs`` and judged on the other.
 """
 
@@ -33,7 +35,8 @@ from scipy.linalg import solve_triangular
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.observations import Observations
 
-# Centre and standard deviation; of the logarithm, but for those of SIGNED. Times in e-folds of C, lengths in doublings.
+# Centre and standard deviation; of the logarithm, but for those of SIGNED. Times in e-folds of C, lengths in
+# doublings.
 PRIORS = {
     "step": (0.02, 2.0),
     "rho": (0.0, 0.7),
@@ -77,8 +80,8 @@ def integrated(a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
     I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process of variance 1 and length ℓ:
     ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
 
-    >>> integrated(np.array([2.0]), np.array([3.0]), 1e6)[0].round(3)  # a line from 0, its slope of variance 1
-    array([[6.]])
+    >>> integrated(np.array([2.0]), np.array([3.0]), 1e6)[0].round(3)  # a line from 0, its slope of variance
+    1 array([[6.]])
     """
     x, y = a / length, b / length
     apart, least = np.abs(x[:, None] - y), 2 * np.minimum(x[:, None], y)
@@ -306,15 +309,15 @@ class Process:
         out = []
         for runs in found.values():
             known = ~np.isnan(o.residuals[runs[0]])
-            left = o.residuals[np.ix_(runs, np.flatnonzero(known))] / self.scale
+            left = o.residuals[runs][:, known] / self.scale
             out.append((centre[known], o.counts[runs[0], known], left, self._fixed["u"][runs]))
         return out
 
     def _residuals(self, p: Theta) -> tuple[float, dict[str, float]]:
         """−log likelihood of the runs' residuals and its derivatives.
 
-        They have fewer degrees of freedom than there are of them, and are that much smaller than the runs' own
-        effects: each counts as ``freedom`` of an observation.
+        They have fewer degrees of freedom than there are of them, and are that much smaller than the runs'
+        own effects: each counts as ``freedom`` of an observation.
         """
         nu = self.observations.freedom
         value, slope = 0.0, dict.fromkeys(("o0", "o1", "noise", "gamma"), 0.0)

@@ -1,14 +1,15 @@
 """The surface cut at computes: rewards over a grid of allocations, and where they are highest.
 
-All allocations compete at every compute, each with its own uncertainty, which grows from where runs of its kind
-ended. The grid has every measured n and B_p and points between them, never beyond; in the setting ``fixed-b`` B_p
-follows from n.
+All allocations compete at every compute, each with its own uncertainty, which grows from where runs of its
+kind ended. The grid has every measured n and B_p and points between them, never beyond; in the setting
+``fixed-b`` B_p follows from n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +133,6 @@ def _line(values: Floats, step: float) -> Floats:
     levels = np.unique(values)
     parts = [
         np.linspace(low, high, int(np.ceil((high - low) / step - 1e-9)), endpoint=False)
-        for low, high in zip(levels[:-1], levels[1:], strict=True)
+        for low, high in pairwise(levels)
     ]
     return np.concatenate([*parts, levels[-1:]])
