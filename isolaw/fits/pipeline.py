@@ -200,8 +200,9 @@ def _checked(method: str, curve: str, records: float | str | None, bootstrap: in
 def _fit_all(
     selection: Selection, samples: list[Sample], family: str, width: float | None, robust: bool, keep: bool
 ) -> tuple[list[Curves], dict[str, int]]:
-    """Fit every curve on the data and on each draw; drop the draws that any curve fails, unless to
-    ``keep``.""" configurations = selection.configurations if width is None:
+    """Fit every curve on the data and on each draw; drop draws that a curve fails, unless to ``keep`` them."""
+    configurations = selection.configurations
+    if width is None:
         return [
             fit_curves(c.checkpoints, c.mean + s.shift, c.looks[None], family, robust)
             for c, s in zip(configurations, samples, strict=True)
