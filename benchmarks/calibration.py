@@ -171,16 +171,17 @@ def fit_chunk(size: int, first: int) -> list[dict[str, Any]]:
             if name == "paper" and sweep >= PAPER:
                 continue
             law = isolaw.fit(runs, bootstrap=400, seed=sweep, **options)
-            a = next(c["A"] for c in law.document["curves"] if c["rollouts_per_problem"] == CURVE)
+            d = law.document
+            a = next(c.parameters["A"] for c in d.curves if c.rollouts_per_problem == CURVE)
             entry = {
                 "sweep": sweep,
                 "method": name,
-                "curve": law.document["curve"],
-                "A": a,
-                "saturation": law.document["params"]["saturation"],
-                "preferred": law.document["comparison"].get("preferred"),
-                "verdict": law.document["comparison"]["verdict"],
-                "frontier_end": law.document["frontier"][-1]["reward"]["value"],
+                "curve": d.curve,
+                "A": a.to_dict(),
+                "saturation": d.params["saturation"].to_dict(),
+                "preferred": d.comparison.preferred,
+                "verdict": d.comparison.verdict,
+                "frontier_end": d.frontier[-1].reward.value,
             }
             for budget, compute in BUDGETS.items():
                 p = law.predict(compute)
@@ -295,9 +296,9 @@ def selection(sweeps: int = 100) -> None:
         for sweep in range(sweeps):
             runs = runs_of(data, range(3 * sweep, 3 * sweep + 3))
             law = isolaw.fit(runs, method=method, curve=curve, records=records, bootstrap=0)
-            point = law.document["frontier"][-1]
-            n = np.log2(point["n_star"]["value"])
-            rewards.append(point["reward"]["value"] - end["best"])
+            point = law.document.frontier[-1]
+            n = np.log2(point.n_star.value)
+            rewards.append(point.reward.value - end["best"])
             stars.append(n - end["log2_n"])
             lost.append(end["best"] - np.interp(n, FINE, end["reward"]))
         print(
@@ -318,12 +319,12 @@ def quoted(sweeps: int = 100) -> None:
         widths = []
         for sweep in range(sweeps):
             runs = runs_of(data, range(size * sweep, size * sweep + size))
-            comparison = isolaw.fit(runs, bootstrap=200, seed=sweep).document["comparison"]
-            law = comparison["laws"][comparison["preferred"]]
-            if comparison["preferred"] == "power":
-                widths.append(np.log10(2) * np.ptp(law["interval"][1]))
+            comparison = isolaw.fit(runs, bootstrap=200, seed=sweep).document.comparison
+            law = comparison.laws[comparison.preferred]
+            if comparison.preferred == "power":
+                widths.append(np.log10(2) * np.ptp(law.interval[1]))
             for name, budget in BUDGETS.items():
-                log2_n = LAWS[comparison["preferred"]][1](np.log10([budget]), np.array(law["theta"]))
+                log2_n = LAWS[comparison.preferred][1](np.log10([budget]), np.array(law.theta))
                 found[name].append(log2_n[0] - true[name]["log2_n"])
         for name, own in found.items():
             print(

@@ -215,8 +215,8 @@ def pipeline() -> None:
         times.append(start.since())
     document = law.document
     print(
-        f"isolaw.fit, joint, {len(document['grid'])} configurations x {SEEDS} seeds, {DRAWS} draws "
-        f"({document['method']}, {document['curve']}): {min(t.wall for t in times):.1f} s, "
+        f"isolaw.fit, joint, {len(document.grid)} configurations x {SEEDS} seeds, {DRAWS} draws "
+        f"({document.method}, {document.curve}): {min(t.wall for t in times):.1f} s, "
         f"{min(t.cpu for t in times):.1f} s of CPU"
     )
 
