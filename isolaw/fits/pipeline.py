@@ -200,7 +200,7 @@ def _checked(method: str, curve: str, records: float | str | None, bootstrap: in
 def _fit_all(
     selection: Selection, samples: list[Sample], family: str, width: float | None, robust: bool, keep: bool
 ) -> tuple[list[Curves], dict[str, int]]:
-    """Fit every curve on the data and on each draw; drop draws that a curve fails, unless to ``keep`` them."""
+    """Fit every curve on the data and on each draw; drop draws that a curve fails, or ``keep``."""
     configurations = selection.configurations
     if width is None:
         return [

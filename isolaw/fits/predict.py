@@ -331,9 +331,10 @@ def _stars(
 def _star(
     log2: Floats, grid: Floats, factor: float, levels: NDArray[np.int64] | None, value: float | None = None
 ) -> Quantity:
-    """2^log2 of the estimate, with the interval of its draws, an end open where they lie at the grid's
-    end.""" low, high = float(grid.min()), float(grid.max()) at = float(np.exp2(log2[0])) if value is None
-    else value if factor > FAR or math.isnan(at):
+    """2^log2 of the estimate, with the interval of its draws, an end open where they are at the grid's."""
+    low, high = float(grid.min()), float(grid.max())
+    at = float(np.exp2(log2[0])) if value is None else value
+    if factor > FAR or math.isnan(at):
         return Quantity(at if math.isfinite(at) else None, None, "not_identified")
     ends = np.where(log2 >= high - _EDGE, np.inf, np.where(log2 <= low + _EDGE, -np.inf, np.exp2(log2)))
     status: Status = "ok"

@@ -5,7 +5,8 @@
 - m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m).
 - δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
   Matérn function of order 3/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
-  another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have ended.
+  another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
+  ended.
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
 - g(t), the share of the reward's rise that was learnt by then: at C = 0 nothing differs.
 - I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
