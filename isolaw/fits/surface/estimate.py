@@ -96,7 +96,7 @@ class Surface:
         """Mean (Q,) of the process at points, and a root of its covariance (Q, Q), given θ."""
         process, p = self.process, self.process.named(self.theta[h])
         if h not in self._known:
-            root = np.linalg.cholesky(process.observed(p))
+            root = np.asarray(np.linalg.cholesky(process.observed(p)))
             self._known[h] = root, np.asarray(cho_solve((root, True), process.y))
         root, alpha = self._known[h]
         shifts, rises, cut = self.shares[h]

@@ -112,7 +112,7 @@ class Observations:
     def from_dict(cls, data: dict[str, Any]) -> Observations:
         """Invert `to_dict`."""
         whole = ("run_place", "run_seed", "place", "bin")
-        values = {
+        values: dict[str, Any] = {
             name: np.asarray(v, dtype=np.int64 if name in whole else np.float64) if isinstance(v, list) else v
             for name, v in data.items()
         }
@@ -198,7 +198,7 @@ def _combine(
     same = run_seed[rows][:, None] == run_seed[rows]
     inverse = np.linalg.inv(kappa * same + np.eye(rows.size))
     weighted = design.T @ inverse
-    return rows, here, design, np.linalg.solve(weighted @ design, weighted)
+    return rows, here, design, np.asarray(np.linalg.solve(weighted @ design, weighted))
 
 
 def _left(

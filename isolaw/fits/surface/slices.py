@@ -96,8 +96,8 @@ def slices(
         kept = allowed(u, v)
         u, v = u[kept], v[kept]
     at = np.geomspace(compute.min(), compute.max(), knots) if several else compute
-    points = [np.tile(part, at.size) for part in (u, v)]
-    reward = surface.rewards(*points, np.repeat(at, u.size)).reshape(-1, at.size, u.size)
+    points = np.tile(u, at.size), np.tile(v, at.size), np.repeat(at, u.size)
+    reward = surface.rewards(*points).reshape(-1, at.size, u.size)
     if several:
         reward = CubicSpline(np.log(at), reward, axis=1)(np.log(compute))
         reward = np.clip(reward, *surface.bounds)
