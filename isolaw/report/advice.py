@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law_document import GridEntry, LawDocument
-from isolaw.fits.predict import Prediction
-from isolaw.report import answer_words, words
+from isolaw.fits.predict import INTERVALS, Prediction, comparable
+from isolaw.report import words
 
 _SEEDS = 3  # with fewer an interval rests on very few differences between runs
 _LOSS = 0.005
-_REACH = 3.05  # times what was measured; runs end a batch before their budget
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ def advice(document: LawDocument, prediction: Prediction | None) -> list[Advice]
     """
     grid = document.grid
     levels = sorted({g.rollouts_per_problem for g in grid})
-    out = [*_edges(document, levels), *_batch_edge(grid, prediction), *_short(grid, prediction)]
+    out = [*_edges(document, levels), *_batch_edge(grid, prediction)]
+    out += _far(grid, prediction) or _short(grid)
     fewest = min(g.runs for g in grid)
     if fewest < _SEEDS:
         out.append(
@@ -69,18 +69,7 @@ def advice(document: LawDocument, prediction: Prediction | None) -> list[Advice]
         for batch in document.health.batches
         if batch.reason
     ]
-    end = max(g.measured[1] for g in grid)
-    if prediction is not None and prediction.compute > _REACH * end:
-        goal = words.number(prediction.compute / 3)
-        out.append(
-            Advice(
-                f"Run to C = {goal}, a third of the budget.",
-                f"The budget is {prediction.compute / end:.3g} times what was measured; up to three times "
-                "intervals were checked on simulated runs.",
-                (f"sweep.compute={prediction.compute // 3}",),
-            )
-        )
-    if prediction is not None and prediction.options[0].expected_regret > _LOSS:
+    if prediction is not None and prediction.options and prediction.options[0].expected_regret > _LOSS:
         out += _loss(prediction, levels, fewest)
     return out
 
@@ -125,9 +114,10 @@ def _edges(document: LawDocument, levels: Sequence[int]) -> list[Advice]:
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
     """Where the recommended B_p is an end of those measured."""
-    if prediction is None or not having(prediction.flags, Code.BATCH_EDGE):
+    chosen = None if prediction is None else prediction.allocation
+    if prediction is None or chosen is None or not having(prediction.flags, Code.BATCH_EDGE):
         return []
-    b, there = prediction.allocation.problems_per_batch, {g.problems_per_batch for g in grid}
+    b, there = chosen.problems_per_batch, {g.problems_per_batch for g in grid}
     larger = b == max(there)
     batches = sorted(there | {b * 2 if larger else b // 2})
     return [
@@ -139,21 +129,37 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
     ]
 
 
-def _short(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
-    """Configurations that ended early, so that larger budgets compare fewer n."""
+def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
+    """Where fewer than three n ran to a third of the budget: nothing, or bounds alone, are stated there."""
+    if prediction is None or prediction.compute <= INTERVALS * comparable(grid):
+        return []
+    goal = math.ceil(prediction.compute / INTERVALS)
+    ends: dict[int, float] = {}
+    for g in grid:
+        n = g.rollouts_per_problem
+        ends[n] = max(ends.get(n, 0.0), g.measured[1] + g.step_cost)
+    short = ", ".join(f"{n:,}" for n, end in sorted(ends.items()) if end < goal)
+    return [
+        Advice(
+            f"Run n = {short} to C = {words.number(goal)}, a third of the budget.",
+            "Beyond three times the compute to which three n ran, n* has no interval; beyond ten times, "
+            "nothing is recommended.",
+            (f"sweep.compute={goal}",),
+        )
+    ]
+
+
+def _short(grid: Sequence[GridEntry]) -> list[Advice]:
+    """Configurations that ended early, so that at larger budgets they are extrapolated."""
     end = max(g.measured[1] for g in grid)
     short = [g for g in grid if g.measured[1] + g.step_cost < 0.9 * end]
     if not short:
         return []
     names = sorted({g.rollouts_per_problem for g in short})
-    why = "They ended before, so that at larger budgets a larger n wins unopposed."
-    if prediction is not None and answer_words.one_n(prediction):
-        n = prediction.allocation.rollouts_per_problem
-        why = f"They ended before, and from n = {n} alone the best n cannot be told."
     return [
         Advice(
-            f"Run n = {', '.join(map(str, names))} on to C = {words.number(end)}.",
-            why,
+            f"Run n = {', '.join(map(str, names))} to C = {words.number(end)}.",
+            "Their runs ended earlier, so their rewards at larger budgets are extrapolated.",
             (f"sweep.compute={int(end)}",),
         )
     ]
