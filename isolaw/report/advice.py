@@ -69,22 +69,22 @@ def advice(document: LawDocument, prediction: Prediction | None) -> list[Advice]
         for batch in document.health.batches
         if batch.reason
     ]
-    if prediction is not None and prediction.options and prediction.options[0].expected_regret > _LOSS:
+    if prediction is not None and prediction.options:
         out += _loss(prediction, levels, fewest)
     return out
 
 
 def _loss(prediction: Prediction, levels: Sequence[int], fewest: int) -> list[Advice]:
-    """Where even the best choice loses: an n between those measured, or else more seeds."""
-    why = f"Even the best choice is expected to lose {prediction.options[0].expected_regret:.3f}"
-    star = prediction.n_star
-    between = 2 ** round(math.log2(star.value)) if star.value is not None and star.status == "ok" else 0
-    if levels[0] < between < levels[-1] and between not in levels:
-        keys = (_n_key([*levels, between]),)
-        return [Advice(f"Add n = {between:,}.", f"{why}: the best n lies between those measured.", keys)]
-    if fewest < _SEEDS:
+    """Where no measured n is near the best: the n between them; where even the best choice loses, seeds."""
+    best = prediction.options[0]
+    n = best.allocation.rollouts_per_problem
+    if not any(option.measured for option in prediction.options) and n not in levels:
+        why = "It is recommended, every measured n is expected to lose more than 0.005, and no run had it."
+        return [Advice(f"Add n = {n:,}.", why, (_n_key([*levels, n]),))]
+    if fewest < _SEEDS or best.expected_regret <= _LOSS:
         return []
-    return [Advice("Run more seeds.", f"{why}.", (f"sweep.seeds={2 * fewest}",))]
+    why = f"Even the best choice is expected to lose {best.expected_regret:.3f}."
+    return [Advice("Run more seeds.", why, (f"sweep.seeds={2 * fewest}",))]
 
 
 def _n_key(levels: Sequence[int]) -> str:
@@ -142,8 +142,8 @@ def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advic
     return [
         Advice(
             f"Run n = {short} to C = {words.number(goal)}, a third of the budget.",
-            "Beyond three times the compute to which three n ran, n* has no interval; beyond ten times, "
-            "nothing is recommended.",
+            ("" if prediction.options else "A recommendation needs three n at a tenth of the budget. ")
+            + "For n* to be more than a bound, three n must reach a third of it.",
             (f"sweep.compute={goal}",),
         )
     ]

@@ -37,9 +37,10 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
         )
     best = prediction.options[0]
     text = f"Expected to lose {best.expected_regret:.4f} in {document.metric} against the best there is"
-    if best.probability is None:
-        return f"{text}."
-    return f"{text}; within 0.005 of it in {words.share(best.probability)} of draws."
+    if best.probability is not None:
+        text += f"; within 0.005 of it in {words.share(best.probability)} of draws"
+    n = best.allocation.rollouts_per_problem
+    return f"{text}." + ("" if best.measured else f" No run had n = {n}: it lies between measured n.")
 
 
 def instead(
@@ -146,7 +147,8 @@ def prediction_summary(
         b = other.allocation
         lines.append(
             f"  n = {b.rollouts_per_problem}, B_p = {b.problems_per_batch}, "
-            f"M = {b.steps:,}: loses {other.expected_regret:.4f}{near}"
+            f"M = {b.steps:,}{'' if other.measured else ' (no run had it)'}: "
+            f"loses {other.expected_regret:.4f}{near}"
         )
     if prediction.epochs is not None:
         lines.append(f"Epochs: {words.number(prediction.epochs)} passes over the training problems.")

@@ -206,7 +206,7 @@ _EQUATIONS = {
     "linear": "n* = α + β {x}",
     "power": "log2 n* = α + β {x}",
     "logistic": "log2 n* = b + L / (1 + exp(−k ({x} − x0)))",
-    "non-monotone": "log2 n* = α + β {x} + γ ({x})²",
+    "non-monotone": "log2 n* = α + β {x} + γ {x2}",
 }
 _GREEK = ("α", "β", "γ")
 
@@ -219,7 +219,8 @@ def form(law: str, document: LawDocument) -> str:
 
 def form_equation(law: str, document: LawDocument) -> str:
     """Return a law as an equation with names for its parameters."""
-    return _EQUATIONS[law].format(x=_argument(document))
+    x, squared = _terms(document)
+    return _EQUATIONS[law].format(x=x, x2=squared)
 
 
 def parameters(law: str, entry: LawEntry) -> str:
@@ -240,8 +241,9 @@ def _signed(value: float) -> str:
     return f"{value:.3g}".replace("-", "−")
 
 
-def _argument(document: LawDocument) -> str:
-    return "log10 C" if document.x.log10 else "M"
+def _terms(document: LawDocument) -> tuple[str, str]:
+    """What a law is a function of, and its square."""
+    return ("log10 C", "(log10 C)²") if document.x.log10 else ("M", "M²")
 
 
 def preferred(document: LawDocument) -> str | None:
@@ -267,10 +269,9 @@ def equation(document: LawDocument) -> str:
     if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
         drawn = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
         return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{drawn}"
-    x = _argument(document)
     terms = "".join(
-        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {power}"
-        for t, power in zip(theta[1:], (x, f"({x})²"), strict=False)
+        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
+        for t, x in zip(theta[1:], _terms(document), strict=False)
     )
     return f"{'n*' if name == 'linear' else 'log2 n*'} = {_signed(theta[0])}{terms}"
 

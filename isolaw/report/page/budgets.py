@@ -139,6 +139,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
                 f"{o.allocation.rollouts_per_problem:,}",
                 f"{o.allocation.problems_per_batch:,}",
                 f"{o.allocation.steps:,}",
+                "yes" if o.measured else "no",
                 f"{o.expected_regret:.4f}",
                 "" if o.probability is None else words.share(o.probability),
             ]
