@@ -183,7 +183,7 @@ def _laws(study: Study) -> Section | str:
         return "Law comparison: there is no law"
     verdict, table = words.verdict(study.document), tables.laws(study.document)
     if not verdict and table is None:
-        return "Law comparison: there is nothing to compare with"
+        return "Law comparison: the method surface compares laws where B_p or B is held"
     if table is None:
         why = "the method surface compares laws, where B_p or B is held"
         return Section("laws", "Which law", [verdict, f"More was not compared: {why}."])
