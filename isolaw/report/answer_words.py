@@ -132,7 +132,7 @@ def prediction_summary(
         f"{document.metric} then: {words.quantity(prediction.reward)}.",
     ]
     law = by_law(prediction)
-    by = f"; by the law ({words.preferred(document)}) {law}" if law else ""
+    by = f"; by the law ({words.law_name(words.preferred(document) or '')}) {law}" if law else ""
     lines.append(f"n*, where the fitted reward is highest: {n_star(prediction)}{by}.")
     if parts := split(prediction, document):
         lines.append("; ".join(f"{name}: {text}" for name, text in parts.items()) + ".")

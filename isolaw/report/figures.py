@@ -251,7 +251,7 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None
             fine, *ends, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
         )
     colour, width, dashes = ("#1f4e79", 1.6, "-") if band else ("#404040", 1.0, "--")
-    label = f"law ({words.preferred(law.document)})"
+    label = f"law ({words.law_name(words.preferred(law.document) or '')})"
     axes.plot(fine, n, color=colour, lw=width, ls=dashes, label=label, zorder=3)
 
 

@@ -198,8 +198,8 @@ _FORMS = {
     "constant": "a constant n",
     "linear": "n linear in {x}",
     "power": "n doubling at a constant rate in {x}",
-    "logistic": "a logistic, n levelling off",
-    "non-monotone": "an n that turns round",
+    "logistic": "a logistic in {x}",
+    "non-monotone": "log n quadratic in {x}",
 }
 _EQUATIONS = {
     "constant": "n* = n0",
@@ -209,6 +209,15 @@ _EQUATIONS = {
     "non-monotone": "log2 n* = α + β {x} + γ {x2}",
 }
 _GREEK = ("α", "β", "γ")
+
+
+def law_name(law: str) -> str:
+    """Return a law's name; that of a form says nothing of whether n* falls.
+
+    >>> law_name("non-monotone"), law_name("power")
+    ('quadratic', 'power')
+    """
+    return {"non-monotone": "quadratic"}.get(law, law)
 
 
 def form(law: str, document: LawDocument) -> str:
@@ -294,7 +303,7 @@ def verdict(document: LawDocument) -> str:
     if c.preferred is None:
         return " ".join(["Law: the draws prefer none.", *_against_a_constant(c), *_constant(c)])
     own = c.laws[c.preferred]
-    shares = ", ".join(f"{name} {share(better)}" for name, better in own.better.items())
+    shares = ", ".join(f"{law_name(name)} {share(better)}" for name, better in own.better.items())
     text = (
         f"Law: the draws prefer {form(c.preferred, document)}; no law loses less in 95% of them. "
         f"It loses {own.mean_regret:.4f} in reward on average"
@@ -308,7 +317,9 @@ def verdict(document: LawDocument) -> str:
 def _against_a_constant(c: Comparison) -> list[str]:
     """How often each law loses less than a constant n."""
     shares = [
-        f"{name} {share(law.better['constant'])}" for name, law in c.laws.items() if "constant" in law.better
+        f"{law_name(name)} {share(law.better['constant'])}"
+        for name, law in c.laws.items()
+        if "constant" in law.better
     ]
     return (
         [f"Share of draws in which it loses less than a constant n: {', '.join(shares)}."] if shares else []

@@ -83,7 +83,9 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     assert ("the same, where n* is only a bound" in shown) == any(p.censored for p in frontier)
     preferred = words.preferred(law.document)
     known = preferred is not None and not (paper and law.logistic is None)
-    assert [text for text in shown if text.startswith("law (")] == ([f"law ({preferred})"] if known else [])
+    assert [text for text in shown if text.startswith("law (")] == (
+        [f"law ({words.law_name(preferred or '')})"] if known else []
+    )
     drawn = len(law.draws) > 1
     assert ("95 % of draws (pointwise)" in shown) == (paper and law.logistic is not None and drawn)
     intervals = any(p.n_star.interval for p in frontier)

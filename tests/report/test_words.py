@@ -139,7 +139,7 @@ def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
     assert line.startswith(f"Law: the draws prefer {words.form(comparison.preferred, rising.document)}; ")
     assert f"It loses {own.mean_regret:.4f} in reward on average" in line
     assert f"the best constant n {comparison.laws['constant'].mean_regret:.4f}" in line
-    shares = ", ".join(f"{name} {words.share(better)}" for name, better in own.better.items())
+    shares = ", ".join(f"{words.law_name(name)} {words.share(better)}" for name, better in own.better.items())
     assert line.endswith(f"Share of draws in which it loses less than the others: {shares}.")
     assert own.better["constant"] >= 0.95
 
@@ -148,7 +148,7 @@ def test_draws_that_prefer_none_say_so(rising: Law) -> None:
     comparison = replace(rising.document.comparison, preferred=None, verdict=None)
     document = replace(rising.document, comparison=comparison)
     shares = ", ".join(
-        f"{name} {words.share(law.better['constant'])}"
+        f"{words.law_name(name)} {words.share(law.better['constant'])}"
         for name, law in comparison.laws.items()
         if name != "constant"
     )
@@ -254,7 +254,7 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     assert lines[2] == f"avg@4 then: {words.quantity(best.reward)}."
     star = words.quantity(prediction.n_star)
     assert lines[3].startswith(f"n*, where the fitted reward is highest: {star}")
-    assert (f"by the law ({words.preferred(law.document)})" in lines[3]) == (
+    assert (f"by the law ({words.law_name(words.preferred(law.document) or '')})" in lines[3]) == (
         prediction.law_n.value is not None
     )
     assert lines[4] == f"B_p*: 32 (held); M*: {words.quantity(prediction.m_star)}."

@@ -77,7 +77,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         "loss": first and study.document and answer_words.loss(first, study.document),
         "instead": "" if facts.budgets is None else instead(facts.budgets, facts.budgets.answer),
         "refused": study.refused,
-        "law": (words.preferred(study.document) if study.document else None) or "",
+        "law": words.law_name((words.preferred(study.document) if study.document else None) or ""),
         "facts": _facts(study),
         "warnings": [*map(words.flag, study.document.flags)] if study.document else list(facts.notes),
         "budgets": [shown(p, study.law, facts.budgets) for p in predictions]

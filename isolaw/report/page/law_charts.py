@@ -160,7 +160,11 @@ def n_star(study: Study, until: float) -> Chart:
         dashed = {"color": "var(--text)", "width": 1.3, "dash": "dash"}
         data.append(
             _line(fine, n, dashed if surface else line)
-            | {"name": f"law ({words.preferred(document)})", "showlegend": True, "legendrank": 4}
+            | {
+                "name": f"law ({words.law_name(words.preferred(document) or '')})",
+                "showlegend": True,
+                "legendrank": 4,
+            }
         )
         if until > x.max() and not frontier[-1].censored:
             beyond = np.geomspace(x.max(), until, 40)

@@ -164,7 +164,9 @@ def laws(document: LawDocument) -> Table | None:
         better = law.better.get("constant")
         rows.append(
             [
-                Cell(name + (" (preferred)" if chosen else ""), kind="good" if chosen else ""),
+                Cell(
+                    words.law_name(name) + (" (preferred)" if chosen else ""), kind="good" if chosen else ""
+                ),
                 Cell(words.form_equation(name, document)),
                 Cell(words.parameters(name, law)),
                 _number(law.mean_regret, ".4f"),
