@@ -7,9 +7,10 @@ an allocation may lose. In each draw d rewards at the budget C are a function r_
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
 
-The recommendation is the measured, affordable configuration with the least expected regret; M follows as
-floor(C / (n · B_p)); a budget in tokens or seconds pays for as many steps as the measured runs' mean cost of
-a step allows. n*, B_p* and M* = C / (B_p* n*) at the budget, with their intervals, come with it.
+The recommendation is the affordable configuration with the least expected regret, among those that were
+measured and, on a surface, those with an n of 2^k or 3 · 2^k between them; M follows as floor(C / (n · B_p));
+a budget in tokens or seconds pays for as many steps as the measured runs' mean cost of a step allows. n*,
+B_p* and M* = C / (B_p* n*) at the budget, with their intervals, come with it.
 
 How far runs carry is counted from where a third n still ran: with fewer there is nothing to compare. Up to
 three times that there are intervals, up to ten a bound at most; beyond, no recommendation.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,7 @@ _BEYOND = 0.025  # share of draws with the best n at the grid's end that is wort
 
 @dataclass(frozen=True)
 class Option:
-    """A measured configuration at the budget.
+    """A configuration at the budget.
 
     Attributes
     ----------
@@ -60,6 +62,8 @@ class Option:
         share of draws in which it is within 0.005 of the best; None without draws.
     step_cost
         what a step costs, in the budget's unit.
+    measured
+        whether there are runs of it; its n lies between measured ones if not.
     """
 
     allocation: Allocation
@@ -67,6 +71,7 @@ class Option:
     expected_regret: float
     probability: float | None
     step_cost: float
+    measured: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -75,6 +80,7 @@ class Option:
             "rollouts_per_problem": a.rollouts_per_problem,
             "problems_per_batch": a.problems_per_batch,
             "steps": a.steps,
+            "measured": self.measured,
             "reward": self.reward.to_dict(),
             "expected_regret": self.expected_regret,
             "probability_within_0.005": self.probability,
@@ -90,7 +96,7 @@ class Prediction:
     compute, unit
         the budget C, and what it counts: rollouts, tokens or seconds.
     options
-        measured configurations by expected regret, the recommended one first; those expected to lose more
+        configurations by expected regret, the recommended one first; those expected to lose more
         than 0.005 are left out. Empty where nothing can be compared.
     n_star, b_star, m_star
         n, B_p and M of highest reward at the budget; a value without an interval where it is held.
@@ -159,6 +165,19 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class _Candidate:
+    problems_per_batch: int
+    rollouts_per_problem: int
+    step_cost: float
+    measured: bool
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """log2 n and log2 B_p."""
+        return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)
+
+
+@dataclass(frozen=True)
 class _Cut:
     """Rewards at the budget of G allocations, (1 + D, G), and which of them are the K candidates."""
 
@@ -182,6 +201,8 @@ def predict(
     document = law.document
     flags: list[Flag] = []
     candidates = _candidates(law, budget, max_batch_rollouts, flags)
+    if law.surface is not None:
+        candidates += _between(candidates, document.setting)
     reach = comparable(document.grid)
     factor = budget / reach if reach else math.inf
     cut = _cut(law, budget, candidates)
@@ -223,7 +244,7 @@ def _too_far(document: LawDocument, budget: int, reach: float, factor: float) ->
     return Flag(Code.FAR if factor > FAR else Code.CENSORED, text)
 
 
-def _candidates(law: Law, budget: int, cap: int | None, flags: list[Flag]) -> list[GridEntry]:
+def _candidates(law: Law, budget: int, cap: int | None, flags: list[Flag]) -> list[_Candidate]:
     """The healthy configurations of which the budget pays for a step under the cap."""
     grid = law.document.grid
     unstable = {e.problems_per_batch: e.reason for e in law.document.health.batches if e.reason}
@@ -245,12 +266,34 @@ def _candidates(law: Law, budget: int, cap: int | None, flags: list[Flag]) -> li
     for b in sorted({e.problems_per_batch for e in out} & set(unstable)):
         kept = "left out" if stable else "kept, since no other was measured"
         flags.append(Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({unstable[b]}), {kept}"))
-    return stable or out
+    return [
+        _Candidate(e.problems_per_batch, e.rollouts_per_problem, e.step_cost, True) for e in stable or out
+    ]
 
 
-def _cut(law: Law, budget: int, candidates: list[GridEntry]) -> _Cut:
+def _between(measured: list[_Candidate], setting: str) -> list[_Candidate]:
+    """Configurations with an n of 2^k or 3 · 2^k between two that were measured at this B_p (or B)."""
+    out = []
+    lines: dict[int, list[_Candidate]] = {}
+    for c in measured:
+        batch = c.problems_per_batch * c.rollouts_per_problem
+        lines.setdefault(batch if setting == "fixed-b" else c.problems_per_batch, []).append(c)
+    for held, line in lines.items():
+        line.sort(key=lambda c: c.rollouts_per_problem)
+        for low, high in pairwise(line):
+            ends = low.rollouts_per_problem, high.rollouts_per_problem
+            for n in sorted(f << k for f in (1, 3) for k in range(40) if ends[0] < f << k < ends[1]):
+                if setting == "fixed-b" and held % n:
+                    continue
+                share = math.log(n / ends[0]) / math.log(ends[1] / ends[0])
+                cost = low.step_cost ** (1 - share) * high.step_cost**share
+                out.append(_Candidate(held // n if setting == "fixed-b" else held, n, cost, False))
+    return out
+
+
+def _cut(law: Law, budget: int, candidates: list[_Candidate]) -> _Cut:
     """The surface, or the curves, at the budget."""
-    places = np.log2([(float(e.rollouts_per_problem), float(e.problems_per_batch)) for e in candidates])
+    places = np.array([c.place for c in candidates])
     if law.surface is None:
         reward = np.array(
             [law.curves(e.problems_per_batch, e.rollouts_per_problem)(budget)[:, 0] for e in candidates]
@@ -263,12 +306,13 @@ def _cut(law: Law, budget: int, candidates: list[GridEntry]) -> _Cut:
         inside = (u >= low[0]) & (u <= high[0]) & (v >= low[1]) & (v <= high[1])
         return np.asarray(inside & (u + v <= largest))
 
-    found = slices(law.surface, np.array([float(budget)]), allowed)
+    more = [c.place[0] for c in candidates if not c.measured]
+    found = slices(law.surface, np.array([float(budget)]), allowed, more)
     near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
     return _Cut(found.log2_n, found.log2_b, found.reward[:, 0], near.argmin(axis=1))
 
 
-def _options(cut: _Cut, candidates: list[GridEntry], budget: int, factor: float) -> list[Option]:
+def _options(cut: _Cut, candidates: list[_Candidate], budget: int, factor: float) -> list[Option]:
     regret = cut.reward.max(axis=1, keepdims=True) - cut.reward[:, cut.candidates]
     drawn = regret[1:] if len(regret) > 1 else regret
     status: Status = "ok" if factor <= INTERVALS else "not_identified"
@@ -281,6 +325,7 @@ def _options(cut: _Cut, candidates: list[GridEntry], budget: int, factor: float)
                 float(own.mean()),
                 float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,
                 e.step_cost,
+                e.measured,
             )
         )
     # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
@@ -296,7 +341,7 @@ def _stars(
     cut: _Cut,
     document: LawDocument,
     budget: int,
-    candidates: list[GridEntry],
+    candidates: list[_Candidate],
     factor: float,
     flags: list[Flag],
 ) -> tuple[Quantity, Quantity, Quantity]:
@@ -381,7 +426,7 @@ def _law_n(law: Law, budget: int, factor: float) -> Quantity:
     return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor, None)
 
 
-def _flags(law: Law, candidates: list[GridEntry], options: list[Option]) -> list[Flag]:
+def _flags(law: Law, candidates: list[_Candidate], options: list[Option]) -> list[Flag]:
     """Reasons for care that do not depend on n* itself."""
     document = law.document
     out: list[Flag] = []

@@ -4,7 +4,7 @@
 
 - m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m).
 - δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
-  Matérn function of order 3/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
+  Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
   another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
   ended.
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
@@ -63,14 +63,14 @@ Theta = Mapping[str, float]
 
 
 def matern(distance: Floats) -> tuple[Floats, Floats]:
-    """The Matérn function of order 3/2, (1 + r) e^−r with r = √3 |h|; and its slope over −h, 3 e^−r.
+    """The Matérn function of order 5/2, (1 + r + r²/3) e^−r with r = √5 |h|; and its slope over −h.
 
-    >>> [float(v) for v in matern(np.array(0.0))]
-    [1.0, 3.0]
+    >>> [round(float(v), 3) for v in matern(np.array(0.0))]
+    [1.0, 1.667]
     """
-    r = np.sqrt(3.0) * np.abs(distance)
+    r = np.sqrt(5.0) * np.abs(distance)
     falls = np.exp(-r)
-    return (1 + r) * falls, 3 * falls
+    return (1 + r + r * r / 3) * falls, 5 / 3 * (1 + r) * falls
 
 
 def integrated(a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:

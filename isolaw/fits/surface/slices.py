@@ -7,7 +7,7 @@ kind ended. The grid has every measured n and B_p and points between them, never
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -73,6 +73,7 @@ def slices(
     surface: Surface,
     compute: Floats,
     allowed: Callable[[Floats, Floats], NDArray[np.bool_]] | None = None,
+    more: Sequence[float] = (),
 ) -> Slices:
     """Cut the surface.
 
@@ -84,11 +85,13 @@ def slices(
         (X,); at more than a few the surface is drawn at knots, and interpolated in log C.
     allowed
         which allocations (log2 n, log2 B_p) may be chosen; all that were measured, or lie between.
+    more
+        log2 n between those measured that the grid must have.
     """
     places = surface.process.observations.places
     several = compute.size > _KNOTS
     for step in _STEPS:
-        u, v = _grid(places, step)
+        u, v = _grid(places, step, more)
         knots = 1 if not several else _KNOTS if np.ptp(v) == 0 or not _plane(places) else _FEWER_KNOTS
         if u.size * knots <= _MOST:
             break
@@ -111,9 +114,9 @@ def _plane(places: Floats) -> bool:
     return bool(np.unique(places[:, 1]).size > 1 and np.unique(places.sum(axis=1).round(9)).size > 1)
 
 
-def _grid(places: Floats, step: float) -> tuple[Floats, Floats]:
+def _grid(places: Floats, step: float, more: Sequence[float]) -> tuple[Floats, Floats]:
     """log2 n and log2 B_p of every measured value and of points between, no batch beyond those measured."""
-    n = _line(places[:, 0], step)
+    n = _line(np.append(places[:, 0], more), step)
     if not _plane(places):
         total = places.sum(axis=1)
         held = np.unique(places[:, 1]).size == 1
