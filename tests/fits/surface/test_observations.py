@@ -26,7 +26,7 @@ GRID = np.geomspace(1e4, 1e6, 28)  # two checkpoints in most bins
 def table(
     rewards: Floats, seeds: list[tuple[int, ...]], last: dict[tuple[int, int], int] | None = None
 ) -> Any:
-    """Configurations whose run of seed s has the rewards (N, S, P) at the first ``last`` of the checkpoints."""
+    """Configurations: the run of seed s has the rewards (N, S, P) at the first ``last`` checkpoints."""
     out = []
     for i, own in enumerate(seeds):
         sizes = [(last or {}).get((i, s), GRID.size) for s in own]
