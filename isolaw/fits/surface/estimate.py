@@ -34,7 +34,7 @@ _STARTS: tuple[dict[str, float], ...] = (
 )
 _SOON, _LONG = 12, 60  # steps of the search from each start, and from the best of them
 _CANDIDATES, _FEWER = 48, 24  # θ that are drawn; where there are many observations
-_MANY = 250
+_MANY = 150
 _WIDEST = 1.5  # standard deviations of a θ that nothing determines
 _STEP = 1e-2
 _LEAST_VARIANCE = 1e-9
