@@ -166,8 +166,8 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
     for place in range(size):
         own = np.flatnonzero(o.place == place)
         left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
-    own_p = chi2.sf(left, freedom)
-    worst = int(own_p.argmin()) if own_p.min() < _FALSE_ALARMS / size else None
+    log_p = chi2.logsf(left, freedom)  # which tells apart what all are 0 otherwise
+    worst = int(log_p.argmin()) if log_p.min() < np.log(_FALSE_ALARMS / size) else None
     total = left.sum() / freedom.sum()
     wide = chi2.sf(left.sum(), freedom.sum()) < _FALSE_ALARMS
     return float(np.sqrt(total)) if wide else 1.0, worst

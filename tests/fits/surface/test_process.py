@@ -80,7 +80,10 @@ def test_covariances_are_positive_definite(t: Floats, length: float) -> None:
 
 @given(st.floats(-20, 20))
 def test_matern(h: float) -> None:
-    """It and its slope over −h, by differences."""
+    """Between a Matérn function of order 3/2 and one of 5/2; and its slope over −h, by differences."""
+    r, q = np.sqrt(3) * abs(h), np.sqrt(5) * abs(h)
+    both = (1 + r) * np.exp(-r), (1 + q + q * q / 3) * np.exp(-q)
+    assert min(both) - 1e-12 <= matern(np.array(h))[0] <= max(both) + 1e-12
     step = 1e-6
     value, falls = matern(np.array(h))
     high, low = (matern(np.array(h + d))[0] for d in (step, -step))
@@ -123,8 +126,7 @@ def test_the_covariance_by_hand(process: Any, setting: str, rng: int) -> None:
     found = own.covariance(p, at, at)
 
     def k(h: float) -> float:
-        r = np.sqrt(5) * abs(h)
-        return float((1 + r + r * r / 3) * np.exp(-r))
+        return float(matern(np.array(h))[0])
 
     def integral(i: int, j: int, length: float) -> float:
         return float(integrated(at.t[i : i + 1] - own.start, at.t[j : j + 1] - own.start, length)[0][0, 0])
