@@ -16,6 +16,7 @@ import isolaw
 sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.designs import judge, tables
+from benchmarks.designs.__main__ import VERSION
 from benchmarks.designs.cells import BATCH, Cell, cells, sample
 from benchmarks.designs.noise import KINDS, rewards, slow
 from benchmarks.designs.truths import ANALYTIC, COMPUTE, JUDGING, R0, TUNING, optimum, regret, truth
@@ -181,6 +182,19 @@ def test_a_fit_is_answered() -> None:
     answer = judge.answer(named("constant-4nx4-2s-white"), 0)
     assert set(answer["budgets"]) == set(judge.BUDGETS)
     assert judge.answered(answer["budgets"]["1"]["n_star"]) in (True, False)
+
+
+@pytest.mark.skipif(not tables.SUMMARY.exists(), reason="nothing was measured yet")
+def test_what_is_published_is_of_this_estimator() -> None:
+    """Its version, what it says of one sweep, and the tables of the docs."""
+    summary = json.loads(tables.SUMMARY.read_text())
+    assert summary["version"] == VERSION, "measure again: python -m benchmarks.designs fit"
+    for budget, said in tables.fingerprint().items():
+        assert said == pytest.approx(summary["fingerprint"][budget], rel=0.1, abs=0.001), (
+            "the estimator says something else: raise isolaw.fits.ESTIMATOR and measure again"
+        )
+    page = tables.DOCS.read_text()
+    assert page.split(tables.BEGIN)[1].split(tables.END)[0].strip() == tables.markdown(summary).strip()
 
 
 def test_tables_between_their_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from statsmodels.stats.proportion import proportion_confint
 
-from benchmarks.designs.cells import Cell
+import isolaw
+from benchmarks.designs.cells import COMPUTE, Cell, cells, sample
 from benchmarks.designs.judge import BUDGETS, SIZES, best, judge, lost, without_a_sweep
 
 SUMMARY = Path(__file__).parents[1] / "designs.json"
@@ -152,7 +153,11 @@ def write(kept: list[Kept], options: Namespace) -> None:
     """Write the summary and put the tables where they belong."""
     if not kept:
         raise SystemExit(f"no answers of version {options.version}: python -m benchmarks.designs fit")
-    summary = {"version": options.version, "cells": {cell.name: summarise(cell, *r) for cell, *r in kept}}
+    summary = {
+        "version": options.version,
+        "fingerprint": fingerprint(),
+        "cells": {cell.name: summarise(cell, *r) for cell, *r in kept},
+    }
     options.out.write_text(_lines(summary))
     text = markdown(summary)
     page = options.docs.read_text() if options.docs.exists() else ""
@@ -171,7 +176,21 @@ def _lines(summary: dict[str, Any]) -> str:
     cells = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(cell, allow_nan=False)}" for name, cell in summary["cells"].items()
     )
-    return f'{{"version": {json.dumps(summary["version"])}, "cells": {{\n{cells}\n}}}}\n'
+    head = {key: value for key, value in summary.items() if key != "cells"}
+    return f'{json.dumps(head)[:-1]}, "cells": {{\n{cells}\n}}}}\n'
+
+
+def fingerprint() -> dict[str, list[float]]:
+    """What the estimator says of one small sweep, by budget: expected regret and reward.
+
+    Where it says something else, it is another estimator, whatever its version is called.
+    """
+    law = isolaw.fit(sample(*cells("constant-4nx4-2s-white"), 0), bootstrap=100)
+    out = {}
+    for budget, factor in BUDGETS.items():
+        p = law.predict(factor * COMPUTE)
+        out[budget] = [round(float(v or 0.0), 4) for v in (p.options[0].expected_regret, p.reward.value)]
+    return out
 
 
 def markdown(summary: dict[str, Any]) -> str:

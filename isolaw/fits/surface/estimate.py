@@ -101,10 +101,11 @@ class Surface:
         root, alpha = self._known[h]
         shifts, rises, cut = self.shares[h]
         low, high = process.gap
-        shift = np.minimum(t, process.end) + shifts * np.maximum(t - process.end, 0.0)
+        ahead = np.maximum(t - process.end, 0.0)
+        shift = np.minimum(t, process.end) + shifts * ahead
         below = u <= low + (high - low) * cut
         t = np.maximum(t, process.start)
-        at = Points(u, v, t, shift, process.learnt(t, rises), below)
+        at = Points(u, v, t, shift, process.learnt(t, rises), ahead, below)
         across = process.covariance(p, at, process.points)
         half = solve_triangular(root, across.T, lower=True)
         covariance = process.covariance(p, at, at) - half.T @ half

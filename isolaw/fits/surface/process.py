@@ -4,13 +4,14 @@
 
 - m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m).
 - δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
-  Matérn function (`matern`), and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
+  Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
   another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
   ended.
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
 - g(t), the share of the reward's rise that was learnt by then: at C = 0 nothing differs.
 - I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
   their slope, less and less surely, and do not return to a mean.
+  Past the last checkpoint of all the slopes of δ have a further variance of (s / 2)².
 
 To the mean of runs (`isolaw.fits.surface.observations`) the seeds add an effect that all allocations share,
 runs their own (a constant o0 and a drift o1, both ∝ n^−γ), and checkpoints noise ε. Rewards are centred, over
@@ -58,24 +59,20 @@ _SEED = 4.0  # a seed's effect, keep their course
 _STEP = 10.0  # and a step its height
 _LEVEL = 25.0  # variance of the trend's level: any
 _JITTER = 1e-8
-_SMOOTH = 2 / 3
+_TURN = 0.5  # of s: how much a slope may change where no run has been
 
 Theta = Mapping[str, float]
 
 
 def matern(distance: Floats) -> tuple[Floats, Floats]:
-    """A third of the Matérn function of order 3/2 and two of that of order 5/2; and its slope over −h.
-
-    With r = √3 |h| and q = √5 |h|: (1 + r) e^−r, and (1 + q + q²/3) e^−q. The second alone is surer of what
-    lies between two n than a reward with a kink allows, and the first alone is unsure of all.
+    """The Matérn function of order 5/2, (1 + r + r²/3) e^−r with r = √5 |h|; and its slope over −h.
 
     >>> [round(float(v), 3) for v in matern(np.array(0.0))]
-    [1.0, 2.111]
+    [1.0, 1.667]
     """
-    r, q = np.sqrt(3.0) * np.abs(distance), np.sqrt(5.0) * np.abs(distance)
-    rough, smooth = np.exp(-r), np.exp(-q)
-    value = (1 - _SMOOTH) * (1 + r) * rough + _SMOOTH * (1 + q + q * q / 3) * smooth
-    return value, (1 - _SMOOTH) * 3 * rough + _SMOOTH * 5 / 3 * (1 + q) * smooth
+    r = np.sqrt(5.0) * np.abs(distance)
+    falls = np.exp(-r)
+    return (1 + r + r * r / 3) * falls, 5 / 3 * (1 + r) * falls
 
 
 def integrated(a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
@@ -123,6 +120,8 @@ class Points:
         t as differences between allocations move with it: t itself where runs were measured.
     learnt
         g(t).
+    ahead
+        how far t is past the last checkpoint of all, 0 before.
     below
         whether on the near side of the step.
     """
@@ -132,6 +131,7 @@ class Points:
     t: Floats
     shift: Floats
     learnt: Floats
+    ahead: Floats
     below: NDArray[np.bool_]
 
 
@@ -214,6 +214,7 @@ class Process:
         learnt = np.outer(a.learnt, b.learnt)
         step = np.outer(a.below, b.below) * np.exp(-np.abs(a.t[:, None] - b.t) / _STEP) * learnt
         along *= learnt
+        going += _TURN**2 * np.outer(a.ahead, b.ahead)
         over_t = p["a"] ** 2 + p["s"] ** 2 * going
         if slopes is not None:
             falls *= learnt * over_t
@@ -238,7 +239,8 @@ class Process:
     def points(self) -> Points:
         """Where the observations are."""
         o = self.observations
-        return Points(o.log2_n, o.log2_b, o.t, o.t, self.learnt(o.t, 1.0), o.log2_n <= self.gap[0])
+        none = np.zeros(o.t.size)
+        return Points(o.log2_n, o.log2_b, o.t, o.t, self.learnt(o.t, 1.0), none, o.log2_n <= self.gap[0])
 
     # What runs add to them ---------------------------------------------------------------------
 
