@@ -107,7 +107,8 @@ def losses(slices: Slices, log2_n: Floats) -> Floats:
     share = (at - slices.log2_n[right - 1]) / (slices.log2_n[right] - slices.log2_n[right - 1])
     columns = np.arange(at.size)
     own = (1 - share) * slices.reward[:, columns, right - 1] + share * slices.reward[:, columns, right]
-    return np.asarray(np.maximum(slices.reward.max(axis=2) - own, 0.0))
+    best = slices.reward.max(axis=2)
+    return np.where(best - own > FLAT * np.abs(best), best - own, 0.0)  # equal, but for rounding
 
 
 def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:
