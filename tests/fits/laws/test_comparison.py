@@ -152,14 +152,26 @@ def test_intervals_hold_what_was_drawn() -> None:
 
 @given(st.lists(st.floats(0, 12), min_size=30, max_size=30))
 def test_losses_by_hand(path: list[float]) -> None:
-    """The highest reward less that of the n, on a line between grid points; past an end it is the end's."""
+    """The highest reward less that of the n, both between grid points too; past an end it is the end's."""
     cut, _ = drawn(TRUE["power"], draws=3)
     found = losses(cut, np.array(path))
+    at = np.clip(path, 3, 9)
     for d in range(4):
         for x in range(30):
-            own = np.interp(path[x], U, cut.reward[d, x])
-            assert found[d, x] == pytest.approx(cut.reward[d, x].max() - own, abs=1e-12)
-    assert found.min() >= 0
+            curve = np.polynomial.Polynomial.fit(U, cut.reward[d, x], 2)
+            best = max(curve(3.0), curve(9.0), *(curve(r) for r in curve.deriv().roots() if 3 < r < 9))
+            assert found[d, x] == pytest.approx(best - curve(at[x]), abs=1e-9)
+
+
+@given(st.integers(0, 1000), st.floats(3, 9))
+def test_nothing_is_gained(rng: int, n: float) -> None:
+    """Whatever the rewards, at grid points they are theirs, and no n loses less than nothing."""
+    reward = np.random.default_rng(rng).uniform(0, 1, (2, 30, U.size))
+    cut = Slices(10**X, U, np.full(U.size, 5.0), reward, np.arange(0, 49, 8))
+    assert losses(cut, np.full(30, n)).min() >= 0
+    for g in (0, 7, 48):
+        least = reward.max(axis=2) - reward[:, :, g]
+        assert np.all(losses(cut, np.full(30, U[g])) >= least - 1e-12)
 
 
 def test_shares_of_draws() -> None:
