@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from isolaw.fits.frontier.trace import TOLERANCE, Path
 from isolaw.fits.law_document import Comparison, ConstantRule, LawEntry, Regret
@@ -101,13 +102,31 @@ def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
 
 
 def losses(slices: Slices, log2_n: Floats) -> Floats:
-    """What an n at each compute (X,) loses in each draw, (1 + D, X); beyond those measured it is the last."""
-    at = np.clip(log2_n, slices.log2_n[0], slices.log2_n[-1])
-    right = np.clip(np.searchsorted(slices.log2_n, at), 1, slices.log2_n.size - 1)
-    share = (at - slices.log2_n[right - 1]) / (slices.log2_n[right] - slices.log2_n[right - 1])
-    columns = np.arange(at.size)
-    own = (1 - share) * slices.reward[:, columns, right - 1] + share * slices.reward[:, columns, right]
-    return np.asarray(np.maximum(slices.reward.max(axis=2) - own, 0.0))
+    """What an n at each compute (X,) loses in each draw, (1 + D, X); beyond those measured it is the last.
+
+    Between points of the grid rewards are parabolas, or a law would lose less where it meets the grid.
+    """
+    u, inner = slices.log2_n, slices.log2_n.size - 2
+    at = np.clip(log2_n, u[0], u[-1])
+    near = np.clip(np.abs(u - at[:, None]).argmin(axis=1), 1, inner)
+    own, _ = _parabola(slices, near[None], at)
+    _, peak = _parabola(slices, np.clip(slices.reward.argmax(axis=2), 1, inner), at)
+    best = np.maximum(np.maximum(slices.reward.max(axis=2), peak), own)
+    return np.where(best - own > FLAT * np.abs(best), best - own, 0.0)  # equal, but for rounding
+
+
+def _parabola(slices: Slices, middle: NDArray[np.int64], at: Floats) -> tuple[Floats, Floats]:
+    """Rewards at log2 n (X,) and at the peak, of parabolas through three grid points about (…, X)."""
+    rows, columns = np.arange(len(slices.reward))[:, None], np.arange(at.size)
+    (a, ra), (b, rb), (c, rc) = (
+        (slices.log2_n[middle + k], slices.reward[rows, columns, middle + k]) for k in (-1, 0, 1)
+    )
+    slope = (rb - ra) / (b - a)
+    bend = ((rc - rb) / (c - b) - slope) / (c - a)
+    top = np.where(bend < 0, (a + b) / 2 - slope / np.where(bend < 0, 2 * bend, 1.0), b)
+    top = np.clip(top, a, c)
+    own, peak = (np.asarray(ra + (x - a) * (slope + (x - b) * bend)) for x in (at, top))
+    return own, peak
 
 
 def share_better(laws: dict[str, Fitted]) -> dict[str, dict[str, float]]:

@@ -167,7 +167,8 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
         own = np.flatnonzero(o.place == place)
         left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
     own_p = chdtrc(freedom, left)
-    worst = int(own_p.argmin()) if own_p.min() < _FALSE_ALARMS / size else None
+    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # where p-values are all 0
+    worst = furthest if own_p.min() < _FALSE_ALARMS / size else None
     total = left.sum() / freedom.sum()
     wide = chdtrc(freedom.sum(), left.sum()) < _FALSE_ALARMS
     return float(np.sqrt(total)) if wide else 1.0, worst

@@ -126,19 +126,20 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
     run_seed = np.array([seeds.index(s) for c in configurations for s in c.seeds])
     t, reward, counts = _binned(configurations, run_place)
     kappa = _FIRST_KAPPA
-    for _ in range(2):
+    for last in (False, True):
         parts = [_combine(counts[:, k], run_place, run_seed, kappa) for k in range(counts.shape[1])]
         estimates = [weights @ reward[rows, k] for k, (rows, _, _, weights) in enumerate(parts)]
         residuals, effects, freedom = _left(parts, estimates, reward, run_seed, kappa)
         total = int(np.sum(~np.isnan(residuals)))
-        if len(seeds) < 2 or freedom < 1e-6 * total:
+        if freedom < 1e-6 * total:
             variance, freedom = 0.0, 0.0
             break
         own = float(np.nansum(residuals**2)) / freedom
         present = np.sum(~np.isnan(effects), axis=0) > 1
         between = np.nanvar(effects[:, present], axis=0, ddof=1) if present.any() else np.zeros(1)
-        variance = float(between.mean())
-        kappa = float(np.clip(variance / max(own, 1e-300), *_KAPPA))
+        variance = float(between.mean()) if len(seeds) > 1 else 0.0
+        if not last and len(seeds) > 1:
+            kappa = float(np.clip(variance / max(own, 1e-300), *_KAPPA))
     place = np.concatenate([here for _, here, _, _ in parts])
     bins = np.repeat(np.arange(len(parts)), [here.size for _, here, _, _ in parts])
     first = np.concatenate(

@@ -154,8 +154,8 @@ class Process:
         self.observations = o = observations
         plane = np.unique(o.log2_b).size > 1 and np.unique(np.round(o.log2_n + o.log2_b, 9)).size > 1
         absent = set() if plane else {"l_v", "rho_b"}
-        if not o.freedom and np.unique(o.run_seed).size < 2:
-            absent.add("gamma")
+        if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
+            absent.add("gamma")  # one run of each: how runs vary was never seen
         self.names = [name for name in PRIORS if name not in absent]
         self.prior = np.array(
             [

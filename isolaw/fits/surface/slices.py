@@ -89,9 +89,9 @@ def slices(
     """
     places = surface.process.observations.places
     several = compute.size > _KNOTS
+    knots = compute.size if not several else _FEWER_KNOTS if _plane(places) else _KNOTS
     for step in _STEPS:
         u, v = _grid(places, step, more)
-        knots = 1 if not several else _KNOTS if np.ptp(v) == 0 or not _plane(places) else _FEWER_KNOTS
         if u.size * knots <= _MOST:
             break
     if allowed is not None:

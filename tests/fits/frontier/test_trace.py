@@ -11,8 +11,20 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from isolaw.fits.curves.families import Curves
-from isolaw.fits.frontier.trace import TOLERANCE, crossovers, envelope, supported_range, trace
-from isolaw.fits.selection import Configuration
+from isolaw.fits.frontier.trace import (
+    TOLERANCE,
+    Crossover,
+    between,
+    crossovers,
+    curve_rewards,
+    cut_frontier,
+    envelope,
+    ridge_path,
+    supported_range,
+    trace,
+)
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.slices import FLAT, Slices
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -149,6 +161,10 @@ def test_the_range_begins_where_all_have_made_a_step() -> None:
     assert supported_range(late) == (2e4, 4e5)
 
 
+def crossed(configurations: list[Configuration], curves: list[Curves], first: float) -> list[Crossover]:
+    return crossovers(configurations, *curve_rewards(configurations, curves, first), first)
+
+
 def lead(pair: list[Curves], x: float) -> float:
     return float(pair[1](x)[0, 0] - pair[0](x)[0, 0])
 
@@ -158,7 +174,7 @@ def lead(pair: list[Curves], x: float) -> float:
 def test_crossover_is_the_root(a: float, more: float, tau: float, slower: float) -> None:
     pair = [exp(0.3, a, tau), exp(0.3, a + more, tau * slower)]
     ends = [configuration(1, 8, 1e3, 3e6), configuration(1, 32, 2e3, 2e6)]
-    (found,) = crossovers(ends, pair, 1e3)
+    (found,) = crossed(ends, pair, 1e3)
     assert (found.from_, found.to, found.shared) == (8, 32, (2e3, 2e6))
     at_ends = lead(pair, 2e3), lead(pair, 2e6)
     if at_ends[0] < 0 <= at_ends[1]:
@@ -175,7 +191,7 @@ def test_crossover_outside_the_shared_range_is_not_supported() -> None:
     root = brentq(lambda x: lead(pair, x), 1e3, 1e7)
     for shared, side in {(1e3, root / 2): math.inf, (root * 2, 1e7): -math.inf}.items():
         small, large = configuration(1, 8, *shared), configuration(1, 32, 1e3, 1e7)
-        (found,) = crossovers([small, large], pair, 1e3)
+        (found,) = crossed([small, large], pair, 1e3)
         assert found.shared == shared
         assert found.draws[0] == side
         assert not found.supported
@@ -184,7 +200,7 @@ def test_crossover_outside_the_shared_range_is_not_supported() -> None:
 
 def test_no_shared_range_no_crossover() -> None:
     pair = [exp(0.3, 0.5, 1e5), exp(0.3, 0.6, 3e5)]
-    (found,) = crossovers([configuration(1, 8, 1e3, 1e4), configuration(1, 32, 2e4, 1e7)], pair, 1e3)
+    (found,) = crossed([configuration(1, 8, 1e3, 1e4), configuration(1, 32, 2e4, 1e7)], pair, 1e3)
     assert found.shared is None
     assert np.isnan(found.draws).all()
     assert not found.supported
@@ -194,7 +210,7 @@ def test_a_pair_of_each_n_and_a_value_of_each_draw() -> None:
     configurations = [configuration(1, n, 1e3, 1e7) for n in (8, 16, 32)]
     curves = [exp([0.3] * 2, [0.5, 0.52], [1e5] * 2), exp([0.3] * 2, [0.6] * 2, [3e5] * 2)]
     curves.append(exp([0.3] * 2, [0.7] * 2, [9e5] * 2))
-    found = crossovers(configurations, curves, 1e3)
+    found = crossed(configurations, curves, 1e3)
     assert [(c.from_, c.to) for c in found] == [(8, 16), (8, 32), (16, 32)]
     for c in found:
         for d in range(2):
@@ -207,7 +223,7 @@ def test_the_last_crossing_counts() -> None:
     """A step measured at C = 0 is not a crossing: the search begins where the frontier does."""
     pair = [exp(0.30, 0.5, 1e5), exp(0.31, 0.6, 5e5)]
     both = [configuration(1, 8, 0.0, 1e7), configuration(1, 32, 0.0, 1e7)]
-    (found,) = crossovers(both, pair, 100.0)
+    (found,) = crossed(both, pair, 100.0)
     assert found.shared == (100.0, 1e7)
     assert found.draws[0] == pytest.approx(brentq(lambda x: lead(pair, x), 1e5, 1e7), rel=2e-4)
 
@@ -215,6 +231,73 @@ def test_the_last_crossing_counts() -> None:
 def test_joint_takes_the_best_batch_of_each_n() -> None:
     configurations = [configuration(b, n, 1e3, 1e7) for b in (16, 32) for n in (8, 32)]
     curves = [exp(0.3, 0.5, 1e5), exp(0.3, 0.55, 4e5), exp(0.3, 0.45, 1e5), exp(0.3, 0.6, 6e5)]
-    (found,) = crossovers(configurations, curves, 1e3)
+    (found,) = crossed(configurations, curves, 1e3)
     best = brentq(lambda x: max(lead([curves[0], curves[1]], x), lead([curves[0], curves[3]], x)), 1e4, 1e7)
     assert found.draws[0] == pytest.approx(best, rel=2e-4)
+
+
+# On a surface
+
+
+def cut(reward: Floats, levels: list[int], finer: int = 1, batches: int = 1) -> Slices:
+    """Rewards (1 + D, X, G) at computes from 1e3 on, over a grid that has the levels of n."""
+    u = np.linspace(np.log2(levels[0]), np.log2(levels[-1]), (len(levels) - 1) * finer + 1).repeat(batches)
+    v = np.tile(np.arange(4.0, 4 + batches), u.size // batches)
+    place = np.array([i * finer * batches + k for k in range(batches) for i in range(len(levels))])
+    return Slices(np.geomspace(1e3, 1e6, reward.shape[1]), u, v, reward, place)
+
+
+def places(levels: list[int], batches: int = 1) -> list[Configuration]:
+    return [configuration(16 * 2**k, n, 0.0, 1e6) for k in range(batches) for n in levels]
+
+
+FIVE = [8, 16, 32, 64, 128]
+
+
+@given(st.integers(0, 1000))
+def test_the_ridge_is_the_highest_of_all_allocations(rng: int) -> None:
+    reward = np.random.default_rng(rng).uniform(0, 1, (3, 6, 33))
+    reward[1, 2] = 0.5  # in that draw no n is better than another
+    own = cut(reward, FIVE, finer=8)
+    path = ridge_path(own, places(FIVE), reach=1e5)
+    for d in range(3):
+        for x, compute in enumerate(own.compute):
+            u = own.log2_n[reward[d, x].argmax()] if (d, x) != (1, 2) else 3.0
+            assert path.log2_n[d, x] == u
+            assert path.reward[d, x] == reward[d, x].max()
+            unknown = compute > 1e5 or (d, x) == (1, 2)
+            assert path.below[d, x] == (unknown or u == 7)
+            assert path.above[d, x] == (unknown or u == 3)
+            assert np.isnan(path.n[d, x]) == unknown
+            assert path.at_top[d, x] == (u == 7)
+
+
+@given(st.integers(0, 1000), st.sampled_from([1, 3]))
+def test_measured_n_on_a_surface(rng: int, batches: int) -> None:
+    """Each n with the best of its B_p, at every compute, wherever its runs ended."""
+    reward = np.random.default_rng(rng).uniform(0, 1, (2, 4, 17 * batches))
+    frontier = cut_frontier(cut(reward, FIVE, 4, batches), places(FIVE, batches), reach=5e4)
+    for i in range(5):
+        own = reward[:, :, 4 * i * batches : (4 * i + 1) * batches].max(axis=2)
+        np.testing.assert_array_equal(frontier.reward[:, i], own)
+    best = frontier.reward.max(axis=1)
+    np.testing.assert_array_equal(frontier.strict, frontier.reward.argmax(axis=1))
+    near = (frontier.reward >= best[:, None] - TOLERANCE - FLAT).argmax(axis=1)
+    np.testing.assert_array_equal(frontier.tolerance, near)
+    beyond = np.broadcast_to(frontier.compute > 5e4, (2, 4))
+    np.testing.assert_array_equal(frontier.alone, beyond)
+    np.testing.assert_array_equal(frontier.below, beyond | (frontier.strict == 4))
+    np.testing.assert_array_equal(frontier.above, beyond | (frontier.strict == 0))
+
+
+def test_crossovers_on_a_surface() -> None:
+    """Rewards that are straight in log C between the frontier's points cross where the lines do."""
+    x = np.linspace(0, 1, 6)
+    reward = np.stack([0.5 + 0 * x, 0.4 + 0.3 * x, 0.1 + 0.2 * x], axis=1)[None]
+    own = cut(reward, [8, 32, 128])
+    configurations = places([8, 32, 128])
+    frontier = cut_frontier(own, configurations, reach=1e7)
+    first, never, other = crossovers(configurations, *between(frontier, 1e3), 1e3)
+    assert first.draws[0] == pytest.approx(1e3 * 1e3 ** (1 / 3), rel=0.005)
+    assert first.supported
+    assert never.draws[0] == other.draws[0] == math.inf

@@ -1,6 +1,8 @@
-"""A law's parameters along n*: against other least squares, bounds as bounds, and in every draw."""
+"""Laws of n*: their least squares against others, bounds as bounds, in every draw."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from isolaw.fits.frontier.trace import Path
-from isolaw.fits.laws.along import along
-from isolaw.fits.laws.compare import LAWS
-from isolaw.fits.selection import Configuration
-from isolaw.fits.surface.polynomial import Surface, fit_surface
+from isolaw.fits.laws.families import LAWS, fit_law
+from isolaw.fits.selection import Floats
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 X = np.linspace(4.5, 6.5, 40)
 LEVELS = 2 ** np.arange(2, 11)
@@ -25,12 +27,9 @@ THETA = {
 BENDS = np.linspace(0.002, 0.01, X.size)  # late in training a wrong n costs more
 
 
-def surface(bends: np.ndarray = BENDS) -> Surface:
-    """Rewards that fall with the square of the distance from n = 64, by as much at each compute."""
-    values = 0.5 - bends * (np.log2(LEVELS)[:, None] - 6) ** 2
-    nothing, run = np.empty(0), np.empty(0, dtype=np.int64)
-    places = [Configuration(32, int(n), nothing, nothing, run, (0,), 32.0 * n) for n in LEVELS]
-    return fit_surface(places, values[None], np.ones(values.shape, dtype=bool))
+def law(name: str, x: Floats, theta: Any) -> Floats:
+    """log2 n* of one θ, (X,)."""
+    return LAWS[name](x, np.atleast_2d(theta))[0]
 
 
 def path(log2_n: np.ndarray, below: np.ndarray | None = None, above: np.ndarray | None = None) -> Path:
@@ -43,27 +42,25 @@ def drawn(name: str, rng: int, draws: int = 300, noise: float = 0.2) -> np.ndarr
     """log2 n* of the true law, with noise; rows about what was seen in the first one."""
     generator = np.random.default_rng(rng)
     spread = noise * np.linspace(2, 0.5, X.size)
-    seen = LAWS[name][1](X, np.array(THETA[name])) + spread * generator.standard_normal(X.size)
+    seen = law(name, X, np.array(THETA[name])) + spread * generator.standard_normal(X.size)
     return np.concatenate([seen[None], seen + spread * generator.standard_normal((draws, X.size))])
 
 
 @pytest.mark.parametrize("name", THETA)
 def test_without_noise_it_is_the_truth(name: str) -> None:
-    exact = np.tile(LAWS[name][1](X, np.array(THETA[name])), (3, 1))
-    np.testing.assert_allclose(along(name, surface(), path(exact)), np.tile(THETA[name], (3, 1)), rtol=1e-6)
+    exact = np.tile(law(name, X, np.array(THETA[name])), (3, 1))
+    np.testing.assert_allclose(fit_law(name, X, path(exact), BENDS), np.tile(THETA[name], (3, 1)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", THETA)
 def test_against_scipy(name: str) -> None:
     """The linear law to first order only: its errors are relative to n*."""
     seen = drawn(name, 1, noise=0.02 if name == "linear" else 0.2)
-    found = along(name, surface(), path(seen))
+    found = fit_law(name, X, path(seen), BENDS)
     for row in (0, 7):
-        expected = least_squares(
-            lambda t, y=seen[row]: (LAWS[name][1](X, t) - y) * np.sqrt(BENDS), THETA[name]
-        ).x
-        own = LAWS[name][1](X, found[row])
-        np.testing.assert_allclose(own, LAWS[name][1](X, expected), atol=0.01 if name == "linear" else 1e-5)
+        expected = least_squares(lambda t, y=seen[row]: (law(name, X, t) - y) * np.sqrt(BENDS), THETA[name]).x
+        own = law(name, X, found[row])
+        np.testing.assert_allclose(own, law(name, X, expected), atol=0.01 if name == "linear" else 1e-5)
 
 
 @given(st.integers(0, 10_000), st.sampled_from(["constant", "power"]))
@@ -75,10 +72,10 @@ def test_bounds_pull_only_from_their_wrong_side(rng: int, name: str) -> None:
     clipped = np.clip(seen, low, high)
 
     def residuals(theta: np.ndarray) -> np.ndarray:
-        off = LAWS[name][1](X, theta) - clipped[0]
+        off = law(name, X, theta) - clipped[0]
         return np.where((below[0] & (off > 0)) | (above[0] & (off < 0)), 0.0, off) * np.sqrt(BENDS)
 
-    found = along(name, surface(), path(clipped, below, above))[0]
+    found = fit_law(name, X, path(clipped, below, above), BENDS)[0]
     if below[0].all() or above[0].all():
         assert np.allclose(residuals(found), 0, atol=1e-3)
         return
@@ -91,10 +88,10 @@ def test_its_draws_hold_the_truth(name: str) -> None:
     """Of 200 sets of data about 190 have the law at the last C in their interval."""
     held = 0
     for rng in range(200):
-        draws = along(name, surface(), path(drawn(name, rng, draws=200)))[1:]
-        at_end = [LAWS[name][1](X[-1:], theta)[0] for theta in draws]
+        draws = fit_law(name, X, path(drawn(name, rng, draws=200)), BENDS)[1:]
+        at_end = LAWS[name](X[-1:], draws)[:, 0]
         low, high = np.quantile(at_end, [0.025, 0.975])
-        held += low <= LAWS[name][1](X[-1:], np.array(THETA[name]))[0] <= high
+        held += low <= law(name, X[-1:], np.array(THETA[name]))[0] <= high
     assert 180 <= held <= 199
 
 
@@ -104,24 +101,24 @@ def test_what_is_not_known_says_nothing() -> None:
     unknown[:, :10] = True
     moved = seen.copy()
     moved[:, :10] += 5
-    a, b = (along("power", surface(), path(own, unknown, unknown)) for own in (seen, moved))
+    a, b = (fit_law("power", X, path(own, unknown, unknown), BENDS) for own in (seen, moved))
     np.testing.assert_allclose(a, b)
 
 
 def test_it_loses_least() -> None:
-    """Where rewards bend ten times as much, n* counts ten times as much; where none bend, all are equal."""
+    """Where rewards bend ten times as much, n* counts ten times as much."""
     log2_n = np.where(X < 5.5, 5.0, 7.0)[None].repeat(2, axis=0)
     for low, high, expected in (
         (0.001, 0.01, (5 + 10 * 7) / 11),
         (0.01, 0.001, (10 * 5 + 7) / 11),
-        (0.0, 0.0, 6.0),
+        (1.0, 1.0, 6.0),
     ):
-        found = along("constant", surface(np.where(X < 5.5, low, high)), path(log2_n))
+        found = fit_law("constant", X, path(log2_n), np.where(X < 5.5, low, high))
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_the_logistic_is_that_of_the_fit() -> None:
     theta = np.array([4.0, 3.5, np.log(8.0), 5.2])
-    exact = np.tile(LAWS["logistic"][1](X, theta), (4, 1))
-    (found,) = along("logistic", surface(), path(exact))
-    np.testing.assert_allclose(LAWS["logistic"][1](X, found), exact[0], atol=1e-3)
+    exact = np.tile(law("logistic", X, theta), (4, 1))
+    found = fit_law("logistic", X, path(exact), BENDS)
+    np.testing.assert_allclose(LAWS["logistic"](X, found), exact, atol=1e-3)

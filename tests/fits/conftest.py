@@ -1,0 +1,35 @@
+"""Configurations to fit surfaces to, of runs with a known truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isolaw.fits.selection import Configuration, Setting, select
+from isolaw.runs import Runs
+
+
+def smooth(b: Any, n: Any, compute: Any) -> Any:
+    """Ceiling and time scale are smooth in log n, so that n* rises from 8 to 512; B_p = 45 is best."""
+    u, v = np.log2(n / 8), np.log2(b / 45)
+    ceiling = 0.5 + 0.05 * u - 0.004 * u * u - 0.01 * v * v
+    return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * 2 ** (0.7 * u)))
+
+
+@pytest.fixture(scope="session")
+def measured(synthetic: Callable[..., Runs]) -> Callable[..., list[Configuration]]:
+    """What a fit makes of synthetic runs (see ``synthetic``); their truth is `smooth`."""
+
+    def make(pairs: Any, reward: Any = smooth, setting: Setting = "fixed-bp", **options: Any) -> Any:
+        return select(synthetic(pairs, reward, **options), "avg@4", "validation", setting).configurations
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def truth() -> Callable[[Any, Any, Any], Any]:
+    """The truth `smooth` itself."""
+    return smooth
