@@ -33,7 +33,7 @@ def converted(data: Mapping[str, Any]) -> dict[str, Any]:
     families = {name: own for name, own in comparison.get("curves", {}).items() if name != "basis"}
     fewest = min((g["runs"] for g in data["grid"]), default=0)
     # Before there were intervals of θ, and before a preference could be refused, these keys were not there.
-    none = {"theta": [], "interval": None}
+    none: dict[str, Any] = {"theta": [], "interval": None}
     # With B fixed, laws were functions of log10 C, and are of M.
     after = none if data["setting"] == "fixed-b" else {}
     laws = {name: {**none, **own, **after} for name, own in comparison.get("laws", {}).items()}
