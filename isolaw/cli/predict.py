@@ -15,17 +15,22 @@ from isolaw.cli.common import print_json, shown
 @click.option("--json", "as_json", is_flag=True, help="Print the prediction as JSON.")
 def predict(
     law: str, compute: float, max_batch_rollouts: int | None, n_train_problems: int | None, as_json: bool
-) -> None:
-    """Say how to split a budget, by the law in LAW (made with isolaw fit … --out)."""
+) -> int:
+    """Say how to split a budget, by the law in LAW (made with isolaw fit … --out).
+
+    Beyond ten times the compute to which three n ran, isolaw recommends nothing: it says which runs to
+    extend, gives the answer for the largest budget that has one, and exits with 1.
+    """
     from isolaw.fits.law import Law
     from isolaw.report import answer_words
 
     fitted = Law.load(law)
-    prediction = fitted.predict(
-        compute, max_batch_rollouts=max_batch_rollouts, n_train_problems=n_train_problems
-    )
+    options = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
+    prediction = fitted.predict(compute, **options)
     if as_json:
         print_json(prediction.to_dict())
-        return
-    for line in answer_words.prediction_summary(prediction, fitted.document):
-        click.echo(shown(line))
+    else:
+        nearest = answer_words.instead(fitted, prediction, **options)
+        for line in answer_words.prediction_summary(prediction, fitted.document, nearest):
+            click.echo(shown(line))
+    return 0 if prediction.options else 1

@@ -87,7 +87,8 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         )  # fmt: skip
         return
     if answer is not None and study.document is not None:
-        for line in answer_words.prediction_summary(answer, study.document):
+        nearest = None if facts.budgets is None else facts.budgets.nearest
+        for line in answer_words.prediction_summary(answer, study.document, nearest):
             click.echo(shown(line))
         for own in advice(study.document, answer):
             click.echo(shown(f"Next: {own.what} {own.why}"))

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law_document import GridEntry, LawDocument
-from isolaw.fits.predict import Prediction
-from isolaw.report import answer_words, words
+from isolaw.fits.predict import INTERVALS, Prediction, comparable
+from isolaw.report import words
 
 _SEEDS = 3  # with fewer an interval rests on very few differences between runs
 _LOSS = 0.005
-_REACH = 3.05  # times what was measured; runs end a batch before their budget
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ def advice(document: LawDocument, prediction: Prediction | None) -> list[Advice]
     """
     grid = document.grid
     levels = sorted({g.rollouts_per_problem for g in grid})
-    out = [*_edges(document, levels), *_batch_edge(grid, prediction), *_short(grid, prediction)]
+    out = [*_edges(document, levels), *_batch_edge(grid, prediction)]
+    out += _far(grid, prediction) or _short(grid)
     fewest = min(g.runs for g in grid)
     if fewest < _SEEDS:
         out.append(
@@ -69,33 +69,22 @@ def advice(document: LawDocument, prediction: Prediction | None) -> list[Advice]
         for batch in document.health.batches
         if batch.reason
     ]
-    end = max(g.measured[1] for g in grid)
-    if prediction is not None and prediction.compute > _REACH * end:
-        goal = words.number(prediction.compute / 3)
-        out.append(
-            Advice(
-                f"Run to C = {goal}, a third of the budget.",
-                f"The budget is {prediction.compute / end:.3g} times what was measured; up to three times "
-                "intervals were checked on simulated runs.",
-                (f"sweep.compute={prediction.compute // 3}",),
-            )
-        )
-    if prediction is not None and prediction.options[0].expected_regret > _LOSS:
+    if prediction is not None and prediction.options:
         out += _loss(prediction, levels, fewest)
     return out
 
 
 def _loss(prediction: Prediction, levels: Sequence[int], fewest: int) -> list[Advice]:
-    """Where even the best choice loses: an n between those measured, or else more seeds."""
-    why = f"Even the best choice is expected to lose {prediction.options[0].expected_regret:.3f}"
-    star = prediction.n_star
-    between = 2 ** round(math.log2(star.value)) if star.value is not None and star.status == "ok" else 0
-    if levels[0] < between < levels[-1] and between not in levels:
-        keys = (_n_key([*levels, between]),)
-        return [Advice(f"Add n = {between:,}.", f"{why}: the best n lies between those measured.", keys)]
-    if fewest < _SEEDS:
+    """Where no measured n is near the best: the n between them; where even the best choice loses, seeds."""
+    best = prediction.options[0]
+    n = best.allocation.rollouts_per_problem
+    if not any(option.measured for option in prediction.options) and n not in levels:
+        why = "It is recommended, every measured n is expected to lose more than 0.005, and no run had it."
+        return [Advice(f"Add n = {n:,}.", why, (_n_key([*levels, n]),))]
+    if fewest < _SEEDS or best.expected_regret <= _LOSS:
         return []
-    return [Advice("Run more seeds.", f"{why}.", (f"sweep.seeds={2 * fewest}",))]
+    why = f"Even the best choice is expected to lose {best.expected_regret:.3f}."
+    return [Advice("Run more seeds.", why, (f"sweep.seeds={2 * fewest}",))]
 
 
 def _n_key(levels: Sequence[int]) -> str:
@@ -125,9 +114,10 @@ def _edges(document: LawDocument, levels: Sequence[int]) -> list[Advice]:
 
 def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
     """Where the recommended B_p is an end of those measured."""
-    if prediction is None or not having(prediction.flags, Code.BATCH_EDGE):
+    chosen = None if prediction is None else prediction.allocation
+    if prediction is None or chosen is None or not having(prediction.flags, Code.BATCH_EDGE):
         return []
-    b, there = prediction.allocation.problems_per_batch, {g.problems_per_batch for g in grid}
+    b, there = chosen.problems_per_batch, {g.problems_per_batch for g in grid}
     larger = b == max(there)
     batches = sorted(there | {b * 2 if larger else b // 2})
     return [
@@ -139,21 +129,37 @@ def _batch_edge(grid: Sequence[GridEntry], prediction: Prediction | None) -> lis
     ]
 
 
-def _short(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
-    """Configurations that ended early, so that larger budgets compare fewer n."""
+def _far(grid: Sequence[GridEntry], prediction: Prediction | None) -> list[Advice]:
+    """Where fewer than three n ran to a third of the budget: nothing, or bounds alone, are stated there."""
+    if prediction is None or prediction.compute <= INTERVALS * comparable(grid):
+        return []
+    goal = math.ceil(prediction.compute / INTERVALS)
+    ends: dict[int, float] = {}
+    for g in grid:
+        n = g.rollouts_per_problem
+        ends[n] = max(ends.get(n, 0.0), g.measured[1] + g.step_cost)
+    short = ", ".join(f"{n:,}" for n, end in sorted(ends.items()) if end < goal)
+    return [
+        Advice(
+            f"Run n = {short} to C = {words.number(goal)}, a third of the budget.",
+            ("" if prediction.options else "A recommendation needs three n at a tenth of the budget. ")
+            + "For n* to be more than a bound, three n must reach a third of it.",
+            (f"sweep.compute={goal}",),
+        )
+    ]
+
+
+def _short(grid: Sequence[GridEntry]) -> list[Advice]:
+    """Configurations that ended early, so that at larger budgets they are extrapolated."""
     end = max(g.measured[1] for g in grid)
     short = [g for g in grid if g.measured[1] + g.step_cost < 0.9 * end]
     if not short:
         return []
     names = sorted({g.rollouts_per_problem for g in short})
-    why = "They ended before, so that at larger budgets a larger n wins unopposed."
-    if prediction is not None and answer_words.one_n(prediction):
-        n = prediction.allocation.rollouts_per_problem
-        why = f"They ended before, and from n = {n} alone the best n cannot be told."
     return [
         Advice(
-            f"Run n = {', '.join(map(str, names))} on to C = {words.number(end)}.",
-            why,
+            f"Run n = {', '.join(map(str, names))} to C = {words.number(end)}.",
+            "Their runs ended earlier, so their rewards at larger budgets are extrapolated.",
             (f"sweep.compute={int(end)}",),
         )
     ]

@@ -23,6 +23,7 @@ def reward(study: Study, thinned: bool) -> str:
         lines += [
             "Lines of medium width are the fitted learning curves, each over what was measured; the broad "
             "one is the frontier, in the colour of the n that is best there, pale where n* is only a bound."
+            + (" It follows the surface, not the curves." if study.law.document.method == "surface" else "")
         ]
     if thinned:
         lines.append("Of long runs not every checkpoint is drawn; all are fitted.")
@@ -53,14 +54,15 @@ def n_star(document: LawDocument) -> str:
             "at once."
         )
         if law := words.preferred(document):
-            first += f" The dashed line is the law, {words.form(law)}"
+            first += f" The dashed line is the law, {words.form(law, document)}"
             first += "." if document.frontier[-1].censored else "; beyond the data it stands alone."
     else:
         first = "The line is the law, the band where 95 % of draws have it at each compute."
+    highest = "with the highest " + ("fitted reward" if document.method == "surface" else "curve")
     if not document.bootstrap.draws:
         first = "The line is n*. Nothing was drawn, so nothing has a band."
     return (
-        f"{first} Dots are the measured n with the highest curve, hollow where n* is only a bound: beyond "
+        f"{first} Dots are the measured n {highest}, hollow where n* is only a bound: beyond "
         "the horizontal lines nothing was measured. Near the best n reward is flat; what an n loses says "
         "more than the n itself."
     )

@@ -150,14 +150,16 @@ def _joint(material: Material) -> Figure:
 
 
 def _chosen(law: Law, x: np.ndarray[Any, Any]) -> tuple[list[float], list[int]]:
-    """The recommended B_p at budgets along x; left out where none is affordable."""
+    """The recommended B_p at budgets along x; left out where none is affordable or recommended."""
     budgets, chosen = [], []
     for budget in np.geomspace(x.min(), x.max(), _BUDGETS):
         try:
-            chosen.append(law.predict(float(budget)).allocation.problems_per_batch)
+            best = law.predict(float(budget)).allocation
         except InputError:
             continue
-        budgets.append(float(budget))
+        if best is not None:
+            chosen.append(best.problems_per_batch)
+            budgets.append(float(budget))
     return budgets, chosen
 
 

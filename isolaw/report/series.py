@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.law import Law
 from isolaw.fits.law_document import FrontierPoint, GridEntry, LawDocument
-from isolaw.fits.laws.compare import LAWS
+from isolaw.fits.laws.families import LAWS
 from isolaw.fits.quantity import Interval
 from isolaw.report import words
 
@@ -27,29 +27,23 @@ def fitted_curve(law: Law, entry: GridEntry, points: int = 200) -> tuple[Floats,
 
 
 def law_line(law: Law, x: Floats) -> tuple[Floats | None, Floats | None]:
-    """Return n of the law that the rewards prefer at ``x``, (X,), and its pointwise 95 % of draws, (2, X).
+    """Return n of the preferred law at ``x``, (X,), and its pointwise 95 % of draws, (2, X).
 
-    Only the logistic, which is also what stands where laws were not compared, has draws. Both are None where
-    no law is preferred.
+    Both are None where no law is preferred, the draws alone where there are none.
     """
-    if words.preferred(law.document) != "logistic":
-        return formula(law.document, x * steps_scale(law.document)), None
-    if law.logistic is None:
+    document = law.document
+    name = words.preferred(document)
+    argument = np.log10(x) if document.x.log10 else x
+    if document.method == "paper":
+        log2_n = None if law.logistic is None else law.logistic(argument)
+    else:
+        theta = None if name is None else law.theta(name)
+        log2_n = None if name is None or theta is None else LAWS[name](argument, theta)
+    if log2_n is None:
         return None, None
     # A wild draw goes off the page, not off the scale.
-    argument = np.log10(x) if law.document.x.log10 else x
-    draws = np.exp2(np.clip(law.logistic(argument), -20, 60))
+    draws = np.exp2(np.clip(log2_n, -20, 60))
     return draws[0], np.quantile(draws[1:], [0.025, 0.975], axis=0) if len(draws) > 1 else None
-
-
-def formula(document: LawDocument, compute: Floats | float) -> Floats | None:
-    """Return n of the law that the rewards prefer at C; None of a document without one, or its parameters."""
-    name = words.preferred(document)
-    theta = document.comparison.laws[name].theta if name in document.comparison.laws else ()
-    if name is None or not theta:
-        return None
-    log2_n = LAWS[name][1](np.log10(np.asarray(compute, np.float64)), np.array(theta))
-    return np.asarray(np.exp2(np.clip(log2_n, -20, 60)))
 
 
 def steps_scale(document: LawDocument) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAMES: Mapping[str, str] = {
     str(code): code.replace("_", " ")
     for code in (
-        Code.NO_INTERVALS, Code.NO_DRAWS, Code.MISFIT, Code.GRID_EDGE, Code.CENSORED, Code.ONE_N,
+        Code.NO_INTERVALS, Code.NO_DRAWS, Code.MISFIT, Code.GRID_EDGE, Code.CENSORED, Code.LACK_OF_FIT,
         Code.EXTRAPOLATION, Code.FAR, Code.LIMITED, Code.FLAT, Code.UNCERTAIN, Code.EPOCHS,
         Code.FEWER_PROBLEMS,
     )
@@ -30,24 +30,24 @@ _NAMES: Mapping[str, str] = {
     Code.BATCH_EDGE: "grid edge",
     Code.NO_LAW: "no law was fitted",
     Code.NO_SATURATION: "no saturation level is stated",
-    Code.OPEN_CEILING: "reward",
 }  # fmt: skip
-_BOUND_BY = {"grid_edge": "grid edge", "neighbour": "a neighbouring n was not measured here"}
 
 
 def flag(own: Flag) -> str:
     """Return a flag as it is printed.
 
-    >>> flag(Flag(Code.ONE_N, "only n = 8 competes at this budget; how it compares is not known"))
-    'one n: only n = 8 competes at this budget; how it compares is not known'
+    >>> flag(Flag(Code.FLAT, "at this budget no measured n is better than another"))
+    'flat: at this budget no measured n is better than another'
     """
     name = _NAMES.get(own.code)
     return f"{name}: {own.text}" if name else own.text
 
 
-def bound_by(point: FrontierPoint) -> list[str]:
+def bound_by(point: FrontierPoint, document: LawDocument) -> list[str]:
     """Return why n* is only a bound at a point of the frontier."""
-    return [_BOUND_BY[why] for why in point.censored_by]
+    missing = "a neighbouring n was" if document.method == "paper" else "three n were"
+    named = {"grid_edge": "grid edge", "neighbour": f"{missing} not measured here"}
+    return [named[why] for why in point.censored_by]
 
 
 def number(value: float | None) -> str:
@@ -183,37 +183,75 @@ def crossovers(document: LawDocument) -> list[str]:
 def saturation(document: LawDocument) -> str:
     """Return whether n* levels off; empty if there is nothing to say."""
     q = document.params["saturation"]
-    if q.status == "refused":
-        said = having(document.flags, Code.NO_SATURATION)
-        return f"Saturation: not stated; {said[0].text}." if said else ""
+    said = having(document.flags, Code.NO_SATURATION)
     if q.status == "ok":
         return f"Saturation: n* levels off at {quantity(q)}."
-    few = document.comparison.refused == "few_seeds"
-    level = f"; a level would lie at {quantity(q)}" if q.status == "lower_bound" else ""
-    known = "not stated with fewer than 3 seeds" if few else "not reached" if level else "not identified"
-    return f"Saturation: {known}{level}."
+    if q.status == "refused":
+        return f"Saturation: not stated; {said[0].text}." if said else ""
+    why = f"not stated; {said[0].text}" if said else "not reached inside the measured n"
+    level = f"; a level would be {quantity(q)}" if q.status == "lower_bound" else ""
+    return f"Saturation: {why}{level}."
 
 
+# What a law says of n*(C): in words, as an equation, and the names of θ.
 _FORMS = {
     "constant": "a constant n",
-    "linear": "n linear in log C",
-    "power": "a power law, n doubling at a constant rate in log C",
+    "linear": "n linear in {x}",
+    "power": "n doubling at a constant rate in {x}",
     "logistic": "a logistic, n levelling off",
     "non-monotone": "an n that turns round",
 }
+_EQUATIONS = {
+    "constant": "n* = n0",
+    "linear": "n* = α + β {x}",
+    "power": "log2 n* = α + β {x}",
+    "logistic": "log2 n* = b + L / (1 + exp(−k ({x} − x0)))",
+    "non-monotone": "log2 n* = α + β {x} + γ {x2}",
+}
+_GREEK = ("α", "β", "γ")
 
 
-def form(law: str) -> str:
+def form(law: str, document: LawDocument) -> str:
     """Return what a law says of n*(C)."""
-    return _FORMS[law]
+    text = _FORMS[law].format(x="log C" if document.x.log10 else "M")
+    return f"a power law, {text}" if law == "power" and document.x.log10 else text
+
+
+def form_equation(law: str, document: LawDocument) -> str:
+    """Return a law as an equation with names for its parameters."""
+    x, squared = _terms(document)
+    return _EQUATIONS[law].format(x=x, x2=squared)
+
+
+def parameters(law: str, entry: LawEntry) -> str:
+    """Return θ of a law, each with its 95 % of draws; empty where it is not known."""
+    names = {"constant": ("n0",), "logistic": ("b", "L", "k", "x0")}.get(law, _GREEK)
+    natural = {"n0": lambda v: 2**v, "k": math.exp}  # the constant is fitted as log2 n0, k as log k
+    out = []
+    for i, (name, value) in enumerate(zip(names, entry.theta, strict=False)):
+        at, *ends = (
+            _signed(natural.get(name, float)(v))
+            for v in (value, *(entry.interval[i] if entry.interval else ()))
+        )
+        out.append(f"{name} = {at}" + (f" ({ends[0]} to {ends[1]})" if ends else ""))
+    return ", ".join(out)
+
+
+def _signed(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−")
+
+
+def _terms(document: LawDocument) -> tuple[str, str]:
+    """What a law is a function of, and its square."""
+    return ("log10 C", "(log10 C)²") if document.x.log10 else ("M", "M²")
 
 
 def preferred(document: LawDocument) -> str | None:
-    """Return the name of the law that the rewards prefer, the logistic where laws were not compared.
+    """Return the name of the law that draws prefer; by the paper's method it is the logistic in any case.
 
-    None where they were and no preference is stated.
+    None where no preference is stated.
     """
-    return document.comparison.preferred if document.comparison.laws else "logistic"
+    return "logistic" if document.method == "paper" else document.comparison.preferred
 
 
 def equation(document: LawDocument) -> str:
@@ -228,69 +266,75 @@ def equation(document: LawDocument) -> str:
     if name == "constant":
         drawn = f" ({interval([2**e for e in ends[0]])})" if ends else ""
         return f"n* = {2 ** theta[0]:.3g}{drawn}"
-    if name == "power":  # log2 n* = α + β log10 C
+    if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
         drawn = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
         return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{drawn}"
     terms = "".join(
         f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
-        for t, x in zip(theta[1:], ("log10 C", "(log10 C)²"), strict=False)
+        for t, x in zip(theta[1:], _terms(document), strict=False)
     )
-    return f"{'n*' if name == 'linear' else 'log2 n*'} = {theta[0]:.3g}{terms}".replace("= -", "= −")
+    return f"{'n*' if name == 'linear' else 'log2 n*'} = {_signed(theta[0])}{terms}"
 
 
 def verdict(document: LawDocument) -> str:
-    """Return which law holds and what it is worth; empty if there is nothing to say."""
-    comparison = document.comparison
-    if comparison.refused == "few_seeds":
-        return _unstated(comparison)
-    if comparison.preferred is not None:
-        return _laws_line(comparison.laws, comparison.preferred, comparison.verdict)
-    constant, logistic = comparison.constant, comparison.logistic
-    if comparison.verdict == "constant" and constant is not None:
-        return (
-            f"A constant n = {constant.n} loses at most {constant.max_regret:.3f} in reward anywhere "
-            "measured: n hardly matters here."
+    """Return which law draws prefer and what it is worth; empty if there is nothing to say."""
+    c = document.comparison
+    if c.refused == "few_seeds":
+        text = (
+            "Law: no preference is stated with fewer than 3 seeds per configuration "
+            f"(the fewest here: {c.seeds})."
         )
-    if comparison.verdict == "no law":
-        return "No law: the logistic does no better along the frontier than a constant n."
+        return " ".join([text, *_against_a_constant(c)])
+    if not c.laws:
+        return _on_the_curves(c)
+    if having(document.flags, Code.VERSION_1):
+        return "Law: an older isolaw compared the laws; fit the runs again."
+    if not document.bootstrap.draws:
+        return " ".join(["Law: without draws none is preferred.", *_constant(c)])
+    if c.preferred is None:
+        return " ".join(["Law: the draws prefer none.", *_against_a_constant(c), *_constant(c)])
+    own = c.laws[c.preferred]
+    shares = ", ".join(f"{name} {share(better)}" for name, better in own.better.items())
+    text = (
+        f"Law: the draws prefer {form(c.preferred, document)}; no law loses less in 95% of them. "
+        f"It loses {own.mean_regret:.4f} in reward on average"
+    )
+    if c.preferred != "constant":
+        text += f", the best constant n {c.laws['constant'].mean_regret:.4f}"
+    text += f". Share of draws in which it loses less than the others: {shares}."
+    return text if c.preferred == "constant" else " ".join([text, *_constant(c)])
+
+
+def _against_a_constant(c: Comparison) -> list[str]:
+    """How often each law loses less than a constant n."""
+    shares = [
+        f"{name} {share(law.better['constant'])}" for name, law in c.laws.items() if "constant" in law.better
+    ]
+    return (
+        [f"Share of draws in which it loses less than a constant n: {', '.join(shares)}."] if shares else []
+    )
+
+
+def _constant(c: Comparison) -> list[str]:
+    """That the best constant n loses little, where it does."""
+    if c.verdict != "constant" or c.constant is None:
+        return []
+    return [f"On the fitted surface n = {c.constant.n} loses at most {c.constant.max_regret:.3f} anywhere."]
+
+
+def _on_the_curves(c: Comparison) -> str:
+    """The paper's comparison."""
+    constant, logistic = c.constant, c.logistic
+    if c.verdict == "constant" and constant is not None:
+        return f"On the fitted curves n = {constant.n} loses at most {constant.max_regret:.3f} anywhere."
+    if c.verdict == "no law":
+        return "No law: on the fitted curves the logistic does no better than a constant n."
     if constant is None or logistic is None:
         return ""
     return (
         f"On the fitted curves the law loses {logistic.mean_regret:.4f} in reward on "
         f"average along the frontier; always n = {constant.n} would lose {constant.mean_regret:.4f}."
     )
-
-
-def _unstated(comparison: Comparison) -> str:
-    """That no law is preferred, why, and how far apart the laws are."""
-    text = (
-        "Law: no preference is stated with fewer than 3 seeds per configuration "
-        f"(the fewest here: {comparison.seeds})"
-    )
-    if not comparison.laws:
-        return f"{text}."
-    least = min(law.aic for law in comparison.laws.values())
-    told = ", ".join(f"{name} {law.aic - least:+.1f}" for name, law in comparison.laws.items())
-    return f"{text}. AIC above the least: {told}."
-
-
-def _laws_line(laws: Mapping[str, LawEntry], best: str, verdict: str | None) -> str:
-    """Which law the rewards prefer, and what that is worth."""
-    held = laws[best].held_out_regret is not None
-    where = "on held-out seeds" if held else "on the fitted surface"
-    lost = {name: law.held_out_regret if held else law.mean_regret for name, law in laws.items()}
-    told = ", ".join(f"{name} {law.aic - laws[best].aic:+.1f}" for name, law in laws.items() if name != best)
-    if any(law.aic < laws[best].aic for law in laws.values()):
-        told += "; of laws within 2 of the least the simplest is named"
-    text = (
-        f"Law: the rewards prefer {_FORMS[best]} (AIC of the others: {told}). "
-        f"It loses {lost[best]:.4f} in reward {where}"
-    )
-    if best != "constant":
-        text += f", the best constant n {lost['constant']:.4f}"
-    if verdict == "constant" and best != "constant":
-        return f"{text}: n hardly matters here, for a constant loses at most 0.005 anywhere."
-    return f"{text}."
 
 
 def share(probability: float) -> str:
@@ -332,22 +376,31 @@ def intervals(document: LawDocument) -> list[str]:
         "are known better than rewards."
     )
     return [
-        f"95 %, from {bootstrap.draws:,} draws{failed} (seed {bootstrap.seed}); what is drawn: "
-        f"{_drawn(document)}. Every step is repeated in every draw.",
+        f"95 %, from {bootstrap.draws:,} draws{failed} (seed {bootstrap.seed}) of {_drawn(document)}.",
         *([paired] if bootstrap.unit == "run" else []),
-        "On simulated sweeps they hold the true n* about as often as they say; rewards beyond the data come "
-        "out too high, and their intervals do not know it (docs/statistics.md has the figures).",
+        "docs/statistics.md has how often they hold the truth on simulated sweeps.",
     ]
 
 
 def _drawn(document: LawDocument) -> str:
-    """What the draws resample."""
+    """What the draws are of."""
+    every = count(sum(g.runs for g in document.grid), "run")
+    if document.surface is not None:
+        return (
+            f"the reward over n, B_p and C, given {every}; n*, losses and laws are computed in each draw"
+            + (
+                "; with one run of each n, runs vary as they scatter about a smooth function of n"
+                * _alone(document)
+            )
+        )
     if document.bootstrap.unit == "block":
-        return "block of residuals, where there is one run"
-    if document.bootstrap.unit == "lack of fit":
-        return "run (its distance from a smooth surface over n, where there is one run)"
-    every = sum(g.runs for g in document.grid)
-    return f"run ({every} runs; what a seed shares, and what a run has of its own)"
+        return "blocks of residuals, as there is one run of each configuration; every step is repeated"
+    scatter = " (their distance from a smooth surface over n)" * _alone(document)
+    return f"{every}{scatter}; every step is repeated in every draw"
+
+
+def _alone(document: LawDocument) -> bool:
+    return document.bootstrap.unit == "lack of fit"
 
 
 def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:

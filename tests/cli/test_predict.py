@@ -45,7 +45,7 @@ def test_as_json(isolaw: Call, law: Path) -> None:
     code, stdout, stderr = isolaw("predict", law, "--compute", "1e7", "--json")
     assert (code, stderr) == (0, "")
     data = strict(stdout)
-    estimates = {"reward", "n_star", "law_n"}
+    estimates = {"reward", "n_star", "b_star", "m_star", "law_n"}
     assert {"compute", "options", "expected_regret", "probability_within_0.005", "flags"} <= set(data)
     assert data["compute"] == 10_000_000
     for name in estimates:
@@ -59,6 +59,25 @@ def test_as_json(isolaw: Call, law: Path) -> None:
     assert data == Law.load(law).predict(1e7).to_dict()
 
 
+def test_a_budget_too_far_away_is_refused(isolaw: Call, law: Path) -> None:
+    code, stdout, stderr = isolaw("predict", law, "--compute", "1e8")
+    assert (code, stderr) == (1, "")
+    first, why, head, answer, *_ = stdout.splitlines()
+    assert first == "No allocation can be recommended for this budget."
+    assert "run n = 8, 32, 128, 512 to 3.33e+07 or more" in why
+    assert head == "The largest budget with a recommendation is C = 1e+07 rollouts:"
+    assert answer.startswith("  For a budget of C = 1e+07 rollouts: n = ")
+    code, stdout, _ = isolaw("predict", law, "--compute", "1e8", "--json")
+    data = strict(stdout)
+    assert code == 1
+    nothing = ("rollouts_per_problem", "problems_per_batch", "steps", "unspent", "expected_regret", "epochs")
+    assert {data[name] for name in (*nothing, "probability_within_0.005")} == {None}
+    assert data["reward"] == {"value": None, "interval": None, "status": "refused"}
+    assert data["options"] == []
+    assert data["comparable"] >= 10_000_000
+    assert "far" in {flag["code"] for flag in data["flags"]}
+
+
 @pytest.mark.parametrize("budget", ["1e6", "1000000", "1000000.0", "1_000_000"])
 def test_ways_to_write_a_budget(isolaw: Call, law: Path, budget: str) -> None:
     code, stdout, _ = isolaw("predict", law, "--compute", budget, "--json")
@@ -68,7 +87,7 @@ def test_ways_to_write_a_budget(isolaw: Call, law: Path, budget: str) -> None:
 
 def test_cap_and_training_problems(isolaw: Call, law: Path) -> None:
     options = ("--max-batch-rollouts", 4096, "--n-train-problems", 100)
-    data = strict(isolaw("predict", law, "--compute", "1e8", *options, "--json")[1])
+    data = strict(isolaw("predict", law, "--compute", "9e6", *options, "--json")[1])
     assert data["rollouts_per_problem"] * data["problems_per_batch"] <= 4096
     assert data["epochs"] == pytest.approx(32 * data["steps"] / 100)
     assert {"limited", "epochs"} <= {flag["code"] for flag in data["flags"]}

@@ -21,7 +21,7 @@ import pytest
 from isolaw.cli import run
 from isolaw.fits.flags import Flag
 from isolaw.fits.quantity import Quantity
-from isolaw.report import words
+from isolaw.report import answer_words, words
 from isolaw.runs import Runs
 
 ROOT = Path(__file__).parents[2]
@@ -154,16 +154,16 @@ def test_the_slider_shows_what_predict_says(
     for name, key in {"n": "rollouts_per_problem", "b": "problems_per_batch", "m": "steps"}.items():
         assert shown[name]
         assert set(shown[name]) == {f"{said[key]:,}"}
-    assert page.locator("dd[data-show=n_star]").inner_text() == words.quantity(
-        Quantity.from_dict(said["n_star"])
-    )
+    for name in ("n_star", "b_star", "m_star"):
+        star = answer_words.star(Quantity.from_dict(said[name]))
+        assert page.locator(f"dd[data-show={name}]").inner_text().startswith(star)
     assert page.locator("dd[data-show=reward]").inner_text() == words.quantity(
         Quantity.from_dict(said["reward"])
     )
     law_n = Quantity.from_dict(said["law_n"])
     law = words.quantity(law_n) if law_n.value is not None else ""
     assert page.locator("dd[data-show=law_n]").text_content() == law
-    assert f"lose {said['expected_regret']:.4f} in" in page.locator("dd[data-show=loss]").inner_text()
+    assert f"lose {said['expected_regret']:.4f} in" in page.locator("dd[data-show=lost]").inner_text()
     assert texts(page, "#flags li") == [words.flag(Flag(**own)) for own in said["flags"]]
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
@@ -171,6 +171,7 @@ def test_the_slider_shows_what_predict_says(
     assert rows == [
         [
             f"{o['rollouts_per_problem']:,}", f"{o['problems_per_batch']:,}", f"{o['steps']:,}",
+            "yes" if o["measured"] else "no",
             f"{o['expected_regret']:.4f}", f"{math.floor(100 * o['probability_within_0.005'])}%",
         ]
         for o in said["options"][1:]

@@ -17,7 +17,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.report import words
+from isolaw.report import answer_words, words
 from isolaw.report.page import Facts, as_script, check_replaceable, render, write
 from isolaw.report.page.budgets import budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
@@ -84,7 +84,8 @@ def text(joint: Study) -> str:
 
 
 def test_sections(text: str) -> None:
-    assert seen(text).sections == ["budget", "reward", "law", "grid", "health", "laws", "next", "how"]
+    assert seen(text).sections == ["budget", "reward", "law", "grid", "health", "next", "how"]
+    assert "Law comparison: the method surface compares laws where B_p or B is held" in text
     assert "best@k against worst@k: the runs did not record both" in text
     assert "pass@1 landscape: no results of single problems were recorded" in text
     assert "Backtest: not asked for" in text
@@ -196,13 +197,9 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
 
 
 def test_the_law_goes_on_to_the_budget_where_it_is_known(synthetic: Make) -> None:
-    """n* turns inside the grid, or is only a bound at the end."""
-
-    def reward(_b: int, n: int, compute: Any) -> Any:
-        return 0.6 - 0.01 * (np.log2(n) - 3 - np.log10(compute + 1)) ** 2
-
+    """n* is inside the grid at the end, or only a bound."""
     for runs, goes_on in (
-        (synthetic([(32, n) for n in LEVELS], reward, noise=0.002), True),
+        (synthetic([(32, n) for n in LEVELS], noise=0.003), True),
         (synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n), False),
     ):
         own = study(runs, bootstrap=60)
@@ -304,11 +301,12 @@ def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
     own = budgets(joint.law, None, max_batch_rollouts=4096, n_train_problems=500)
     largest = max(g.measured[1] for g in joint.document.grid)
     assert own.answer.compute <= largest * 1.01 < own.predictions[own.first + 1].compute
-    assert own.predictions[-1].compute <= 10 * largest
+    assert own.predictions[-1].compute <= own.answer.comparable
+    assert own.nearest is None
     for prediction in own.predictions[::20]:
         expected = joint.law.predict(prediction.compute, max_batch_rollouts=4096, n_train_problems=500)
         assert prediction.to_dict() == expected.to_dict()
-        said = shown(prediction, joint.law)
+        said = shown(prediction, joint.law, own)
         assert said["n"] == f"{expected.allocation.rollouts_per_problem:,}"
         assert said["flags"] == [words.flag(flag) for flag in expected.flags]
 
@@ -324,7 +322,51 @@ def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
     own = study(synthetic([(1024 // n, n) for n in LEVELS]))
     assert own.document.setting == "fixed-b"
     found = budgets(own.law, None)
-    assert shown(found.answer, own.law)["x"] == pytest.approx(found.answer.compute / 1024)
+    said = shown(found.answer, own.law, found)
+    assert said["x"] == pytest.approx(found.answer.compute / 1024)
+    assert said["m_star"] == f"{words.number(found.answer.compute / 1024)} (C / B)"
+    assert said["b_star"] == answer_words.star(found.answer.b_star)
+
+
+def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) -> None:
+    """The budget asked for lies 30 times beyond what can be compared."""
+    own = study(synthetic([(32, n) for n in LEVELS], noise=0.003))
+    found = budgets(own.law, 3e7)
+    assert found.answer.options == []
+    assert found.nearest is not None
+    said = shown(found.answer, own.law, found)
+    large = [said[name] for name in ("answer", "n", "b", "m", "told")]
+    assert not re.search(r"\d", " ".join(large))
+    assert all(
+        said[name] == "" for name in ("lost", "reward", "n_star", "b_star", "m_star", "law_n", "epochs")
+    )
+    page = render(own, Facts(found, "not asked for"))
+    assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "No allocation can be recommended for this budget."
+    assert not any(re.search(r"\d", n) for n in re.findall(r'data-show="[nbm]">([^<]*)<', page))
+    assert "run n = 8, 32, 128, 512 to 1e+07 or more" in page
+    assert "The largest budget with a recommendation is C\u00a0=\u00a01e+07 rollouts: n\u00a0=\u00a0" in page
+
+
+def test_without_a_budget_asked_for_the_page_opens_with_a_recommendation(synthetic: Make) -> None:
+    """n = 512 alone went on so far that at its end nothing can be compared."""
+    runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 4e7 if n == 512 else 1e6, noise=0.003)
+    found = budgets(study(runs).law, None)
+    assert found.answer.options
+    assert found.answer.compute <= found.answer.comparable < found.predictions[-1].compute
+    assert found.predictions[-1].options == []
+
+
+def test_the_table_of_laws(synthetic: Make) -> None:
+    own = study(synthetic([(32, n) for n in LEVELS], noise=0.003), bootstrap=40)
+    table = re.search(r'<table[^>]*id="table-laws">.*?</table>', render(own, facts(own)), re.S)[0]
+    rows = [re.findall(r">([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
+    comparison = own.document.comparison
+    assert [row[0].removesuffix(" (preferred)") for row in rows] == list(comparison.laws)
+    for row, (name, law) in zip(rows, comparison.laws.items(), strict=True):
+        assert row[0].endswith("(preferred)") == (name == comparison.preferred)
+        assert row[2] == words.parameters(name, law)
+        assert row[3] == f"{law.mean_regret:.4f}"
+        assert row[4] == ("" if name == "constant" else words.share(law.better["constant"]))
 
 
 # What is drawn

@@ -24,12 +24,13 @@ from isolaw.fits.frontier.trace import supported_range
 from isolaw.fits.law import Law
 from isolaw.fits.pipeline import bounds, fit
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
-from isolaw.fits.surface.estimate import estimate
+from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
 
 _BUDGETS = 4
 FIXED = 16
+_SAME = 1e-6  # doublings
 
 
 def backtest(
@@ -93,7 +94,7 @@ def backtest(
         except Refused as error:
             raise Refused(f"below {fit_below:g} there is too little to fit: {error}") from None
         chosen = select(judging, metric, eval_set, setting, fixed).configurations
-        surface = slices(estimate(chosen, 0, bounds=bounds(metric)), budgets)
+        surface = estimate(chosen, 0, bounds=bounds(metric))
         judged.append(_judge(law, surface, chosen, budgets, _baselines(small, metric, keywords)))
     return {
         "fit_below": float(fit_below),
@@ -130,7 +131,7 @@ def _baselines(small: Runs, metric: str, keywords: Mapping[str, Any]) -> dict[st
 
 def _judge(
     law: Law,
-    judge: Slices,
+    surface: Surface,
     configurations: list[Configuration],
     budgets: Floats,
     baselines: Mapping[str, tuple[int, int]],
@@ -146,11 +147,9 @@ def _judge(
         "isolaw": [(a.problems_per_batch, a.rollouts_per_problem) for a in ours],
         **{name: [place] * budgets.size for name, place in baselines.items()},
     }
-    where = {
-        (c.problems_per_batch, c.rollouts_per_problem): at
-        for c, at in zip(configurations, judge.place, strict=True)
-    }
     n = np.array([c.rollouts_per_problem for c in configurations])
+    between = [float(np.log2(own)) for _, own in places["isolaw"] if n.min() < own < n.max()]
+    judge = slices(surface, budgets, more=between)
     compared = [
         np.unique(n[[c.covers(budgets[x : x + 1])[0] for c in configurations]]).size >= LEAST_CURVES
         for x in range(budgets.size)
@@ -159,13 +158,20 @@ def _judge(
     out: dict[str, Any] = {}
     for name, chosen in places.items():
         losses = [
-            float(best[x] - judge.reward[0, x, where[place]]) if compared[x] and place in where else np.nan
-            for x, place in enumerate(chosen)
+            float(best[x] - judge.reward[0, x, at]) if compared[x] and at is not None else np.nan
+            for x, at in enumerate(_where(judge, place) for place in chosen)
         ]
         out[name] = {"places": chosen, "losses": losses}
     star = np.log2([p.n_star.value or np.nan for p in predictions])
     out["isolaw"]["error"] = (star - judge.log2_n[judge.best[0]]).tolist()
     return out
+
+
+def _where(judge: Slices, place: tuple[int, int]) -> int | None:
+    """The allocation that is (B_p, n), None where the judge has no runs on either side of it."""
+    b, n = np.log2(place)
+    distance = np.abs(judge.log2_n - n) + np.abs(judge.log2_b - b)
+    return int(distance.argmin()) if distance.min() < _SAME else None
 
 
 def _summary(rule: str, judged: list[dict[str, Any]]) -> dict[str, Any]:

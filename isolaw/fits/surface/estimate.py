@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
-from scipy.optimize import minimize
-from scipy.stats import chi2
+from scipy.special import chdtrc
 from threadpoolctl import threadpool_limits
 
 from isolaw.fits.selection import Configuration, Floats
@@ -167,15 +166,17 @@ def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
     for place in range(size):
         own = np.flatnonzero(o.place == place)
         left[place] = alpha[own] @ np.linalg.solve(inverse[np.ix_(own, own)], alpha[own])
-    log_p = chi2.logsf(left, freedom)  # which tells apart what all are 0 otherwise
-    worst = int(log_p.argmin()) if log_p.min() < np.log(_FALSE_ALARMS / size) else None
+    own_p = chdtrc(freedom, left)
+    furthest = int(((left - freedom) / np.sqrt(freedom)).argmax())  # where p-values are all 0
+    worst = furthest if own_p.min() < _FALSE_ALARMS / size else None
     total = left.sum() / freedom.sum()
-    wide = chi2.sf(left.sum(), freedom.sum()) < _FALSE_ALARMS
+    wide = chdtrc(freedom.sum(), left.sum()) < _FALSE_ALARMS
     return float(np.sqrt(total)) if wide else 1.0, worst
 
 
 def _mode(process: Process) -> Floats:
     """The most likely θ: from several starts, and then from the best of them."""
+    from scipy.optimize import minimize  # a prediction needs none of it
 
     def search(start: Floats, steps: int) -> tuple[float, Floats]:
         found = minimize(

@@ -11,7 +11,7 @@ from typing import Any
 
 from isolaw.errors import InputError
 from isolaw.fits.law import Law
-from isolaw.fits.predict import Prediction
+from isolaw.fits.predict import FAR, Prediction, comparable
 from isolaw.report import answer_words, words
 from isolaw.report.series import steps_scale
 
@@ -20,15 +20,18 @@ _E24 = (
     1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.8, 2.0, 2.2, 2.4, 2.7, 3.0,
     3.3, 3.6, 3.9, 4.3, 4.7, 5.1, 5.6, 6.2, 6.8, 7.5, 8.2, 9.1,
 )  # fmt: skip
-_BEYOND = 10  # times what was measured: further on nothing is claimed
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """Predictions at every stop of the slider, and the stop at which it stands first."""
+    """Predictions at every stop of the slider, and the stop at which it stands first.
+
+    ``nearest`` is the recommendation for the largest budget that has one, where some stops have none.
+    """
 
     predictions: list[Prediction]
     first: int
+    nearest: Prediction | None = None
 
     @property
     def answer(self) -> Prediction:
@@ -42,14 +45,14 @@ def budgets(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
 ) -> Budgets:
-    """Predict at every stop, from where the frontier begins to ten times what was measured.
+    """Predict at every stop, from where the frontier begins to where nothing is recommended any more.
 
     Parameters
     ----------
     law
         what was fitted.
     compute
-        the budget to open with; the largest stop inside what was measured unless given.
+        the budget to open with; unless given the largest stop that was measured and has a recommendation.
     max_batch_rollouts, n_train_problems
         as for `Law.predict`.
 
@@ -64,7 +67,7 @@ def budgets(
     options = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
     found: dict[int, Prediction] = {}
     problem: InputError | None = None
-    for stop in stops(start, _BEYOND * largest):
+    for stop in stops(start, max(FAR * comparable(grid), largest)):
         try:
             found[stop] = law.predict(stop, **options)
         except InputError as error:  # not one step of the smallest batch
@@ -72,10 +75,13 @@ def budgets(
     if compute is None:
         if not found:
             raise problem or InputError("no budget pays for a step")
-        compute = max((stop for stop in found if stop <= largest * 1.01), default=min(found))
+        measured = [stop for stop in found if stop <= largest * 1.01 and found[stop].options]
+        compute = max(measured, default=min(found))
     found[int(compute)] = law.predict(compute, **options)
     ordered = sorted(found)
-    return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)))
+    refused = next((p for p in found.values() if not p.options), None)
+    nearest = None if refused is None else answer_words.instead(law, refused, **options)
+    return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)), nearest)
 
 
 def stops(low: float, high: float) -> list[int]:
@@ -94,20 +100,38 @@ def unbroken(sentence: str) -> str:
     return sentence.replace(" = ", "\u00a0=\u00a0")
 
 
-def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
-    """Return what the page shows of a prediction; every text is ready."""
+def instead(own: Budgets, prediction: Prediction) -> str:
+    """Return the recommendation for a smaller budget where there is none for this one, else nothing."""
+    if prediction.options or own.nearest is None:
+        return ""
+    return unbroken(answer_words.instead_answer(own.nearest))
+
+
+def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
+    """Return what the page shows of a prediction; every text is ready, and empty where nothing is known."""
+    document = law.document
     a = prediction.allocation
+    n, b, m = ("–",) * 3
+    if a is not None:
+        n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
+    loss = answer_words.loss(prediction, document)
+    split = answer_words.split(prediction, document)
     return {
-        "x": prediction.compute / steps_scale(law.document),
+        "x": prediction.compute / steps_scale(document),
         "budget": f"{words.number(prediction.compute)} {prediction.unit}",
-        "n": f"{a.rollouts_per_problem:,}",
-        "b": f"{a.problems_per_batch:,}",
-        "m": f"{a.steps:,}",
+        "n": n,
+        "b": b,
+        "m": m,
+        "told": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
         "answer": unbroken(answer_words.answer(prediction)),
-        "loss": answer_words.loss(prediction, law.document),
-        "reward": words.quantity(prediction.reward),
-        "n_star": "" if answer_words.one_n(prediction) else words.quantity(prediction.n_star),
-        "law_n": answer_words.by_law(prediction, law.document),
+        "loss": loss,
+        "instead": instead(own, prediction),
+        "lost": loss if prediction.options else "",
+        "reward": words.quantity(prediction.reward) if prediction.options else "",
+        "n_star": answer_words.n_star(prediction),
+        "b_star": split.get("B_p*", ""),
+        "m_star": split.get("M*", ""),
+        "law_n": answer_words.by_law(prediction),
         "epochs": words.number(prediction.epochs) if prediction.epochs is not None else "",
         "flags": [words.flag(flag) for flag in prediction.flags],
         "options": [
@@ -115,6 +139,7 @@ def shown(prediction: Prediction, law: Law) -> dict[str, Any]:
                 f"{o.allocation.rollouts_per_problem:,}",
                 f"{o.allocation.problems_per_batch:,}",
                 f"{o.allocation.steps:,}",
+                "yes" if o.measured else "no",
                 f"{o.expected_regret:.4f}",
                 "" if o.probability is None else words.share(o.probability),
             ]

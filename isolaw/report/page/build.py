@@ -10,7 +10,7 @@ from isolaw.fits.health import health
 from isolaw.report import answer_words, backtest_words, run_words, words
 from isolaw.report.advice import Advice, advice
 from isolaw.report.page import landscape, law_charts, provenance, run_charts, tables
-from isolaw.report.page.budgets import Budgets, shown, unbroken
+from isolaw.report.page.budgets import Budgets, instead, shown, unbroken
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.page.tables import Table
 from isolaw.report.series import steps_scale
@@ -75,11 +75,14 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         "document": study.document,
         "answer": first and unbroken(answer_words.answer(first)),
         "loss": first and study.document and answer_words.loss(first, study.document),
+        "instead": "" if facts.budgets is None else instead(facts.budgets, facts.budgets.answer),
         "refused": study.refused,
         "law": (words.preferred(study.document) if study.document else None) or "",
         "facts": _facts(study),
         "warnings": [*map(words.flag, study.document.flags)] if study.document else list(facts.notes),
-        "budgets": [shown(p, study.law) for p in predictions] if study.law else [],
+        "budgets": [shown(p, study.law, facts.budgets) for p in predictions]
+        if study.law and facts.budgets
+        else [],
         "first": 0 if facts.budgets is None else facts.budgets.first,
         "drawn": {"n": _values(study, "rollouts_per_problem"), "b": _values(study, "problems_per_batch")},
         "sections": sections,
@@ -120,9 +123,10 @@ def _law(study: Study, facts: Facts) -> Section | str:
         return f"n*(C): {study.refused}"
     d = study.document
     own, name = words.equation(d), words.preferred(d)
-    law = f"The law that the rewards prefer: {own} ({words.form(name)})." if own and name else ""
+    law = f"The law: {own} ({words.form(name, d)})." if own and name else ""
     lines = [line for line in (*words.ends(d), law, *words.crossovers(d), words.saturation(d)) if line]
-    budget = 0 if facts.budgets is None else facts.budgets.predictions[-1].compute / steps_scale(d)
+    recommended = [] if facts.budgets is None else [p for p in facts.budgets.predictions if p.options]
+    budget = recommended[-1].compute / steps_scale(d) if recommended else 0
     tables_ = [tables.parameters(d), tables.frontier(d)]
     return Section("law", "The best n for a budget", lines, [law_charts.n_star(study, budget)], tables_)
 
@@ -179,9 +183,9 @@ def _laws(study: Study) -> Section | str:
         return "Law comparison: there is no law"
     verdict, table = words.verdict(study.document), tables.laws(study.document)
     if not verdict and table is None:
-        return "Law comparison: there is nothing to compare with"
+        return "Law comparison: the method surface compares laws where B_p or B is held"
     if table is None:
-        why = "laws are compared by likelihood where B_p or B is held, with draws, by the method surface"
+        why = "the method surface compares laws, where B_p or B is held"
         return Section("laws", "Which law", [verdict, f"More was not compared: {why}."])
     return Section("laws", "Which law", [verdict], tables=[table])
 

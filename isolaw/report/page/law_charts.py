@@ -168,7 +168,7 @@ def n_star(study: Study, until: float) -> Chart:
     for censored in (False, True):
         own = [p for p in frontier if p.censored == censored]
         if own:
-            data.append(_measured(own, censored, words.symbol(document)))
+            data.append(_measured(own, censored, document))
     shapes = [
         {
             "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": int(edge), "y1": int(edge),
@@ -212,18 +212,21 @@ def _band(x: Any, low: Any, high: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _measured(points: Sequence[FrontierPoint], censored: bool, symbol: str) -> dict[str, Any]:
+def _measured(points: Sequence[FrontierPoint], censored: bool, document: LawDocument) -> dict[str, Any]:
     marker: dict[str, Any] = {"size": 6, "color": "var(--accent)"}
     if censored:
         marker = {"size": 6, "color": "var(--paper)", "line": {"color": "var(--accent)", "width": 1.2}}
     return {
         "x": rounded(p.x for p in points),
         "y": [p.n_star_strict for p in points],
-        "customdata": ["".join(f"<br>only a bound: {why}" for why in words.bound_by(p)) for p in points],
+        "customdata": [
+            "".join(f"<br>only a bound: {why}" for why in words.bound_by(p, document)) for p in points
+        ],
         "mode": "markers",
         "marker": marker,
         "name": "measured n, highest" + (" (n* only a bound)" if censored else ""),
         "showlegend": True,
         "legendrank": 5,
-        "hovertemplate": f"{symbol} %{{x:.3s}}<br>highest curve: n = %{{y}}%{{customdata}}<extra></extra>",
+        "hovertemplate": f"{words.symbol(document)} %{{x:.3s}}<br>highest reward: n = %{{y}}"
+        "%{customdata}<extra></extra>",
     }

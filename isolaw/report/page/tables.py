@@ -115,7 +115,7 @@ def frontier(document: LawDocument) -> Table:
             _estimate(p.n_star),
             _number(p.n_star_strict),
             _estimate(p.reward),
-            Cell(", ".join(words.bound_by(p))),
+            Cell(", ".join(words.bound_by(p, document))),
         ]
         for p in document.frontier
     ]
@@ -130,7 +130,7 @@ def frontier(document: LawDocument) -> Table:
 
 
 def parameters(document: LawDocument) -> Table:
-    """Return the parameters of the logistic law; closed where the rewards prefer another."""
+    """Return the parameters of the logistic law; closed where the draws do not prefer it."""
     at = "log10 C0" if document.x.log10 else "M0"
     names = {"b": "b", "L": "L", "k": "k", "x0": at, "saturation": "n at saturation"}
     rows = [
@@ -140,9 +140,7 @@ def parameters(document: LawDocument) -> Table:
     x = "log10 C" if document.x.log10 else "M"
     law = words.preferred(document)
     other = law != "logistic"
-    title = (
-        "The logistic, which the rewards do not prefer" if law else "The logistic, one of the laws compared"
-    )
+    title = "The logistic, which the draws do not prefer" if law else "The logistic"
     title = title if other else "The law"
     caption = f"{title}: log2 n* = b + L / (1 + exp(−k ({x} − {at})))"
     return Table("parameters", caption, ["parameter", "estimate", "status"], rows, long=other)
@@ -156,26 +154,31 @@ def _stated(q: Quantity) -> str:
 
 
 def laws(document: LawDocument) -> Table | None:
-    """Return the laws side by side; None where none were compared."""
+    """Return the laws that were compared, with θ and what they lose; None where none were."""
     comparison = document.comparison
     if not comparison.laws:
         return None
-    held = comparison.laws[comparison.preferred or "constant"].held_out_regret is not None
-    least = min(law.aic for law in comparison.laws.values())
     rows = []
     for name, law in comparison.laws.items():
         chosen = name == comparison.preferred
+        better = law.better.get("constant")
         rows.append(
             [
                 Cell(name + (" (preferred)" if chosen else ""), kind="good" if chosen else ""),
-                Cell(words.form(name)),
-                _number(law.aic - least, ".1f"),
-                _number(law.held_out_regret if held else law.mean_regret, ".4f"),
+                Cell(words.form_equation(name, document)),
+                Cell(words.parameters(name, law)),
+                _number(law.mean_regret, ".4f"),
+                Cell("", "") if better is None else Cell(words.share(better), better),
             ]
         )
-    columns = ["law", "n*(C) is", "AIC above the least"]
-    columns.append("regret on held-out seeds" if held else "regret on the fitted surface")
-    return Table("laws", "Laws, by likelihood on rewards and by what they lose", columns, rows)
+    columns = [
+        "law",
+        "n*(C) is",
+        "parameters (95 % of draws)",
+        "mean loss",
+        "better than a constant, in draws",
+    ]
+    return Table("laws", "Laws, by the reward that they lose along n*", columns, rows)
 
 
 def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str, Any]]) -> Table:

@@ -180,7 +180,7 @@
   function showBudget() {
     const now = page.budgets[stop];
     one("#c").textContent = now.budget;
-    slider.setAttribute("aria-valuetext", `${now.budget}: n ${now.n}, B_p ${now.b}, M ${now.m}`);
+    slider.setAttribute("aria-valuetext", `${now.budget}: ${now.told}`);
     for (const place of all("[data-show]")) {
       place.textContent = now[place.dataset.show];
       const line = place.closest(".list > div");
