@@ -334,6 +334,8 @@ def _options(cut: _Cut, candidates: list[_Candidate], budget: int, factor: float
             round(o.expected_regret, 12), o.allocation.rollouts_per_problem, o.allocation.problems_per_batch
         )
     )  # fmt: skip
+    # What was not measured is recommended only where it is known to lose next to nothing.
+    out = [o for o in out if o.measured or o.expected_regret <= TOLERANCE]
     return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
 
 
