@@ -29,6 +29,7 @@ _STARTS: tuple[dict[str, float], ...] = (
     {"l_u": 2.0},
     {"l_u": 5.0, "rho": 0.6},
     {"l_u": 5.0, "rho": -0.6},
+    {"l_u": 4.0, "a": 0.5, "base": 0.5},  # what is tiny has no slope to leave by
     {"l_u": 4.0, "step": np.nan},  # as high as the largest difference between neighbours
 )
 _SOON, _LONG = 12, 60  # steps of the search from each start, and from the best of them

@@ -1,14 +1,15 @@
 """The surface's prior: a Gaussian process for the reward over u = log2 n, v = log2 B_p and t = log C.
 
-    r(u, v, t) = m(t) + g(t) [ δ(u, v, t) + λ s(u, t) ]
+    r(u, v, t) = m(t) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + λ s(u, t) ]
 
 - m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m).
 - δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
   Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
   another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
   ended.
+- δ₀, what they differ by from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
-- g(t), the share of the reward's rise that was learnt by then: at C = 0 nothing differs.
+- g(t), the share of the reward's rise that was learnt by then.
 - I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
   their slope, less and less surely, and do not return to a mean.
   Past the last checkpoint of all the slopes of δ have a further variance of (s / 2)².
@@ -43,6 +44,7 @@ PRIORS = {
     "rho_b": (0.0, 0.7),
     "s_m": (0.3, 1.0),
     "l_m": (3.0, 0.5),
+    "base": (0.02, 1.5),
     "a": (0.05, 1.5),
     "s": (0.15, 0.7),
     "l": (5.0, 0.5),
@@ -213,16 +215,18 @@ class Process:
             falls, along = falls * along_v, along * along_v
         learnt = np.outer(a.learnt, b.learnt)
         step = np.outer(a.below, b.below) * np.exp(-np.abs(a.t[:, None] - b.t) / _STEP) * learnt
-        along *= learnt
+        base = p["base"] ** 2 * along
+        along = along * learnt
         going += _TURN**2 * np.outer(a.ahead, b.ahead)
         over_t = p["a"] ** 2 + p["s"] ** 2 * going
         if slopes is not None:
-            falls *= learnt * over_t
+            falls *= p["base"] ** 2 + learnt * over_t
             ahead, h_u = a.shift[:, None] - b.shift, at_a[:, None] - at_b
             slopes |= {
                 "step": 2 * p["step"] ** 2 * step,
                 "s_m": 2 * p["s_m"] ** 2 * trend,
                 "l_m": p["s_m"] ** 2 * trend_slope,
+                "base": 2 * base,
                 "a": 2 * p["a"] ** 2 * along,
                 "s": 2 * p["s"] ** 2 * along * going,
                 "l": p["s"] ** 2 * along * going_slope,
@@ -230,10 +234,10 @@ class Process:
                 "rho": falls * h_u * ahead / p["l_u"],
             }
             if plane:
-                falls_v *= learnt * over_t
+                falls_v *= p["base"] ** 2 + learnt * over_t
                 h_v = at_v[:, None] - bt_v
                 slopes |= {"l_v": falls_v * h_v**2, "rho_b": falls_v * h_v * ahead / p["l_v"]}
-        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * over_t + p["step"] ** 2 * step)
+        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + base + along * over_t + p["step"] ** 2 * step)
 
     @cached_property
     def points(self) -> Points:

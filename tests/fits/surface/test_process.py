@@ -95,7 +95,8 @@ def scattered(process: Process, rng: int, size: int = 12) -> Points:
     generator = np.random.default_rng(rng)
     u, v = generator.uniform(2, 10, size), generator.uniform(3, 7, size)
     t = generator.uniform(process.start, process.end + 2, size)
-    return Points(u, v, t, t, generator.uniform(0.1, 1.5, size), u <= process.gap[0])
+    ahead = np.maximum(t - process.end, 0.0)
+    return Points(u, v, t, t, generator.uniform(0.1, 1.5, size), ahead, u <= process.gap[0])
 
 
 def somewhere(process: Process, rng: int, spread: float = 0.7) -> Floats:
