@@ -129,7 +129,10 @@ def cut_of(law: Law, budget: float, places: Places) -> Slices:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("budget", [3e4, 4e5, 9e5])
 def test_regret_by_hand(laws: dict[str, Law], case: str, budget: float) -> None:
-    """Mean loss over draws, and how often it is within tolerance; what loses more is not listed."""
+    """Mean loss over draws, and how often it is within tolerance; what loses more is not listed.
+
+    What was not measured is not recommended either, where it is expected to lose more.
+    """
     law = laws[case]
     places, reward, best, _ = by_hand(law, budget)
     loss = np.maximum(best - reward, 0)
@@ -143,7 +146,8 @@ def test_regret_by_hand(laws: dict[str, Law], case: str, budget: float) -> None:
         listed[place] = o.expected_regret
         assert o.expected_regret == pytest.approx(expected[place][0], abs=1e-9)
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
-    least = min(mean for mean, _ in expected.values())
+    measured = {(g.problems_per_batch, g.rollouts_per_problem) for g in law.document.grid}
+    least = min(mean for place, (mean, _) in expected.items() if place in measured or mean <= TOLERANCE)
     assert p.options[0].expected_regret == pytest.approx(least, abs=1e-9)
     assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
     assert all(regret <= TOLERANCE for regret in list(listed.values())[1:])
@@ -207,7 +211,8 @@ def test_joint_finds_the_best_batch(laws: dict[str, Law]) -> None:
 )
 def test_a_batch_at_the_edge_is_flagged(synthetic: Make, method: Any, best: int, told: list[str]) -> None:
     def reward(b: int, n: int, compute: Any) -> Any:
-        return rewards(32, n, compute) - 0.02 * abs(math.log2(b / best))
+        ceiling = 0.5 + 0.03 * math.log2(n / 8) - 0.02 * abs(math.log2(b / best))
+        return ceiling - (ceiling - 0.3) * np.exp(-compute / (3e4 * (n / 8) ** 0.7))
 
     runs = synthetic([(b, n) for b in (16, 32, 64) for n in LEVELS], reward, **NOISE)
     p = isolaw.fit(runs, setting="joint", method=method, bootstrap=40).predict(1e6)
@@ -297,7 +302,7 @@ def test_how_far_it_goes(laws: dict[str, Law], case: str, budget: float) -> None
     assert p.options
     if int(budget) > 3 * reach:
         assert Code.CENSORED in codes
-        assert p.n_star.status in ("lower_bound", "upper_bound")
+        assert p.n_star.status in ("lower_bound", "upper_bound", "not_identified")
         assert (p.reward.interval, p.reward.status) == (None, "not_identified")
     assert p.reward.value is not None
 
@@ -334,8 +339,8 @@ def test_runs_of_equal_steps_say_which_to_extend(synthetic: Make) -> None:
     at_reach, bound, far = (law.predict(k * reach) for k in (1, 4, 11))
     assert not having(at_reach.flags, Code.CENSORED, Code.FAR)
     (flag,) = having(bound.flags, Code.CENSORED)
-    assert "run n = 8, 16, 32, 64 to 1.64e+06 or more" in flag.text
-    assert bound.n_star.status in ("lower_bound", "upper_bound")
+    assert "n* is a bound at most; run n = 8, 16, 32, 64, 128 to 1.64e+06 or more" in flag.text
+    assert bound.n_star.status in ("lower_bound", "upper_bound", "not_identified")
     (flag,) = having(far.flags, Code.FAR)
     assert "nothing is recommended; run n = 8, 16, 32, 64, 128, 256 to 4.52e+06 or more" in flag.text
     assert far.allocation is None
@@ -460,7 +465,7 @@ def told(law: Law, budget: float, code: Code) -> str:
 @pytest.mark.parametrize("method", METHODS)
 def test_flags(laws: dict[str, Law], method: str) -> None:
     law = laws[f"{method} fixed-bp"]
-    assert law.predict(3e5).flags == []
+    assert {flag.code for flag in law.predict(3e5).flags} <= {Code.UNCERTAIN}
     assert law.predict(3e5).n_star.status == "ok"
     assert told(law, 9e6, Code.EXTRAPOLATION).startswith("8.86 times the largest compute that was measured")
     assert told(law, 9e6, Code.CENSORED).startswith("9 times the compute to which three n ran (1e+06): n* is")
