@@ -261,7 +261,8 @@ def test_over_a_plane_the_three_spend_the_budget(laws: dict[str, Law], budget: f
         if q.interval is None:
             continue
         low, high = q.interval
-        assert (low is None or low <= q.value) and (high is None or q.value <= high)
+        assert low is None or low <= q.value
+        assert high is None or q.value <= high
 
 
 def test_in_other_units_there_is_no_m_star(synthetic: Make) -> None:

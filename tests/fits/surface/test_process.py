@@ -138,10 +138,11 @@ def test_the_covariance_by_hand(process: Any, setting: str, rng: int) -> None:
             along = k((at.u[i] - at.u[j] - p["rho"] * ahead) / p["l_u"])
             if setting == "joint":
                 along *= k((at.v[i] - at.v[j] - p["rho_b"] * ahead) / p["l_v"])
-            differs = along * (p["a"] ** 2 + p["s"] ** 2 * integral(i, j, p["l"]))
+            turned = integral(i, j, p["l"]) + 0.25 * at.ahead[i] * at.ahead[j]
+            differs = along * (p["a"] ** 2 + p["s"] ** 2 * turned)
             if at.below[i] and at.below[j]:
                 differs += p["step"] ** 2 * np.exp(-abs(at.t[i] - at.t[j]) / 10)
-            trend = 25 + p["s_m"] ** 2 * integral(i, j, p["l_m"])
+            trend = 25 + p["s_m"] ** 2 * integral(i, j, p["l_m"]) + p["base"] ** 2 * along
             assert found[i, j] == pytest.approx(trend + at.learnt[i] * at.learnt[j] * differs)
 
 
