@@ -248,7 +248,7 @@ def test_what_is_seen_is_seen_again_shifted(process: Any, rho: float, ahead: flo
     p = dict(own.named(own.prior[:, 0])) | {"rho": rho, "s": 0.0, "s_m": 0.0, "step": 0.0}
     t = own.start + np.array([1.0, 1.0 + ahead, 1.0 + ahead])
     u = np.array([5.0, 5.0 + rho * ahead, 5.0])
-    at = Points(u, np.full(3, 5.0), t, t, np.ones(3), np.zeros(3, dtype=bool))
+    at = Points(u, np.full(3, 5.0), t, t, np.ones(3), np.zeros(3), np.zeros(3, dtype=bool))
     gram = own.covariance(p, at, at)
     assert gram[0, 1] == pytest.approx(gram[0, 0])
     assert gram[0, 2] <= gram[0, 1] + 1e-12
