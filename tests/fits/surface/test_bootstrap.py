@@ -341,12 +341,12 @@ def test_draws_spread_as_repeated_experiments_do() -> None:
 
 
 def test_the_unit_is_named(synthetic: Make) -> None:
-    several = isolaw.fit(synthetic([(32, n) for n in N]), bootstrap=5).document
+    several = isolaw.fit(synthetic([(32, n) for n in N]), bootstrap=5, method="paper").document
     assert several.bootstrap.unit == "run"
-    lone = isolaw.fit(synthetic([(32, n) for n in N], seeds=1), bootstrap=5).document
+    lone = isolaw.fit(synthetic([(32, n) for n in N], seeds=1), bootstrap=5, method="paper").document
     assert lone.bootstrap.unit == "block"
     assert lone.flags[0] == Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
-    smooth = isolaw.fit(synthetic([(32, n) for n in LEVELS], seeds=1), bootstrap=5).document
+    smooth = isolaw.fit(synthetic([(32, n) for n in LEVELS], seeds=1), bootstrap=5, method="paper").document
     assert smooth.bootstrap.unit == "lack of fit"
     assert smooth.flags[0].code == Code.ONE_SEED
     assert "smooth function of n" in smooth.flags[0].text
