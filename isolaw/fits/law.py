@@ -58,7 +58,7 @@ class Law:
     >>> law
     <Law: fixed-bp, problems_per_batch = 512, n in 4..32, C in 2.05e+04..1.7e+06>
     >>> law.document.flags[0].text
-    'intervals leave out the variation between seeds'
+    'the variation between runs is taken from how they scatter about a smooth function of n'
     """
 
     def __init__(self, document: LawDocument, draws: pd.DataFrame) -> None:
@@ -207,14 +207,22 @@ class Law:
             raise DataError(f"{path}: a damaged law: no {error} among its curves") from None
         draws = path.with_name(name) if name else None
         if draws is None or not draws.is_file():
-            return cls(document, estimates)
+            return cls(document, estimates)._of(path)
         table = read_parquet(draws).to_pandas()
         if not set(estimates.columns) <= set(table.columns) or table.empty:
             raise DataError(f"{draws}: these are the draws of another law than {path}")
         values = table[list(estimates.columns)].to_numpy(np.float64, na_value=np.nan)
         if not np.isfinite(values).all() or not np.allclose(values[0], estimates.iloc[0], rtol=1e-6):
             raise DataError(f"{draws}: damaged, or the draws of another law than {path}")
-        return cls(document, table)
+        return cls(document, table)._of(path)
+
+    def _of(self, path: Path) -> Law:
+        """This law, if its surface is one."""
+        try:
+            _ = self.surface
+        except Malformed as error:
+            raise DataError(f"{path}: a damaged law: {error}") from None
+        return self
 
 
 def check_writable(path: str | Path) -> None:

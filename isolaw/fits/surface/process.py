@@ -83,8 +83,10 @@ def integrated(a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
     I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process of variance 1 and length ℓ:
     ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
 
-    >>> integrated(np.array([2.0]), np.array([3.0]), 1e6)[0].round(3)  # a line from 0, its slope of variance
-    1 array([[6.]])
+    A line from 0 with a slope of variance 1:
+
+    >>> integrated(np.array([2.0]), np.array([3.0]), 1e6)[0].round(3)
+    array([[6.]])
     """
     x, y = a / length, b / length
     apart, least = np.abs(x[:, None] - y), 2 * np.minimum(x[:, None], y)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from isolaw.fits.codec import Malformed
 from isolaw.fits.law_document import SurfaceInfo
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.observations import Observations
@@ -32,10 +33,22 @@ def columns(surface: Surface) -> dict[str, np.ndarray]:
 
 
 def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int) -> Surface | None:
-    """Invert `info` and `columns`; without draws the surface is the mean at the most likely θ."""
+    """Invert `info` and `columns`; without draws the surface is the mean at the most likely θ.
+
+    Raises
+    ------
+    Malformed
+        the observations or the hyperparameters are no surface's.
+    """
     if stored is None:
         return None
-    process = Process(Observations.from_dict(stored.observations))
+    try:
+        process = Process(Observations.from_dict(stored.observations))
+        fits = np.isfinite(process.observed(process.named(np.array(stored.theta)))).all()
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise Malformed(f"surface: {error}") from None
+    if not (fits and np.isfinite(process.y).all()):
+        raise Malformed("surface: not of finite numbers")
     bounds = tuple(v if v is not None else s * math.inf for v, s in zip(stored.bounds, (-1, 1), strict=True))
     mode = np.array(stored.theta)
     surface = Surface(
@@ -48,5 +61,7 @@ def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int) -> Surf
     own = draws.iloc[1:]
     _, first, of_draw = np.unique(own["surface.theta"].to_numpy(), return_index=True, return_inverse=True)
     held = own[names].to_numpy(np.float64)[first]
+    if not np.isfinite(held).all():
+        raise Malformed("surface: its draws are not of finite numbers")
     size = len(process.names)
     return replace(surface, theta=held[:, :size], shares=held[:, size:], of_draw=of_draw.astype(np.int64))

@@ -14,7 +14,7 @@ from scipy import stats
 import isolaw
 from isolaw.fits import pipeline
 from isolaw.fits.curves.families import fit_curves
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.flags import Code, having
 from isolaw.fits.selection import Configuration, Floats, select
 from isolaw.fits.surface.bootstrap import Sample, effects, indices, resample
 from isolaw.fits.surface.polynomial import hat
@@ -340,17 +340,24 @@ def test_draws_spread_as_repeated_experiments_do() -> None:
     assert np.sqrt(np.mean(draws)) == pytest.approx(expected, rel=0.15)
 
 
-def test_the_unit_is_named(synthetic: Make) -> None:
-    several = isolaw.fit(synthetic([(32, n) for n in N]), bootstrap=5, method="paper").document
+@pytest.mark.parametrize("method", ["surface", "paper"])
+def test_the_unit_is_named(synthetic: Make, method: Any) -> None:
+    """A surface is there whatever the number of n, and tells lone runs by how they scatter about it."""
+    several = isolaw.fit(synthetic([(32, n) for n in N]), method=method, bootstrap=5).document
     assert several.bootstrap.unit == "run"
-    lone = isolaw.fit(synthetic([(32, n) for n in N], seeds=1), bootstrap=5, method="paper").document
-    assert lone.bootstrap.unit == "block"
-    assert lone.flags[0] == Flag(Code.ONE_SEED, "intervals leave out the variation between seeds")
-    smooth = isolaw.fit(synthetic([(32, n) for n in LEVELS], seeds=1), bootstrap=5, method="paper").document
-    assert smooth.bootstrap.unit == "lack of fit"
-    assert smooth.flags[0].code == Code.ONE_SEED
-    assert "smooth function of n" in smooth.flags[0].text
     assert not having(several.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS)
+    few, smooth = (
+        isolaw.fit(synthetic([(32, n) for n in own], seeds=1), method=method, bootstrap=5).document
+        for own in (N, LEVELS)
+    )
+    assert smooth.bootstrap.unit == "lack of fit"
+    assert smooth.flags[0].code == few.flags[0].code == Code.ONE_SEED
+    assert "smooth function of n" in smooth.flags[0].text
+    if method == "paper":
+        assert few.bootstrap.unit == "block"
+        assert few.flags[0].text == "intervals leave out the variation between seeds"
+    else:
+        assert few.bootstrap.unit == "lack of fit"
 
 
 def test_which_configurations_have_one_seed(synthetic: Make) -> None:
