@@ -370,7 +370,7 @@ def test_runs_of_equal_length_censor_what_only_large_n_reach(synthetic: Make) ->
 
 
 def test_beyond_three_times_where_three_n_ran_n_star_is_not_known(synthetic: Make) -> None:
-    """Every run has 300 steps: all n compete wherever one ran, until those that can be compared are far behind."""
+    """Every run has 300 steps: all n compete wherever one ran, until those that compare are far behind."""
     runs = synthetic([(32, n) for n in LEVELS], rising, compute=lambda b, n: 300 * b * n)
     law = isolaw.fit(runs, bootstrap=20)
     check_document(law)
