@@ -514,7 +514,7 @@ def tables(draw: st.DrawFn, setting: str) -> pd.DataFrame:
     return table.assign(compute=compute, **constants)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.data(),
     st.sampled_from(list(SETTINGS)),
@@ -540,7 +540,7 @@ def test_whatever_the_runs(
             check(law, (10**budget,))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.data())
 def test_whatever_the_curves(synthetic: Make, data: st.DataObject) -> None:
     """Curves of any height and pace, with and without noise."""
