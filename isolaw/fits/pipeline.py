@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -124,7 +124,7 @@ def fit(
     reach = INTERVALS * comparable([doc.grid_entry(c) for c in configurations])
     surface = cut = None
     if method == "surface":
-        surface = estimate(configurations, bootstrap, seed, bounds(metric))
+        surface = estimate(configurations, bootstrap, seed, bounds(metric, configurations))
         cut = slices(surface, compute)
         frontier = frontiers.cut_frontier(cut, configurations, reach)
         path = frontiers.ridge_path(cut, configurations, reach)
@@ -275,14 +275,16 @@ def _fit_law(path: Path, x: NDArray[np.float64]) -> Logistic | None:
     return law if np.all(np.isfinite(law(x)[0])) else None
 
 
-def bounds(metric: str) -> tuple[float, float]:
-    """Least and largest reward: shares of problems lie within 0 and 1.
+def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float, float]:
+    """Least and largest reward: shares of problems lie within 0 and 1, unless they were given in percent.
 
-    >>> bounds("avg@4"), bounds("score")
+    >>> c = Configuration(32, 8, np.arange(2.0), np.array([0.1, 0.5]), np.zeros(2, int), (0,), 256.0)
+    >>> bounds("avg@4", [c]), bounds("score", [c])
     ((0.0, 1.0), (-inf, inf))
     """
     share = re.fullmatch(r"(avg|best|worst|pass)@\d+", metric)
-    return (0.0, 1.0) if share else (-math.inf, math.inf)
+    within = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in configurations)
+    return (0.0, 1.0) if share and within else (-math.inf, math.inf)
 
 
 def _draws(

@@ -94,7 +94,7 @@ def backtest(
         except Refused as error:
             raise Refused(f"below {fit_below:g} there is too little to fit: {error}") from None
         chosen = select(judging, metric, eval_set, setting, fixed).configurations
-        surface = estimate(chosen, 0, bounds=bounds(metric))
+        surface = estimate(chosen, 0, bounds=bounds(metric, chosen))
         judged.append(_judge(law, surface, chosen, budgets, _baselines(small, metric, keywords)))
     return {
         "fit_below": float(fit_below),
