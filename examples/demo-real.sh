@@ -1,7 +1,7 @@
 #!/bin/sh
 # The main job with a real language model, without a GPU: sh examples/demo-real.sh DIR [--set SECTION.KEY=VALUE …]
 # A tiny model half learns additions by supervision; GRPO (vLLM samples, DeepSpeed optimises) takes it from there
-# with several n; then the law that these runs follow. The same command again continues where it stopped.
+# with several n; then the law that these runs follow, and the allocation of a budget, COMPUTE=50000. The same command again continues where it stopped.
 set -eu
 out=${1:-demo-real}
 [ $# -eq 0 ] || shift
@@ -16,5 +16,5 @@ run isolaw sweep examples/real-tiny.toml --out "$out/sweep" \
   --set "real.model=$out/base/model" --set "problems.set=$out/base/easy" "$@"
 run isolaw status "$out/sweep"
 run isolaw fit "$out/sweep" --out "$out/law.json" --figures "$out/figures"
-run isolaw predict "$out/law.json" --compute 5e4
+run isolaw predict "$out/law.json" --compute "${COMPUTE:-5e4}"
 printf '\nLook at %s (the best n for a budget) and %s.\n' "$out/figures/law.png" "$out/figures/frontier.png"

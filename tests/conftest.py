@@ -12,12 +12,15 @@ from typing import Any
 import pandas as pd
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from isolaw.backends.real import environment
 from isolaw.spec import SweepSpec
 
-settings.register_profile("isolaw", deadline=None, derandomize=True)
+# A busy machine is no reason to fail.
+settings.register_profile(
+    "isolaw", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("isolaw")
 
 

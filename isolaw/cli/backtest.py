@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, constants, note, print_json
+from isolaw.cli.common import announce_compilation, constants, note, noted, print_json
 from isolaw.cli.read import read_sources, source_options
 
 
@@ -44,7 +44,8 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
         note(f"note: {text}")
     fixed = constants(options["fixed"], "--fixed")
     keywords = {name: options[name] for name in ("eval_set", "setting", "method", "bootstrap")}
-    result = run(reading.runs, fit_below, options["metric"], fixed=fixed, **keywords)
+    with noted(reading.runs.notes):
+        result = run(reading.runs, fit_below, options["metric"], fixed=fixed, **keywords)
     if as_json:
         print_json(result)
         return

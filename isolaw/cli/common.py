@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from isolaw.errors import IsolawError
+
 # What a terminal would obey or could not print: control characters, those that turn the direction of what
 # follows, halves of a character. Our own line breaks go on with an indented line; a name's need not.
 _UNSHOWN = re.compile(
@@ -82,6 +84,17 @@ def interruptible() -> Iterator[None]:
 def note(text: str) -> None:
     """Print a note to standard error."""
     click.echo(shown(text), err=True)
+
+
+@contextmanager
+def noted(notes: Iterable[str]) -> Iterator[None]:
+    """Print what was noted of the runs where a fit of them fails; a law has it among its flags."""
+    try:
+        yield
+    except IsolawError:
+        for text in notes:
+            note(f"note: {text}")
+        raise
 
 
 def announce_compilation(module: str = "isolaw.fits.curves.kernel", what: str = "solver") -> None:

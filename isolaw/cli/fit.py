@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from isolaw.cli.common import announce_compilation, constants, note, pairs, print_json, shown
+from isolaw.cli.common import announce_compilation, constants, note, noted, pairs, print_json, shown
 from isolaw.cli.options import law_keywords, law_options, setting_option
 from isolaw.cli.read import read_sources, source_options
 
@@ -113,12 +113,15 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
             raise click.UsageError(
                 "--retune goes with neither --by nor --figures, and with --x compute alone"
             )
-        _fit_retuned(runs, options["retune"], fixed, keywords, options["out"], as_json)
+        with noted(runs.notes):
+            _fit_retuned(runs, options["retune"], fixed, keywords, options["out"], as_json)
         return
     if options["by"] is not None:
-        _fit_by(runs, options["by"], fixed, keywords, options["out"], as_json)
+        with noted(runs.notes):
+            _fit_by(runs, options["by"], fixed, keywords, options["out"], as_json)
         return
-    law = isolaw.fit(runs, fixed=fixed, **keywords)
+    with noted(runs.notes):
+        law = isolaw.fit(runs, fixed=fixed, **keywords)
     saved = law.save(options["out"]) if options["out"] else None
     figures = []
     if options["figures"]:

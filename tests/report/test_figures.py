@@ -129,7 +129,7 @@ def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
         expected = {
             "constant": lambda: np.full(x.size, a),
             "power": lambda: a + b[0] * at,
-            "linear": lambda: np.log2(a + b[0] * at),
+            "linear": lambda: np.log2(np.maximum(a + b[0] * at, 1e-3)),
             "non-monotone": lambda: a + b[0] * at + b[1] * at**2,
             "logistic": lambda: a + b[0] / (1 + np.exp(-np.exp(b[1]) * (at - b[2]))),
         }[preferred]()

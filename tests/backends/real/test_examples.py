@@ -37,6 +37,7 @@ def test_a_shipped_file_has_a_plan(name: str, made: Any, tmp_path: Path) -> None
 def test_the_demo_goes_from_the_model_to_a_prediction(made: Any, tmp_path: Path) -> None:
     (tmp_path / "base").symlink_to(made.model.parent)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment["COMPUTE"] = "2048"  # of runs as small as these
     small = ["sweep.compute=1024", "grid.rollouts_per_problem=[2,4,8]", "problems.n_validation=50"]
     options = [part for setting in small for part in ("--set", setting)]
     command = ["sh", "examples/demo-real.sh", str(tmp_path), *options]
