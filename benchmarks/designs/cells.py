@@ -113,6 +113,9 @@ def _main() -> list[Cell]:
         _cell("unsaturated", "9n", 3, "missing", kind="joint-sparse"),
         _cell("cliff", "5nx4", 1),
         _cell("cliff", "9n", 3, "few_problems", "sqrt"),
+        _cell("late", "4nx4", 2),
+        _cell("late", "9n", 3, "white", "sqrt"),
+        _cell("late", "5nx4", 3, kind="joint"),
         _cell("easy", "7n", 2),
         _cell("easy", "9n", 3, OWN),
         # judging
@@ -128,6 +131,9 @@ def _main() -> list[Cell]:
         _cell("not_monotone", "7n", 3, kind="fixed-b"),
         _cell("two_peaks", "5nx4", 2, "few_problems"),
         _cell("two_peaks", "9n", 3, "drift"),
+        _cell("valley", "4nx4", 2),
+        _cell("valley", "7n", 3, "missing"),
+        _cell("valley", "9n", 3, "few_problems", "sqrt"),
         _cell("hard", "4nx4", 2),
         _cell("hard", "9n", 3, OWN),
     ]

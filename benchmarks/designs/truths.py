@@ -1,6 +1,6 @@
 """Truths: the mean reward of an allocation as a function that is known.
 
-    r(log2 n, log2 B_p, C), in [0, 1], with r = R0 at C = 0
+    r(log2 n, log2 B_p, C), in [0, 1]
 
 Each truth has a learning curve of its own family, and loses what an allocation is away from the best one, as
 sweeps of language models do: about .005 at one doubling of n from n* and .015 at two, at the largest C of the
@@ -24,9 +24,9 @@ Floats = NDArray[np.float64]
 
 COMPUTE = 3e6  # rollouts, the longest run of a sweep
 B_P = 32  # problems in a batch, where they do not vary
-R0 = 0.35  # reward before training
-TUNING = ("constant", "kinked", "unsaturated", "cliff", "easy")
-JUDGING = ("flat", "step_limited", "not_monotone", "two_peaks", "hard")
+R0 = 0.35  # reward before training, but of runs that begin at almost nothing
+TUNING = ("constant", "kinked", "unsaturated", "cliff", "late", "easy")
+JUDGING = ("flat", "step_limited", "not_monotone", "two_peaks", "valley", "hard")
 SIMULATED = ("easy", "hard")
 
 _TIED = 1e-7  # of reward: as good as the best
@@ -148,6 +148,21 @@ def _cliff(u: Floats, b: Floats, c: Floats) -> Floats:
     return R0 + 0.34 * learnt - learnt * (0.0045 * _bowl(at - best) + fallen) - _batch(b, c, learnt)
 
 
+def _late(u: Floats, b: Floats, c: Floats) -> Floats:
+    """Nothing for long, then nearly everything, and the later the larger n is; it also ends higher."""
+    begins = 4e5 * np.exp2(0.33 * (_across(u, b) - 3))
+    ceiling = 0.46 + 0.012 * (u - 3) - 0.0012 * (u - 3) ** 2
+    learnt = _hill(c, begins, 2.2)
+    return 0.04 + ceiling * learnt - _batch(b, c, learnt)
+
+
+def _valley(u: Floats, b: Floats, c: Floats) -> Floats:
+    """One ceiling for all, which the n nearest to 45 reach first."""
+    begins = 2e5 * np.exp2(0.55 * _bowl(_across(u, b) - 5.5, width=1.5))
+    learnt = _exponential(c, begins, 1.3)
+    return 0.1 + 0.4 * learnt - _batch(b, c, learnt)
+
+
 ANALYTIC = {
     "constant": _constant,
     "flat": _flat,
@@ -157,6 +172,8 @@ ANALYTIC = {
     "not_monotone": _not_monotone,
     "two_peaks": _two_peaks,
     "cliff": _cliff,
+    "late": _late,
+    "valley": _valley,
 }
 
 

@@ -1,8 +1,10 @@
 """The surface's prior: a Gaussian process for the reward over u = log2 n, v = log2 B_p and t = log C.
 
-    r(u, v, t) = m(t) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + λ s(u, t) ]
+    r(u, v, t) = m(t − d(u, v)) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + λ s(u, t) ]
 
-- m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m).
+- m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m). They go through it one
+  after another: d grows by κ e-folds of C for each doubling of n, and by κ_v for each of B_p, from 0 for those
+  that learn first. Where reward depends on steps alone, κ = κ_v = log 2.
 - δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
   Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
   another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
@@ -42,6 +44,8 @@ PRIORS = {
     "step": (0.02, 2.0),
     "rho": (0.0, 0.7),
     "rho_b": (0.0, 0.7),
+    "delay": (0.0, 0.3),
+    "delay_b": (0.0, 0.3),
     "s_m": (0.3, 1.0),
     "l_m": (3.0, 0.5),
     "base": (0.02, 1.5),
@@ -55,7 +59,7 @@ PRIORS = {
     "noise": (0.05, 1.5),
     "gamma": (0.0, 0.2),
 }
-SIGNED = ("rho", "rho_b", "gamma")
+SIGNED = ("rho", "rho_b", "delay", "delay_b", "gamma")
 _DRIFT = 2.0  # e-folds over which a run's drift, and
 _SEED = 4.0  # a seed's effect, keep their course
 _STEP = 10.0  # and a step its height
@@ -94,6 +98,17 @@ def integrated(a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
     value = length**2 * (least + (fx - 1)[:, None] + fy - together)
     slope = 2 * value + length**2 * ((x * fx)[:, None] + y * fy - least - apart * together)
     return value, slope
+
+
+def _moved(a: Floats, b: Floats, of_a: Floats, of_b: Floats, length: float) -> Floats:
+    """What I(a, b) changes by as a (A,) and b (B,) change by ``of_a`` and ``of_b``, (A, B)."""
+    x, y = a / length, b / length
+    apart = x[:, None] - y
+    # dI/dx = ℓ² [2·1(x < y) − e^−x + sign(x − y) e^−|x − y|]
+    turned = np.sign(apart) * np.exp(-np.abs(apart))
+    by_a = (apart < 0) * 2.0 + (apart == 0) - np.exp(-x)[:, None] + turned
+    by_b = (apart > 0) * 2.0 + (apart == 0) - np.exp(-y) - turned
+    return np.asarray(length * (by_a * of_a[:, None] + by_b * of_b))
 
 
 def _apart(a: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -148,6 +163,8 @@ class Process:
         of the hyperparameters that these observations have, in the order of θ.
     centre, scale
         of rewards.
+    spans
+        the least and the largest log2 n, and log2 B_p.
     gap
         the two neighbouring log2 n between which there may be a step: those that differ most.
     height
@@ -157,7 +174,7 @@ class Process:
     def __init__(self, observations: Observations) -> None:
         self.observations = o = observations
         plane = np.unique(o.log2_b).size > 1 and np.unique(np.round(o.log2_n + o.log2_b, 9)).size > 1
-        absent = set() if plane else {"l_v", "rho_b"}
+        absent = set() if plane else {"l_v", "rho_b", "delay_b"}
         if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
             absent.add("gamma")  # one run of each: how runs vary was never seen
         self.names = [name for name in PRIORS if name not in absent]
@@ -171,6 +188,7 @@ class Process:
         self.centre, self.scale = float(o.reward.mean()), max(float(o.reward.std()), 1e-12)
         self.y = (o.reward - self.centre) / self.scale
         self.start, self.end = float(o.t.min()), float(o.t.max())
+        self.spans = [(float(x.min()), float(x.max())) for x in o.places.T]
         self.gap, self.height = self._gap()
 
     def named(self, theta: Floats) -> dict[str, float]:
@@ -205,7 +223,8 @@ class Process:
         Its derivatives by θ are put into ``slopes``.
         """
         tau_a, tau_b = a.t - self.start, b.t - self.start
-        trend, trend_slope = _pairs(partial(integrated, length=p["l_m"]), tau_a, tau_b)
+        (gone_a, of_a), (gone_b, of_b) = self._gone(p, a), self._gone(p, b)
+        trend, trend_slope = _pairs(partial(integrated, length=p["l_m"]), gone_a, gone_b)
         going, going_slope = _pairs(partial(integrated, length=p["l"]), tau_a, tau_b)
         at_a, at_b = ((x.u - p["rho"] * x.shift) / p["l_u"] for x in (a, b))
         along, falls = _pairs(_apart, at_a, at_b)
@@ -228,6 +247,7 @@ class Process:
                 "step": 2 * p["step"] ** 2 * step,
                 "s_m": 2 * p["s_m"] ** 2 * trend,
                 "l_m": p["s_m"] ** 2 * trend_slope,
+                "delay": p["s_m"] ** 2 * _moved(gone_a, gone_b, of_a[0], of_b[0], p["l_m"]),
                 "base": 2 * base,
                 "a": 2 * p["a"] ** 2 * along,
                 "s": 2 * p["s"] ** 2 * along * going,
@@ -238,8 +258,22 @@ class Process:
             if plane:
                 falls_v *= p["base"] ** 2 + learnt * over_t
                 h_v = at_v[:, None] - bt_v
-                slopes |= {"l_v": falls_v * h_v**2, "rho_b": falls_v * h_v * ahead / p["l_v"]}
+                slopes |= {
+                    "l_v": falls_v * h_v**2,
+                    "rho_b": falls_v * h_v * ahead / p["l_v"],
+                    "delay_b": p["s_m"] ** 2 * _moved(gone_a, gone_b, of_a[1], of_b[1], p["l_m"]),
+                }
         return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + base + along * over_t + p["step"] ** 2 * step)
+
+    def _gone(self, p: Theta, at: Points) -> tuple[Floats, tuple[Floats, Floats]]:
+        """How far along the trend points are, in e-folds, (Q,); and its derivatives by both delays."""
+        gone = at.t - self.start
+        slopes = []
+        for name, x, ends in (("delay", at.u, self.spans[0]), ("delay_b", at.v, self.spans[1])):
+            slopes.append(ends[0 if p[name] >= 0 else 1] - x)
+            gone = gone + p[name] * slopes[-1]
+        begun = gone > 0
+        return np.where(begun, gone, 0.0), (slopes[0] * begun, slopes[1] * begun)
 
     @cached_property
     def points(self) -> Points:
