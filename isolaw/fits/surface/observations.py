@@ -159,10 +159,8 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
 
 def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[Floats, Floats, Floats]:
     """Mean t and reward of each run in each bin, NaN where it has none, and its checkpoints there; (R, K)."""
-    size = _FEWER if len(configurations) >= _MANY else BINS
-    after = [np.log(c.compute[c.compute > 0]) for c in configurations]
-    low, high = min(t.min() for t in after), max(t.max() for t in after)
-    edges = np.linspace(low, high, size + 1)[1:-1]
+    edges = _edges(configurations, _FEWER if len(configurations) >= _MANY else BINS)
+    size = edges.size + 1
     counts, t, reward = (np.zeros((run_place.size, size)) for _ in range(3))
     row = 0
     for c in configurations:
@@ -187,6 +185,29 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
         reward[np.ix_(own, known)] -= slope * (t[np.ix_(own, known)] - mean_t)
         t[np.ix_(own, known)] = np.where(there[np.ix_(own, known)], mean_t, np.nan)
     return t, reward, counts
+
+
+def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
+    """Inner edges of ``size`` bins of log C: narrow where rewards change, so that they are nearly straight there.
+
+    Half of the bins are for the range of log C, half for what rewards change by, over all configurations.
+    """
+    after = [np.log(c.checkpoints[c.checkpoints > 0]) for c in configurations]
+    low, high = min(t.min() for t in after), max(t.max() for t in after)
+    fine = np.linspace(low, high, 4 * size + 1)
+    change = np.zeros(fine.size - 1)
+    for c, t in zip(configurations, after, strict=True):
+        k = np.clip(np.searchsorted(fine, t) - 1, 0, change.size - 1)
+        looks = np.bincount(k, minlength=change.size)
+        known = np.flatnonzero(looks)
+        mean = np.bincount(k, c.mean[c.checkpoints > 0], minlength=change.size)[known] / looks[known]
+        at = (fine[known] + fine[known + 1]) / 2
+        change += np.gradient(np.interp(fine, at, mean))[:-1] if known.size > 1 else 0.0
+    moved = np.append(0.0, np.cumsum(np.abs(change)))
+    share = np.linspace(0, 1, fine.size)
+    if moved[-1] > 0:
+        share = (share + moved / moved[-1]) / 2
+    return np.interp(np.arange(1, size) / size, share, fine)
 
 
 def _combine(
