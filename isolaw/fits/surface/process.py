@@ -34,6 +34,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
+from scipy.special import polygamma
 
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.observations import Observations
@@ -58,6 +59,7 @@ PRIORS = {
     "o1": (0.03, 1.5),
     "noise": (0.05, 1.5),
     "gamma": (0.0, 0.2),
+    "seed": (1.0, 1.0),  # its deviation depends on how many there are
 }
 SIGNED = ("rho", "rho_b", "delay", "delay_b", "gamma")
 _DRIFT = 2.0  # e-folds over which a run's drift, and
@@ -127,6 +129,15 @@ def _pairs(
     return one[at], two[at]
 
 
+def _of_a_variance(freedom: int) -> float:
+    """Standard deviation of the logarithm of a standard deviation that so many degrees of freedom estimate.
+
+    >>> round(_of_a_variance(1), 2), round(_of_a_variance(4), 2)
+    (1.11, 0.4)
+    """
+    return float(np.sqrt(polygamma(1, max(freedom, 1) / 2)) / 2)
+
+
 @dataclass(frozen=True)
 class Points:
     """Points of the surface.
@@ -177,13 +188,12 @@ class Process:
         absent = set() if plane else {"l_v", "rho_b", "delay_b"}
         if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
             absent.add("gamma")  # one run of each: how runs vary was never seen
+        if o.seed_variance == 0:
+            absent.add("seed")
+        priors = PRIORS | {"seed": (1.0, _of_a_variance(np.unique(o.run_seed).size - 1))}
         self.names = [name for name in PRIORS if name not in absent]
         self.prior = np.array(
-            [
-                (c if name in SIGNED else np.log(c), sd)
-                for name, (c, sd) in PRIORS.items()
-                if name in self.names
-            ]
+            [(c if n in SIGNED else np.log(c), sd) for n, (c, sd) in priors.items() if n in self.names]
         )
         self.centre, self.scale = float(o.reward.mean()), max(float(o.reward.std()), 1e-12)
         self.y = (o.reward - self.centre) / self.scale
@@ -291,7 +301,7 @@ class Process:
         apart = np.abs(x.t[:, None] - x.t)
         shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
         return {
-            "seeds": o.seed_variance / self.scale**2 * np.exp(-apart / _SEED) * (shared @ shared.T),
+            "seeds": o.seed_variance / self.scale**2 * (1 + matern(apart / _SEED)[0]) / 2 * (shared @ shared.T),
             "drift": np.exp(-apart / _DRIFT),
             "same": o.bin[:, None] == o.bin,
             "looks": o.combined / np.maximum(o.counts[:, o.bin].T, 1.0),
@@ -312,13 +322,14 @@ class Process:
         own, looks = self._weighted(weight)
         lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
         out = self.covariance(p, self.points, self.points, slopes)
-        out += f["seeds"] + own * lasting + p["noise"] ** 2 * looks
+        out += p["seed"] ** 2 * f["seeds"] + own * lasting + p["noise"] ** 2 * looks
         out[np.diag_indices_from(out)] += _JITTER
         if slopes is not None:
             slopes |= {
                 "o0": 2 * p["o0"] ** 2 * own,
                 "o1": 2 * p["o1"] ** 2 * own * f["drift"],
                 "noise": 2 * p["noise"] ** 2 * looks,
+                "seed": 2 * p["seed"] ** 2 * f["seeds"],
             }
             if "gamma" in self.names:
                 own, looks = self._weighted(-2 * np.log(2) * f["u"] * weight)
