@@ -55,6 +55,7 @@ PRIORS = {
     "l": (5.0, 0.5),
     "l_u": (3.0, 0.6),
     "l_v": (3.0, 0.6),
+    "rough": (0.012, 1.5),
     "o0": (0.03, 1.5),
     "o1": (0.03, 1.5),
     "noise": (0.05, 1.5),
@@ -64,7 +65,8 @@ PRIORS = {
 SIGNED = ("rho", "rho_b", "delay", "delay_b", "gamma")
 _DRIFT = 2.0  # e-folds over which a run's drift, and
 _SEED = 4.0  # a seed's effect, keep their course
-_STEP = 10.0  # and a step its height
+_STEP = 10.0  # and a step its height, and what is rough its course
+_ROUGH = 2.0  # doublings over which what is rough stays alike
 _LEVEL = 25.0  # variance of the trend's level: any
 _JITTER = 1e-8
 _TURN = 0.5  # of s: how much a slope may change where no run has been
@@ -245,7 +247,11 @@ class Process:
             falls_v *= along
             falls, along = falls * along_v, along * along_v
         learnt = np.outer(a.learnt, b.learnt)
-        step = np.outer(a.below, b.below) * np.exp(-np.abs(a.t[:, None] - b.t) / _STEP) * learnt
+        lasting = np.exp(-np.abs(a.t[:, None] - b.t) / _STEP) * learnt
+        step = np.outer(a.below, b.below) * lasting
+        rough = lasting * np.exp(-np.abs(at_a[:, None] - at_b) * (p["l_u"] / _ROUGH))
+        if plane:
+            rough *= np.exp(-np.abs(at_v[:, None] - bt_v) * (p["l_v"] / _ROUGH))
         base = p["base"] ** 2 * along
         along = along * learnt
         going += _TURN**2 * np.outer(a.ahead, b.ahead)
@@ -253,7 +259,9 @@ class Process:
         if slopes is not None:
             falls *= p["base"] ** 2 + learnt * over_t
             ahead, h_u = a.shift[:, None] - b.shift, at_a[:, None] - at_b
+            rough_by_h = p["rough"] ** 2 / _ROUGH * rough
             slopes |= {
+                "rough": 2 * p["rough"] ** 2 * rough,
                 "step": 2 * p["step"] ** 2 * step,
                 "s_m": 2 * p["s_m"] ** 2 * trend,
                 "l_m": p["s_m"] ** 2 * trend_slope,
@@ -263,17 +271,17 @@ class Process:
                 "s": 2 * p["s"] ** 2 * along * going,
                 "l": p["s"] ** 2 * along * going_slope,
                 "l_u": falls * h_u**2,
-                "rho": falls * h_u * ahead / p["l_u"],
+                "rho": (falls * h_u / p["l_u"] + rough_by_h * np.sign(h_u)) * ahead,
             }
             if plane:
                 falls_v *= p["base"] ** 2 + learnt * over_t
                 h_v = at_v[:, None] - bt_v
                 slopes |= {
                     "l_v": falls_v * h_v**2,
-                    "rho_b": falls_v * h_v * ahead / p["l_v"],
+                    "rho_b": (falls_v * h_v / p["l_v"] + rough_by_h * np.sign(h_v)) * ahead,
                     "delay_b": p["s_m"] ** 2 * _moved(gone_a, gone_b, of_a[1], of_b[1], p["l_m"]),
                 }
-        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + base + along * over_t + p["step"] ** 2 * step)
+        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + base + along * over_t + p["step"] ** 2 * step + p["rough"] ** 2 * rough)
 
     def _gone(self, p: Theta, at: Points) -> tuple[Floats, tuple[Floats, Floats]]:
         """How far along the trend points are, in e-folds, (Q,); and its derivatives by both delays."""
