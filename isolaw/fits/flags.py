@@ -63,13 +63,11 @@ class Code(StrEnum):
     ON_BOUND = "on_bound", "points do not determine the law's parameters"
 
     # Predictions.
-    ONE_N = "one_n", "one n alone competes at this budget"
     BATCH_EDGE = "batch_edge", "the recommended B_p is at an end of those measured"
     EXTRAPOLATION = "extrapolation", "the budget lies beyond what was measured"
     FAR = "far", "the budget lies so far beyond what can be compared that nothing is recommended"
     LIMITED = "limited", "larger measured batches do not fit the budget or the cap"
     FLAT = "flat", "no measured n is better than another at this budget"
-    OPEN_CEILING = "open_ceiling", "the chosen curve's ceiling is not determined"
     UNCERTAIN = "uncertain", "even the best choice is expected to lose more than 0.005"
     EPOCHS = "epochs", "more passes over the problems than the runs made, or than is known"
     FEWER_PROBLEMS = "fewer_problems", "fewer training problems than the runs had"

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
 from isolaw.fits import document as doc
+from isolaw.fits.candidates import INTERVALS, comparable
 from isolaw.fits.choose import choose
 from isolaw.fits.curves.families import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
@@ -32,7 +33,6 @@ from isolaw.fits.law_document import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.laws.comparison import Fitted, compared, enough, fit_laws
 from isolaw.fits.laws.logistic import Logistic, fit_logistic
 from isolaw.fits.laws.rules import rules
-from isolaw.fits.predict import INTERVALS, comparable
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface.bootstrap import Sample, indices, resample
 from isolaw.fits.surface.estimate import Surface, estimate

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from isolaw.fits.candidates import INTERVALS, comparable
 from isolaw.fits.flags import Code, having
 from isolaw.fits.law_document import GridEntry, LawDocument
-from isolaw.fits.predict import INTERVALS, Prediction, comparable
+from isolaw.fits.prediction import Prediction
 from isolaw.report import words
 
 _SEEDS = 3  # with fewer an interval rests on very few differences between runs

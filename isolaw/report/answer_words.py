@@ -11,7 +11,7 @@ from isolaw.report import words
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.fits.law_document import LawDocument
-    from isolaw.fits.predict import Prediction
+    from isolaw.fits.prediction import Prediction
     from isolaw.fits.quantity import Quantity
 
 _HELD = {"fixed-bp": "B_p*", "fixed-b": "M*"}

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import InputError
+from isolaw.fits.candidates import comparable
 from isolaw.fits.flags import Code, having
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.predict import Prediction, comparable
+from isolaw.fits.prediction import Prediction
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
 

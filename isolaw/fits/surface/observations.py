@@ -10,7 +10,7 @@ their mean; where some are missing, the effect of a seed is taken from its other
 covariance of the estimates is known exactly, whatever is missing (`isolaw.fits.surface.process`). What P
 leaves of the runs, less the seeds' effects, tells how runs vary.
 
-Bins only save time: within one, curves are nearly straight, and their checkpoints are averaged.
+Bins only save time: they are narrow where rewards change, and within one checkpoints are averaged.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _binned(configurations: Sequence[Configuration], run_place: Ints) -> tuple[F
 
 
 def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
-    """Inner edges of ``size`` bins of log C: narrow where rewards change, so that they are nearly straight there.
+    """Inner edges of ``size`` bins of log C: narrow where rewards change, so that they are straight in a bin.
 
     Half of the bins are for the range of log C, half for what rewards change by, over all configurations.
     """

@@ -1,23 +1,26 @@
 """The surface's prior: a Gaussian process for the reward over u = log2 n, v = log2 B_p and t = log C.
 
-    r(u, v, t) = m(t − d(u, v)) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + λ s(u, t) ]
+    r(u, v, t) = m(t − d(u, v)) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + z(u, v, t) + λ s(u, t) ]
 
-- m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m). They go through it one
-  after another: d grows by κ e-folds of C for each doubling of n, and by κ_v for each of B_p, from 0 for those
-  that learn first. Where reward depends on steps alone, κ = κ_v = log 2.
+- m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m). Allocations go through
+  it one after another: d grows by κ e-folds of C for each doubling of n, and by κ_v for each of B_p, from 0
+  for those that learn first. Where reward depends on steps alone, κ = κ_v = log 2.
 - δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
   Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
   another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
   ended.
 - δ₀, what they differ by from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
+- z, what is rough: covariance r² e^(−|h_u| / 2 − |h_v| / 2), over the same h. Differences that are smooth on
+  the whole may have a kink, and no runs tell what is between neighbours of the grid.
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
 - g(t), the share of the reward's rise that was learnt by then.
 - I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
   their slope, less and less surely, and do not return to a mean.
   Past the last checkpoint of all the slopes of δ have a further variance of (s / 2)².
 
-To the mean of runs (`isolaw.fits.surface.observations`) the seeds add an effect that all allocations share,
-runs their own (a constant o0 and a drift o1, both ∝ n^−γ), and checkpoints noise ε. Rewards are centred, over
+To the mean of runs (`isolaw.fits.surface.observations`) the seeds add an effect that all allocations share
+(half of its variance for good, half for some e-folds; its size, which few seeds tell, is drawn, too), runs
+their own (a constant o0 and a drift o1, both ∝ n^−γ), and checkpoints noise ε. Rewards are centred, over
 their standard deviation.
 
 Hyperparameters θ are judged by the marginal likelihood of the observations and of the runs' residuals, and
@@ -281,7 +284,8 @@ class Process:
                     "rho_b": (falls_v * h_v / p["l_v"] + rough_by_h * np.sign(h_v)) * ahead,
                     "delay_b": p["s_m"] ** 2 * _moved(gone_a, gone_b, of_a[1], of_b[1], p["l_m"]),
                 }
-        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + base + along * over_t + p["step"] ** 2 * step + p["rough"] ** 2 * rough)
+        local = p["step"] ** 2 * step + p["rough"] ** 2 * rough
+        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + base + along * over_t + local)
 
     def _gone(self, p: Theta, at: Points) -> tuple[Floats, tuple[Floats, Floats]]:
         """How far along the trend points are, in e-folds, (Q,); and its derivatives by both delays."""
@@ -308,8 +312,9 @@ class Process:
         o, x = self.observations, self.points
         apart = np.abs(x.t[:, None] - x.t)
         shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
+        slowly = (1 + matern(apart / _SEED)[0]) / 2  # one half of it never changes
         return {
-            "seeds": o.seed_variance / self.scale**2 * (1 + matern(apart / _SEED)[0]) / 2 * (shared @ shared.T),
+            "seeds": o.seed_variance / self.scale**2 * slowly * (shared @ shared.T),
             "drift": np.exp(-apart / _DRIFT),
             "same": o.bin[:, None] == o.bin,
             "looks": o.combined / np.maximum(o.counts[:, o.bin].T, 1.0),

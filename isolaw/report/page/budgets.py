@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.errors import InputError
+from isolaw.fits.candidates import FAR, comparable
 from isolaw.fits.law import Law
-from isolaw.fits.predict import FAR, Prediction, comparable
+from isolaw.fits.prediction import Prediction
 from isolaw.report import answer_words, words
 from isolaw.report.series import steps_scale
 
