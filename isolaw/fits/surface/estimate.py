@@ -12,8 +12,11 @@ does the place of a step within its gap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +25,11 @@ from scipy.special import chdtrc
 from threadpoolctl import threadpool_limits
 
 from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.covariance import Pairs, Points
 from isolaw.fits.surface.observations import observe
-from isolaw.fits.surface.process import Points, Process
+from isolaw.fits.surface.process import Process
+
+T = TypeVar("T")
 
 _STARTS: tuple[dict[str, float], ...] = (
     {"l_u": 2.0},
@@ -85,8 +91,8 @@ class Surface:
         out = np.zeros((1 + draws, size))
         used = np.unique(self.of_draw) if draws else np.arange(1)
         with threadpool_limits(1, "blas"):  # on a busy machine more take ten times as long
-            for h in used:
-                mean, root = self._given(int(h), log2_n, log2_b, np.log(compute))
+            given = _each(lambda h: self._given(int(h), log2_n, log2_b, np.log(compute)), used)
+            for h, (mean, root) in zip(used, given, strict=True):
                 rows = np.flatnonzero(self.of_draw == h)
                 out[1 + rows] = mean + self.misfit * z[rows] @ root.T
                 out[0] += mean * (rows.size / draws if draws else 1.0)
@@ -106,9 +112,10 @@ class Surface:
         below = u <= low + (high - low) * cut
         t = np.maximum(t, process.start)
         at = Points(u, v, t, shift, process.learnt(t, rises), ahead, below)
-        across = process.covariance(p, at, process.points)
+        across = process.covariance(p, Pairs(at, process.points))
         half = solve_triangular(root, across.T, lower=True)
-        covariance = process.covariance(p, at, at) - half.T @ half
+        among = Pairs(at)
+        covariance = among.matrix(process.covariance(p, among)) - half.T @ half
         covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()
         try:
             return across @ alpha, np.linalg.cholesky(covariance)
@@ -150,6 +157,12 @@ def estimate(
     return Surface(process, mode, theta, shares, of_draw, seed, misfit, bounds)
 
 
+def _each(function: Callable[[Floats], T], items: Iterable[Floats]) -> list[T]:
+    """``function`` of each item, on all cores: NumPy lets go of the interpreter while it computes."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(function, items))
+
+
 def lack_of_fit(process: Process, theta: Floats) -> tuple[float, int | None]:
     """Return by how much draws must be wider, and the configuration that fits worst, if one does not.
 
@@ -189,29 +202,29 @@ def _mode(process: Process) -> Floats:
         )
         return float(found.fun), np.asarray(found.x)
 
-    found = []
+    starts = []
     for start in _STARTS:
         theta = process.prior[:, 0].copy()
         for name, value in start.items():
             value = max(process.height, 1e-3) if np.isnan(value) else value
             theta[process.names.index(name)] = value if name == "rho" else np.log(value)
-        found.append(search(theta, _SOON))
+        starts.append(theta)
+    found = _each(lambda theta: search(theta, _SOON), starts)
     return search(min(found, key=lambda f: f[0])[1], _LONG)[1]
 
 
 def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:
     """Draws of θ (H, P) about the mode, and their weights (H,)."""
     here = process.loss_and_slope(mode)[1]
-    hessian = np.array(
-        [(process.loss_and_slope(mode + _STEP * e)[1] - here) / _STEP for e in np.eye(mode.size)]
-    )
+    beside = _each(process.loss_and_slope, mode + _STEP * np.eye(mode.size))
+    hessian = np.array([(slope - here) / _STEP for _, slope in beside])
     value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
     deviation = vector / np.sqrt(np.maximum(value, _WIDEST**-2))
     size = _CANDIDATES if process.y.size < _MANY else _FEWER
     half = np.random.default_rng(seed).standard_normal((size // 2, mode.size))
     z = np.concatenate([half, -half])
     theta = mode + z @ deviation.T
-    log_weight = 0.5 * np.sum(z**2, axis=1) - np.array([process.loss(t) for t in theta])
+    log_weight = 0.5 * np.sum(z**2, axis=1) - np.array(_each(process.loss, theta))
     weights = np.exp(log_weight - log_weight.max())
     weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ stands for nearly all draws
     return theta, weights / weights.sum()

@@ -30,16 +30,16 @@ weak priors (`PRIORS`), which are part of the model: they were chosen on the tru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
+from scipy.linalg.blas import dsymv
+from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.special import polygamma
 
 from isolaw.fits.selection import Floats
+from isolaw.fits.surface.covariance import Covariance, Pairs, Points, Theta, matern
 from isolaw.fits.surface.observations import Observations
 
 # Centre and standard deviation; of the logarithm, but for those of SIGNED. Times in e-folds of C, lengths in
@@ -68,70 +68,7 @@ PRIORS = {
 SIGNED = ("rho", "rho_b", "delay", "delay_b", "gamma")
 _DRIFT = 2.0  # e-folds over which a run's drift, and
 _SEED = 4.0  # a seed's effect, keep their course
-_STEP = 10.0  # and a step its height, and what is rough its course
-_ROUGH = 2.0  # doublings over which what is rough stays alike
-_LEVEL = 25.0  # variance of the trend's level: any
 _JITTER = 1e-8
-_TURN = 0.5  # of s: how much a slope may change where no run has been
-
-Theta = Mapping[str, float]
-
-
-def matern(distance: Floats) -> tuple[Floats, Floats]:
-    """The Matérn function of order 5/2, (1 + r + r²/3) e^−r with r = √5 |h|; and its slope over −h.
-
-    >>> [round(float(v), 3) for v in matern(np.array(0.0))]
-    [1.0, 1.667]
-    """
-    r = np.sqrt(5.0) * np.abs(distance)
-    falls = np.exp(-r)
-    return (1 + r + r * r / 3) * falls, 5 / 3 * (1 + r) * falls
-
-
-def integrated(a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
-    """I and dI/d log ℓ at times a (A,) and b (B,) ≥ 0, each (A, B).
-
-    I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process of variance 1 and length ℓ:
-    ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
-
-    A line from 0 with a slope of variance 1:
-
-    >>> integrated(np.array([2.0]), np.array([3.0]), 1e6)[0].round(3)
-    array([[6.]])
-    """
-    x, y = a / length, b / length
-    apart, least = np.abs(x[:, None] - y), 2 * np.minimum(x[:, None], y)
-    fx, fy, together = np.exp(-x), np.exp(-y), np.exp(-apart)
-    value = length**2 * (least + (fx - 1)[:, None] + fy - together)
-    slope = 2 * value + length**2 * ((x * fx)[:, None] + y * fy - least - apart * together)
-    return value, slope
-
-
-def _moved(a: Floats, b: Floats, of_a: Floats, of_b: Floats, length: float) -> Floats:
-    """What I(a, b) changes by as a (A,) and b (B,) change by ``of_a`` and ``of_b``, (A, B)."""
-    x, y = a / length, b / length
-    apart = x[:, None] - y
-    # dI/dx = ℓ² [2·1(x < y) − e^−x + sign(x − y) e^−|x − y|]
-    turned = np.sign(apart) * np.exp(-np.abs(apart))
-    by_a = (apart < 0) * 2.0 + (apart == 0) - np.exp(-x)[:, None] + turned
-    by_b = (apart > 0) * 2.0 + (apart == 0) - np.exp(-y) - turned
-    return np.asarray(length * (by_a * of_a[:, None] + by_b * of_b))
-
-
-def _apart(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    return matern(a[:, None] - b)
-
-
-def _pairs(
-    function: Callable[[Floats, Floats], tuple[Floats, Floats]], a: Floats, b: Floats
-) -> tuple[Floats, Floats]:
-    """What ``function`` makes of all pairs of a (A,) and b (B,), each value of them worked out once."""
-    (x, of_a), (y, of_b) = (np.unique(v, return_inverse=True) for v in (a, b))
-    if 2 * x.size * y.size > a.size * b.size:
-        return function(a, b)
-    one, two = function(x, y)
-    at = np.ix_(of_a, of_b)
-    return one[at], two[at]
 
 
 def _of_a_variance(freedom: int) -> float:
@@ -143,33 +80,6 @@ def _of_a_variance(freedom: int) -> float:
     return float(np.sqrt(polygamma(1, max(freedom, 1) / 2)) / 2)
 
 
-@dataclass(frozen=True)
-class Points:
-    """Points of the surface.
-
-    Attributes
-    ----------
-    u, v, t
-        log2 n, log2 B_p and log C, each (Q,).
-    shift
-        t as differences between allocations move with it: t itself where runs were measured.
-    learnt
-        g(t).
-    ahead
-        how far t is past the last checkpoint of all, 0 before.
-    below
-        whether on the near side of the step.
-    """
-
-    u: Floats
-    v: Floats
-    t: Floats
-    shift: Floats
-    learnt: Floats
-    ahead: Floats
-    below: NDArray[np.bool_]
-
-
 class Process:
     """The process given observations.
 
@@ -179,8 +89,8 @@ class Process:
         of the hyperparameters that these observations have, in the order of θ.
     centre, scale
         of rewards.
-    spans
-        the least and the largest log2 n, and log2 B_p.
+    covariance
+        of rewards between pairs of points.
     gap
         the two neighbouring log2 n between which there may be a step: those that differ most.
     height
@@ -203,7 +113,8 @@ class Process:
         self.centre, self.scale = float(o.reward.mean()), max(float(o.reward.std()), 1e-12)
         self.y = (o.reward - self.centre) / self.scale
         self.start, self.end = float(o.t.min()), float(o.t.max())
-        self.spans = [(float(x.min()), float(x.max())) for x in o.places.T]
+        u, v = ((float(x.min()), float(x.max())) for x in o.places.T)
+        self.covariance = Covariance(self.start, (u, v), plane)
         self.gap, self.height = self._gap()
 
     def named(self, theta: Floats) -> dict[str, float]:
@@ -230,73 +141,6 @@ class Process:
         at = int(np.abs(np.diff(mean)).argmax())
         return (float(levels[at]), float(levels[at + 1])), float(np.abs(np.diff(mean))[at])
 
-    # Covariance of rewards between points ------------------------------------------------------
-
-    def covariance(self, p: Theta, a: Points, b: Points, slopes: dict[str, Floats] | None = None) -> Floats:
-        """Return the prior covariance of r between points (A,) and (B,), over ``scale``², as (A, B).
-
-        Its derivatives by θ are put into ``slopes``.
-        """
-        tau_a, tau_b = a.t - self.start, b.t - self.start
-        (gone_a, of_a), (gone_b, of_b) = self._gone(p, a), self._gone(p, b)
-        trend, trend_slope = _pairs(partial(integrated, length=p["l_m"]), gone_a, gone_b)
-        going, going_slope = _pairs(partial(integrated, length=p["l"]), tau_a, tau_b)
-        at_a, at_b = ((x.u - p["rho"] * x.shift) / p["l_u"] for x in (a, b))
-        along, falls = _pairs(_apart, at_a, at_b)
-        plane = "l_v" in self.names
-        if plane:
-            at_v, bt_v = ((x.v - p["rho_b"] * x.shift) / p["l_v"] for x in (a, b))
-            along_v, falls_v = _pairs(_apart, at_v, bt_v)
-            falls_v *= along
-            falls, along = falls * along_v, along * along_v
-        learnt = np.outer(a.learnt, b.learnt)
-        lasting = np.exp(-np.abs(a.t[:, None] - b.t) / _STEP) * learnt
-        step = np.outer(a.below, b.below) * lasting
-        rough = lasting * np.exp(-np.abs(at_a[:, None] - at_b) * (p["l_u"] / _ROUGH))
-        if plane:
-            rough *= np.exp(-np.abs(at_v[:, None] - bt_v) * (p["l_v"] / _ROUGH))
-        base = p["base"] ** 2 * along
-        along = along * learnt
-        going += _TURN**2 * np.outer(a.ahead, b.ahead)
-        over_t = p["a"] ** 2 + p["s"] ** 2 * going
-        if slopes is not None:
-            falls *= p["base"] ** 2 + learnt * over_t
-            ahead, h_u = a.shift[:, None] - b.shift, at_a[:, None] - at_b
-            rough_by_h = p["rough"] ** 2 / _ROUGH * rough
-            slopes |= {
-                "rough": 2 * p["rough"] ** 2 * rough,
-                "step": 2 * p["step"] ** 2 * step,
-                "s_m": 2 * p["s_m"] ** 2 * trend,
-                "l_m": p["s_m"] ** 2 * trend_slope,
-                "delay": p["s_m"] ** 2 * _moved(gone_a, gone_b, of_a[0], of_b[0], p["l_m"]),
-                "base": 2 * base,
-                "a": 2 * p["a"] ** 2 * along,
-                "s": 2 * p["s"] ** 2 * along * going,
-                "l": p["s"] ** 2 * along * going_slope,
-                "l_u": falls * h_u**2,
-                "rho": (falls * h_u / p["l_u"] + rough_by_h * np.sign(h_u)) * ahead,
-            }
-            if plane:
-                falls_v *= p["base"] ** 2 + learnt * over_t
-                h_v = at_v[:, None] - bt_v
-                slopes |= {
-                    "l_v": falls_v * h_v**2,
-                    "rho_b": (falls_v * h_v / p["l_v"] + rough_by_h * np.sign(h_v)) * ahead,
-                    "delay_b": p["s_m"] ** 2 * _moved(gone_a, gone_b, of_a[1], of_b[1], p["l_m"]),
-                }
-        local = p["step"] ** 2 * step + p["rough"] ** 2 * rough
-        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + base + along * over_t + local)
-
-    def _gone(self, p: Theta, at: Points) -> tuple[Floats, tuple[Floats, Floats]]:
-        """How far along the trend points are, in e-folds, (Q,); and its derivatives by both delays."""
-        gone = at.t - self.start
-        slopes = []
-        for name, x, ends in (("delay", at.u, self.spans[0]), ("delay_b", at.v, self.spans[1])):
-            slopes.append(ends[0 if p[name] >= 0 else 1] - x)
-            gone = gone + p[name] * slopes[-1]
-        begun = gone > 0
-        return np.where(begun, gone, 0.0), (slopes[0] * begun, slopes[1] * begun)
-
     @cached_property
     def points(self) -> Points:
         """Where the observations are."""
@@ -307,36 +151,41 @@ class Process:
     # What runs add to them ---------------------------------------------------------------------
 
     @cached_property
+    def _pairs(self) -> Pairs:
+        return Pairs(self.points)
+
+    @cached_property
     def _fixed(self) -> dict[str, Floats]:
-        """What does not change with θ."""
-        o, x = self.observations, self.points
-        apart = np.abs(x.t[:, None] - x.t)
-        shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
+        """What does not change with θ, for pairs of observations.
+
+        Runs' weights depend on their n alone, so what they add is a sum over n: ``own`` and ``looks`` have a
+        row for each, and ``levels`` has log2 n, less its mean over runs.
+        """
+        o, pairs = self.observations, self._pairs
+        apart = np.abs(pairs.difference(pairs.a.t, pairs.a.t))
         slowly = (1 + matern(apart / _SEED)[0]) / 2  # one half of it never changes
+        i, j = pairs.lower
+        shared = o.combined @ np.eye(o.run_seed.max() + 1)[o.run_seed]
+        same = o.bin[i] == o.bin[j]
+        looks = o.combined / np.maximum(o.counts[:, o.bin].T, 1.0)
+        u = o.places[o.run_place, 0]
+        levels = np.unique(u)
         return {
-            "seeds": o.seed_variance / self.scale**2 * slowly * (shared @ shared.T),
+            "seeds": o.seed_variance / self.scale**2 * slowly * (shared @ shared.T)[i, j],
             "drift": np.exp(-apart / _DRIFT),
-            "same": o.bin[:, None] == o.bin,
-            "looks": o.combined / np.maximum(o.counts[:, o.bin].T, 1.0),
-            "u": o.places[o.run_place, 0] - o.places[o.run_place, 0].mean(),
+            "levels": levels - u.mean(),
+            "own": np.array([(o.combined[:, u == x] @ o.combined[:, u == x].T)[i, j] for x in levels]),
+            "looks": np.array([same * (looks[:, u == x] @ o.combined[:, u == x].T)[i, j] for x in levels]),
         }
 
-    def _weighted(self, weight: Floats) -> tuple[Floats, Floats]:
-        """What runs' own effects and their noise add, each (O, O), with runs weighted (R,)."""
-        combined = self.observations.combined
-        return (combined * weight) @ combined.T, np.where(
-            self._fixed["same"], (self._fixed["looks"] * weight) @ combined.T, 0.0
-        )
-
-    def observed(self, p: Theta, slopes: dict[str, Floats] | None = None) -> Floats:
-        """Return the covariance of the observations, (O, O); its derivatives by θ are put into ``slopes``."""
+    def _observed(self, p: Theta, slopes: dict[str, Floats] | None = None) -> Floats:
+        """`observed` for pairs; its derivatives by θ are put into ``slopes``."""
         f = self._fixed
-        weight = np.exp2(-2 * p["gamma"] * f["u"])
-        own, looks = self._weighted(weight)
+        weight = np.exp2(-2 * p["gamma"] * f["levels"])
+        own, looks = weight @ f["own"], weight @ f["looks"]
         lasting = p["o0"] ** 2 + p["o1"] ** 2 * f["drift"]
-        out = self.covariance(p, self.points, self.points, slopes)
+        out = self.covariance(p, self._pairs, slopes)
         out += p["seed"] ** 2 * f["seeds"] + own * lasting + p["noise"] ** 2 * looks
-        out[np.diag_indices_from(out)] += _JITTER
         if slopes is not None:
             slopes |= {
                 "o0": 2 * p["o0"] ** 2 * own,
@@ -345,9 +194,13 @@ class Process:
                 "seed": 2 * p["seed"] ** 2 * f["seeds"],
             }
             if "gamma" in self.names:
-                own, looks = self._weighted(-2 * np.log(2) * f["u"] * weight)
-                slopes["gamma"] = own * lasting + p["noise"] ** 2 * looks
+                weight *= -2 * np.log(2) * f["levels"]
+                slopes["gamma"] = (weight @ f["own"]) * lasting + p["noise"] ** 2 * (weight @ f["looks"])
         return out
+
+    def observed(self, p: Theta) -> Floats:
+        """Return the covariance of the observations, (O, O)."""
+        return self._pairs.matrix(self._observed(p)) + _JITTER * np.eye(self.y.size)
 
     # Posterior of θ ----------------------------------------------------------------------------
 
@@ -367,18 +220,22 @@ class Process:
         """Return `loss` and its gradient."""
         p = self.named(theta)
         change: dict[str, Floats] = {}
-        try:
-            root = np.linalg.cholesky(self.observed(p, change))
-        except np.linalg.LinAlgError:
+        i, j = self._pairs.lower
+        covariance = np.empty((self.y.size,) * 2, order="F")
+        covariance[i, j] = self._observed(p, change)
+        covariance[np.diag_indices_from(covariance)] += _JITTER
+        root, failed = dpotrf(covariance, lower=True, clean=False, overwrite_a=True)
+        if failed:
             return 1e10, np.zeros_like(theta)
-        inverse_root = solve_triangular(root, np.eye(self.y.size), lower=True)
-        inverse = inverse_root.T @ inverse_root
-        alpha = inverse @ self.y
+        log_det = np.log(np.diag(root)).sum()
+        inverse = dpotri(root, lower=True, overwrite_c=True)[0]
+        alpha = dsymv(1.0, inverse, self.y, lower=True)
         away = (theta - self.prior[:, 0]) / self.prior[:, 1]
         value, of_residuals = self._residuals(p)
-        value += 0.5 * self.y @ alpha + np.log(np.diag(root)).sum() + 0.5 * away @ away
-        inward = inverse - np.outer(alpha, alpha)
-        slope = [0.5 * np.vdot(inward, change[n]) + of_residuals.get(n, 0.0) for n in self.names]
+        value += 0.5 * self.y @ alpha + log_det + 0.5 * away @ away
+        # ½ tr[(K⁻¹ − α αᵀ) dK], each pair off the diagonal standing for two
+        inward = (inverse[i, j] - alpha[i] * alpha[j]) * np.where(i == j, 0.5, 1.0)
+        slope = [inward @ change[n] + of_residuals.get(n, 0.0) for n in self.names]
         return float(value), np.array(slope) + away / self.prior[:, 1]
 
     @cached_property
@@ -390,6 +247,7 @@ class Process:
             for run in range(o.run_place.size):
                 known = ~np.isnan(o.residuals[run])
                 found.setdefault((known.tobytes(), o.counts[run, known].tobytes()), []).append(run)
+        u = o.places[o.run_place, 0] - o.places[o.run_place, 0].mean()
         centre = np.array(
             [o.t[o.bin == k].mean() if (o.bin == k).any() else 0.0 for k in range(o.counts.shape[1])]
         )
@@ -397,7 +255,7 @@ class Process:
         for runs in found.values():
             known = ~np.isnan(o.residuals[runs[0]])
             left = o.residuals[runs][:, known] / self.scale
-            out.append((centre[known], o.counts[runs[0], known], left, self._fixed["u"][runs]))
+            out.append((centre[known], o.counts[runs[0], known], left, u[runs]))
         return out
 
     def _residuals(self, p: Theta) -> tuple[float, dict[str, float]]:

@@ -1,0 +1,234 @@
+"""The covariance of rewards between allocations and budgets, of the parts that the prior has.
+
+`isolaw.fits.surface.process` has the equation. Hyperparameters θ come by name, on their own scales; all is
+over the variance of rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.selection import Floats
+
+_STEP = 10.0  # e-folds over which a step keeps its height, and what is rough its course
+_ROUGH = 2.0  # doublings over which what is rough stays alike
+_LEVEL = 25.0  # variance of the trend's level: any
+_TURN = 0.5  # of s: how much a slope may change where no run has been
+
+Theta = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of the surface.
+
+    Attributes
+    ----------
+    u, v, t
+        log2 n, log2 B_p and log C, each (Q,).
+    shift
+        t as differences between allocations move with it: t itself where runs were measured.
+    learnt
+        g(t).
+    ahead
+        how far t is past the last checkpoint of all, 0 before.
+    below
+        whether on the near side of the step.
+    """
+
+    u: Floats
+    v: Floats
+    t: Floats
+    shift: Floats
+    learnt: Floats
+    ahead: Floats
+    below: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of points: all of a (A,) with all of b (B,); without b each of a with itself and those before it.
+
+    What is computed for pairs is (A, B), or (A (A + 1) / 2,), of which `matrix` makes (A, A).
+    """
+
+    a: Points
+    other: Points | None = None
+
+    @property
+    def b(self) -> Points:
+        """The second points."""
+        return self.a if self.other is None else self.other
+
+    @cached_property
+    def lower(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Which point of a each of its pairs has first, and which second."""
+        return np.tril_indices(self.a.t.size)
+
+    def left(self, values: Floats) -> Floats:
+        """What each pair has of values of a (A,)."""
+        return values[:, None] if self.other is not None else values[self.lower[0]]
+
+    def right(self, values: Floats) -> Floats:
+        """What each pair has of values of b (B,)."""
+        return values if self.other is not None else values[self.lower[1]]
+
+    def difference(self, of_a: Floats, of_b: Floats) -> Floats:
+        """Of what a has and what b has."""
+        return self.left(of_a) - self.right(of_b)
+
+    def matrix(self, values: Floats) -> Floats:
+        """Return (A, B)."""
+        if self.other is not None:
+            return values
+        i, j = self.lower
+        out = np.empty((self.a.t.size,) * 2)
+        out[i, j] = values
+        out[j, i] = values
+        return out
+
+    @cached_property
+    def learnt(self) -> Floats:
+        """g g'."""
+        return self.left(self.a.learnt) * self.right(self.b.learnt)
+
+    @cached_property
+    def lasting(self) -> Floats:
+        """g g' e^(−|t − t'| / 10): of what keeps its course."""
+        return np.asarray(np.exp(-np.abs(self.difference(self.a.t, self.b.t)) / _STEP) * self.learnt)
+
+    @cached_property
+    def step(self) -> Floats:
+        """The same for pairs on the near side of the step, else 0."""
+        a, b = (x.below.astype(np.float64) for x in (self.a, self.b))
+        return self.left(a) * self.right(b) * self.lasting
+
+    @cached_property
+    def turning(self) -> Floats:
+        """What slopes vary by past the end, over s²."""
+        return _TURN**2 * self.left(self.a.ahead) * self.right(self.b.ahead)
+
+    @cached_property
+    def shifted(self) -> Floats:
+        """The difference of t as allocations move with it."""
+        return self.difference(self.a.shift, self.b.shift)
+
+
+def matern(distance: Floats) -> tuple[Floats, Floats]:
+    """The Matérn function of order 5/2, (1 + r + r²/3) e^−r with r = √5 |h|; and its slope over −h.
+
+    >>> [round(float(v), 3) for v in matern(np.array(0.0))]
+    [1.0, 1.667]
+    """
+    r = np.sqrt(5.0) * np.abs(distance)
+    falls = np.exp(-r)
+    return (1 + r + r * r / 3) * falls, 5 / 3 * (1 + r) * falls
+
+
+def integrated(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
+    """I and dI/d log ℓ for pairs of times a (A,) and b (B,) ≥ 0.
+
+    I is the covariance of the integral from 0 of an Ornstein–Uhlenbeck process of variance 1 and length ℓ:
+    ℓ² [2 min(x, y) + e^−x + e^−y − 1 − e^−|x − y|] with x = a/ℓ, y = b/ℓ.
+    """
+    x, y = a / length, b / length
+    fx, fy = np.exp(-x), np.exp(-y)
+    apart, least = np.abs(pairs.difference(x, y)), 2 * np.minimum(pairs.left(x), pairs.right(y))
+    together = np.exp(-apart)
+    value = length**2 * (least + pairs.left(fx - 1) + pairs.right(fy) - together)
+    slope = 2 * value + length**2 * (pairs.left(x * fx) + pairs.right(y * fy) - least - apart * together)
+    return value, slope
+
+
+def _by_times(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats, Floats]:
+    """dI/da and dI/db: ℓ [1 − sign(x − y) (1 − e^−|x − y|) − e^−x], and for b with signs turned."""
+    x, y = a / length, b / length
+    apart = pairs.difference(x, y)
+    turned = np.sign(apart) * -np.expm1(-np.abs(apart))
+    return (
+        length * (1 - turned - pairs.left(np.exp(-x))),
+        length * (1 + turned - pairs.right(np.exp(-y))),
+    )
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Covariance of rewards, a function of θ and pairs of points.
+
+    Attributes
+    ----------
+    start
+        the least log C.
+    spans
+        the least and the largest log2 n, and log2 B_p.
+    plane
+        whether B_p varies on its own.
+    """
+
+    start: float
+    spans: tuple[tuple[float, float], tuple[float, float]]
+    plane: bool
+
+    def __call__(self, p: Theta, pairs: Pairs, slopes: dict[str, Floats] | None = None) -> Floats:
+        """Return it for pairs; its derivatives by θ are put into ``slopes``."""
+        a, b = pairs.a, pairs.b
+        (gone_a, of_a), (gone_b, of_b) = self._gone(p, a), self._gone(p, b)
+        trend, trend_slope = integrated(pairs, gone_a, gone_b, p["l_m"])
+        going, going_slope = integrated(pairs, a.t - self.start, b.t - self.start, p["l"])
+        d_u = pairs.difference(*(x.u - p["rho"] * x.shift for x in (a, b)))
+        h_u = d_u / p["l_u"]
+        along, falls = matern(h_u)
+        rough = pairs.lasting * np.exp(-np.abs(d_u) / _ROUGH)
+        if self.plane:
+            d_v = pairs.difference(*(x.v - p["rho_b"] * x.shift for x in (a, b)))
+            h_v = d_v / p["l_v"]
+            along_v, falls_v = matern(h_v)
+            falls_v *= along
+            falls, along = falls * along_v, along * along_v
+            rough *= np.exp(-np.abs(d_v) / _ROUGH)
+        going = going + pairs.turning
+        over_t = p["a"] ** 2 + p["s"] ** 2 * going
+        own = p["base"] ** 2 + pairs.learnt * over_t
+        if slopes is not None:
+            learnt = along * pairs.learnt
+            by_a, by_b = _by_times(pairs, gone_a, gone_b, p["l_m"])
+            moved = [
+                p["s_m"] ** 2 * (by_a * pairs.left(i) + by_b * pairs.right(j))
+                for i, j in zip(of_a, of_b, strict=True)
+            ]
+            bent = p["rough"] ** 2 / _ROUGH * rough
+            slopes |= {
+                "s_m": 2 * p["s_m"] ** 2 * trend,
+                "l_m": p["s_m"] ** 2 * trend_slope,
+                "delay": moved[0],
+                "base": 2 * p["base"] ** 2 * along,
+                "a": 2 * p["a"] ** 2 * learnt,
+                "s": 2 * p["s"] ** 2 * learnt * going,
+                "l": p["s"] ** 2 * learnt * going_slope,
+                "l_u": falls * own * h_u**2,
+                "rho": (falls * own * h_u / p["l_u"] + bent * np.sign(h_u)) * pairs.shifted,
+                "rough": 2 * p["rough"] ** 2 * rough,
+                "step": 2 * p["step"] ** 2 * pairs.step,
+            }
+            if self.plane:
+                slopes |= {
+                    "delay_b": moved[1],
+                    "l_v": falls_v * own * h_v**2,
+                    "rho_b": (falls_v * own * h_v / p["l_v"] + bent * np.sign(h_v)) * pairs.shifted,
+                }
+        local = p["step"] ** 2 * pairs.step + p["rough"] ** 2 * rough
+        return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * own + local)
+
+    def _gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
+        """How far along the trend points are, in e-folds, (Q,); and its derivatives by the delays."""
+        gone, slopes = at.t - self.start, []
+        for name, x, ends in (("delay", at.u, self.spans[0]), ("delay_b", at.v, self.spans[1])):
+            slopes.append(ends[0 if p[name] >= 0 else 1] - x)
+            gone = gone + p[name] * slopes[-1]
+        begun = gone > 0
+        return np.where(begun, gone, 0.0), [slope * begun for slope in slopes[: 1 + self.plane]]
