@@ -192,14 +192,15 @@ def _mode(process: Process) -> Floats:
     """The most likely θ: from several starts, and then from the best of them."""
     from scipy.optimize import minimize  # a prediction needs none of it
 
-    def search(start: Floats, steps: int) -> tuple[float, Floats]:
-        found = minimize(
-            process.loss_and_slope,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": steps, "ftol": 1e-8},
-        )
+    centre, unit = process.prior.T  # in units of the prior's deviations all directions are alike
+
+    def loss_and_slope(z: Floats) -> tuple[float, Floats]:
+        value, slope = process.loss_and_slope(centre + unit * z)
+        return value, slope * unit
+
+    def search(z: Floats, steps: int) -> tuple[float, Floats]:
+        options = {"maxiter": steps, "ftol": 1e-7}
+        found = minimize(loss_and_slope, z, jac=True, method="L-BFGS-B", options=options)
         return float(found.fun), np.asarray(found.x)
 
     starts = []
@@ -208,9 +209,9 @@ def _mode(process: Process) -> Floats:
         for name, value in start.items():
             value = max(process.height, 1e-3) if np.isnan(value) else value
             theta[process.names.index(name)] = value if name == "rho" else np.log(value)
-        starts.append(theta)
-    found = _each(lambda theta: search(theta, _SOON), starts)
-    return search(min(found, key=lambda f: f[0])[1], _LONG)[1]
+        starts.append((theta - centre) / unit)
+    found = _each(lambda z: search(z, _SOON), starts)
+    return np.asarray(centre + unit * search(min(found, key=lambda f: f[0])[1], _LONG)[1])
 
 
 def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floats]:
