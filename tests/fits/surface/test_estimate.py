@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.covariance import Pairs, Points
 from isolaw.fits.surface.estimate import Surface, estimate, lack_of_fit
 from isolaw.fits.surface.observations import observe
-from isolaw.fits.surface.process import Points, Process
+from isolaw.fits.surface.process import Process
 from isolaw.fits.surface.slices import slices
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -58,9 +59,9 @@ def test_it_is_the_conditional_of_the_textbook(measured: Measured, setting: Any)
     ahead = np.maximum(t - own.end, 0.0)
     points = Points(u, v, np.maximum(t, own.start), shift, learnt, ahead, below)
     inverse = np.linalg.inv(own.observed(p))
-    across = own.covariance(p, points, own.points)
+    across = own.covariance(p, Pairs(points, own.points))
     mean = own.centre + own.scale * across @ inverse @ own.y
-    covariance = own.covariance(p, points, points) - across @ inverse @ across.T
+    covariance = own.covariance(p, Pairs(points, points)) - across @ inverse @ across.T
     np.testing.assert_allclose(out[0], mean, atol=1e-6)
     # A draw is the mean and a root of the covariance times white noise, which is known.
     z = np.random.default_rng(7).standard_normal((40, 4))

@@ -1,4 +1,4 @@
-"""The surface's prior: its covariance against dense references, and gradients against differences."""
+"""The surface's prior and likelihood: against dense references, and gradients against differences."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import dblquad
 from scipy.stats import multivariate_normal
 
 from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.covariance import Pairs, Points, integrated, matern
 from isolaw.fits.surface.observations import observe
-from isolaw.fits.surface.process import PRIORS, Points, Process, integrated, matern
+from isolaw.fits.surface.process import PRIORS, Process
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 Measured = Callable[..., list[Configuration]]
 N = (8, 16, 32, 64)
+ORIGIN = Points(*np.zeros((6, 1)), np.zeros(1, dtype=bool))
 PLANES: dict[str, Any] = {
     "fixed-bp": [(32, n) for n in N],
     "fixed-b": [(1024 // n, n) for n in N],
     "joint": [(b, n) for b in (16, 64) for n in N],
 }
-times = st.lists(st.floats(0, 8), min_size=1, max_size=12).map(np.array)
 
 
 def ended(b: int, n: int) -> float:
     """Runs end at other computes."""
     return 1e6 if n < 64 else 2e5 * b / 16
+
+
+def integral(a: float, b: float, length: float) -> float:
+    return float(integrated(Pairs(ORIGIN, ORIGIN), np.array([a]), np.array([b]), length)[0][0, 0])
 
 
 @pytest.fixture(scope="module")
@@ -44,59 +48,16 @@ def process(measured: Measured) -> Callable[..., Process]:
     return make
 
 
-# Covariance functions
-
-
-@pytest.mark.parametrize("length", [0.3, 2.0, 50.0])
-@pytest.mark.parametrize(("a", "b"), [(0.0, 1.0), (0.5, 0.5), (1.0, 4.0), (3.0, 0.2)])
-def test_the_integral_of_ornstein_and_uhlenbeck(a: float, b: float, length: float) -> None:
-    """∫₀ᵃ ∫₀ᵇ e^(−|s − s'| / ℓ) ds' ds, numerically, the fold apart."""
-
-    def part(low: Any, high: Any) -> float:
-        return dblquad(lambda s, r: np.exp(-abs(s - r) / length), 0, a, low, high)[0]
-
-    expected = part(0, lambda r: min(r, b)) + part(lambda r: min(r, b), b)
-    assert integrated(np.array([a]), np.array([b]), length)[0][0, 0] == pytest.approx(expected, abs=1e-7)
-
-
-@given(times, times, st.floats(0.2, 50))
-def test_its_slope(a: Floats, b: Floats, length: float) -> None:
-    step = 1e-5
-    high, low = (integrated(a, b, length * np.exp(d))[0] for d in (step, -step))
-    np.testing.assert_allclose(integrated(a, b, length)[1], (high - low) / (2 * step), rtol=1e-5, atol=1e-6)
-
-
-def least(gram: Floats) -> float:
-    """The least eigenvalue over the largest."""
-    values = np.linalg.eigvalsh((gram + gram.T) / 2)
-    return float(values[0] / max(values[-1], 1e-12))
-
-
-@given(times, st.floats(0.2, 50))
-def test_covariances_are_positive_definite(t: Floats, length: float) -> None:
-    assert least(matern((t[:, None] - t) / length)[0]) > -1e-12
-    assert least(integrated(t, t, length)[0]) > -1e-10
-
-
-@given(st.floats(-20, 20))
-def test_matern(h: float) -> None:
-    """Between a Matérn function of order 3/2 and one of 5/2; and its slope over −h, by differences."""
-    r, q = np.sqrt(3) * abs(h), np.sqrt(5) * abs(h)
-    both = (1 + r) * np.exp(-r), (1 + q + q * q / 3) * np.exp(-q)
-    assert min(both) - 1e-12 <= matern(np.array(h))[0] <= max(both) + 1e-12
-    step = 1e-6
-    value, falls = matern(np.array(h))
-    high, low = (matern(np.array(h + d))[0] for d in (step, -step))
-    assert 0 <= value <= 1
-    assert -falls * h == pytest.approx((high - low) / (2 * step), abs=1e-6)
-
-
 def scattered(process: Process, rng: int, size: int = 12) -> Points:
     generator = np.random.default_rng(rng)
     u, v = generator.uniform(2, 10, size), generator.uniform(3, 7, size)
     t = generator.uniform(process.start, process.end + 2, size)
     ahead = np.maximum(t - process.end, 0.0)
     return Points(u, v, t, t, generator.uniform(0.1, 1.5, size), ahead, u <= process.gap[0])
+
+
+def gram(process: Process, p: Any, at: Points) -> Floats:
+    return process.covariance(p, Pairs(at, at))
 
 
 def somewhere(process: Process, rng: int, spread: float = 0.7) -> Floats:
@@ -110,39 +71,45 @@ def test_any_hyperparameters_have_a_covariance(process: Any, setting: str, rng: 
     own = process(setting)
     p = own.named(somewhere(own, rng, 1.5))
     at = scattered(own, rng)
-    gram = own.covariance(p, at, at)
-    np.testing.assert_allclose(gram, gram.T)
-    assert least(gram) > -1e-9
-    observed = own.observed(p)
-    np.testing.assert_allclose(observed, observed.T, rtol=1e-9)
-    np.linalg.cholesky(observed)
+    values = np.linalg.eigvalsh(gram(own, p, at))
+    assert values[0] > -1e-9 * values[-1]
+    np.linalg.cholesky(own.observed(p))
 
 
 @given(st.sampled_from(list(PLANES)), st.integers(0, 10_000))
 def test_the_covariance_by_hand(process: Any, setting: str, rng: int) -> None:
-    """m(t) + g(t) [δ(u, v, t) + λ s(u, t)], one pair after another."""
+    """m(t − d) + δ₀ + g(t) [δ + z + λ s], one pair after another."""
     own = process(setting)
     p = own.named(somewhere(own, rng))
     at = scattered(own, rng, 4)
-    found = own.covariance(p, at, at)
+    found = gram(own, p, at)
+    np.testing.assert_allclose(Pairs(at).matrix(own.covariance(p, Pairs(at))), found, rtol=1e-12)
+    joint = setting == "joint"
+    ends = own.observations.places.min(axis=0), own.observations.places.max(axis=0)
 
     def k(h: float) -> float:
         return float(matern(np.array(h))[0])
 
-    def integral(i: int, j: int, length: float) -> float:
-        return float(integrated(at.t[i : i + 1] - own.start, at.t[j : j + 1] - own.start, length)[0][0, 0])
+    def gone(i: int) -> float:
+        delay = p["delay"] * (at.u[i] - ends[int(p["delay"] < 0)][0])
+        if joint:
+            delay += p["delay_b"] * (at.v[i] - ends[int(p["delay_b"] < 0)][1])
+        return max(at.t[i] - own.start - delay, 0.0)
 
     for i in range(4):
         for j in range(4):
-            ahead = at.shift[i] - at.shift[j]
-            along = k((at.u[i] - at.u[j] - p["rho"] * ahead) / p["l_u"])
-            if setting == "joint":
-                along *= k((at.v[i] - at.v[j] - p["rho_b"] * ahead) / p["l_v"])
-            turned = integral(i, j, p["l"]) + 0.25 * at.ahead[i] * at.ahead[j]
+            shifted = at.shift[i] - at.shift[j]
+            d_u = at.u[i] - at.u[j] - p["rho"] * shifted
+            d_v = at.v[i] - at.v[j] - p["rho_b"] * shifted if joint else 0.0
+            along = k(d_u / p["l_u"]) * (k(d_v / p["l_v"]) if joint else 1.0)
+            turned = integral(at.t[i] - own.start, at.t[j] - own.start, p["l"])
+            turned += 0.25 * at.ahead[i] * at.ahead[j]
             differs = along * (p["a"] ** 2 + p["s"] ** 2 * turned)
+            lasts = np.exp(-abs(at.t[i] - at.t[j]) / 10)
+            differs += p["rough"] ** 2 * np.exp(-(abs(d_u) + abs(d_v)) / 2) * lasts
             if at.below[i] and at.below[j]:
-                differs += p["step"] ** 2 * np.exp(-abs(at.t[i] - at.t[j]) / 10)
-            trend = 25 + p["s_m"] ** 2 * integral(i, j, p["l_m"]) + p["base"] ** 2 * along
+                differs += p["step"] ** 2 * lasts
+            trend = 25 + p["s_m"] ** 2 * integral(gone(i), gone(j), p["l_m"]) + p["base"] ** 2 * along
             assert found[i, j] == pytest.approx(trend + at.learnt[i] * at.learnt[j] * differs)
 
 
@@ -154,14 +121,15 @@ def test_observations_vary_as_their_runs_do(process: Any, setting: str) -> None:
     p = own.named(somewhere(own, 3))
     runs = o.run_place.size
     weight = 2.0 ** (-2 * p["gamma"] * (o.places[o.run_place, 0] - o.places[o.run_place, 0].mean()))
-    expected = own.covariance(p, own.points, own.points)
+    expected = gram(own, p, own.points)
     seeds = o.seed_variance / own.scale**2
     for i in range(o.t.size):
         for j in range(o.t.size):
             apart = abs(o.t[i] - o.t[j])
             lasting = p["o0"] ** 2 + p["o1"] ** 2 * np.exp(-apart / 2)
             full = np.diag(weight * lasting)
-            full += seeds * np.exp(-apart / 4) * (o.run_seed[:, None] == o.run_seed)
+            slowly = (1 + matern(np.array(apart / 4))[0]) / 2
+            full += p["seed"] ** 2 * seeds * slowly * (o.run_seed[:, None] == o.run_seed)
             if o.bin[i] == o.bin[j]:
                 looks = np.where(o.counts[:, o.bin[i]] > 0, o.counts[:, o.bin[i]], 1)
                 full += np.diag(weight * p["noise"] ** 2 / looks)
@@ -211,19 +179,19 @@ def test_the_gradient(process: Any, setting: str, seeds: int, rng: int) -> None:
     value, slope = own.loss_and_slope(theta)
     assert value == pytest.approx(own.loss(theta), rel=1e-9)
     for i, name in enumerate(own.names):
-        e = 1e-3 * np.eye(theta.size)[i]
-        near, far = (own.loss(theta + k * e) - own.loss(theta - k * e) for k in (1, 2))
-        expected = (8 * near - far) / 12e-3  # to fourth order: the loss itself has rounding
-        assert slope[i] == pytest.approx(expected, rel=1e-4, abs=1e-3), name
+        e = 1e-4 * np.eye(theta.size)[i]
+        expected = (own.loss(theta + e) - own.loss(theta - e)) / 2e-4
+        # The loss has rounding; what is rough has kinks in ρ.
+        assert slope[i] == pytest.approx(expected, rel=5e-2 if "rho" in name else 2e-3, abs=2e-3), name
 
 
 def test_what_there_is_to_be_known(process: Any) -> None:
-    """B_p has a length of its own where it varies on its own; γ needs runs that were seen to vary."""
+    """B_p has a length of its own where it varies on its own; γ and seeds need runs that vary."""
     everything = set(PRIORS)
     assert set(process("joint").names) == everything
     for setting in ("fixed-bp", "fixed-b"):
-        assert set(process(setting).names) == everything - {"l_v", "rho_b"}
-        assert set(process(setting, 1).names) == everything - {"l_v", "rho_b", "gamma"}
+        assert set(process(setting).names) == everything - {"l_v", "rho_b", "delay_b"}
+        assert set(process(setting, 1).names) == everything - {"l_v", "rho_b", "delay_b", "gamma", "seed"}
     named = process().named(process().prior[:, 0])
     assert named["l_u"] == pytest.approx(3)
     assert (named["rho"], named["gamma"], named["rho_b"], named["l_v"]) == (0, 0, 0, 1)
@@ -249,9 +217,10 @@ def test_what_is_seen_is_seen_again_shifted(process: Any, rho: float, ahead: flo
     t = own.start + np.array([1.0, 1.0 + ahead, 1.0 + ahead])
     u = np.array([5.0, 5.0 + rho * ahead, 5.0])
     at = Points(u, np.full(3, 5.0), t, t, np.ones(3), np.zeros(3), np.zeros(3, dtype=bool))
-    gram = own.covariance(p, at, at)
-    assert gram[0, 1] == pytest.approx(gram[0, 0])
-    assert gram[0, 2] <= gram[0, 1] + 1e-12
+    p |= {"rough": 0.0}  # which does not last for good
+    found = gram(own, p, at)
+    assert found[0, 1] == pytest.approx(found[0, 0])
+    assert found[0, 2] <= found[0, 1] + 1e-12
 
 
 def test_past_the_end_the_rise_goes_on_by_a_share(process: Any) -> None:
