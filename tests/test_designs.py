@@ -19,7 +19,7 @@ from benchmarks.designs import judge, tables
 from benchmarks.designs.__main__ import VERSION
 from benchmarks.designs.cells import BATCH, Cell, cells, sample
 from benchmarks.designs.noise import KINDS, rewards, slow
-from benchmarks.designs.truths import ANALYTIC, COMPUTE, JUDGING, R0, TUNING, optimum, regret, truth
+from benchmarks.designs.truths import COMPUTE, JUDGING, TUNING, optimum, regret, truth
 
 NAMES = (*TUNING, *JUDGING)
 LEVELS = np.arange(3.0, 12.0)
@@ -36,7 +36,7 @@ def test_truths_are_rewards_that_start_alike(name: str) -> None:
     compute = np.concatenate([[0.0], np.geomspace(256, 3e7, 60)])
     reward = true(LEVELS[:, None], 5.0, compute)
     assert np.all((reward >= 0) & (reward <= 1))
-    np.testing.assert_allclose(reward[:, 0], R0 if name in ANALYTIC else reward[0, 0], rtol=1e-12)
+    np.testing.assert_allclose(reward[:, 0], reward[0, 0], rtol=1e-12)
     assert np.all(reward[:, -1] > reward[:, 0])
 
 
