@@ -25,6 +25,7 @@ from isolaw.fits.law_document import (
     LawDocument,
 )
 from isolaw.fits.laws.comparison import levels_off
+from isolaw.fits.laws.families import RISING
 from isolaw.fits.laws.logistic import Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, from_draws
 from isolaw.fits.selection import Configuration, Selection
@@ -66,7 +67,7 @@ def parameters(
 
 
 def _saturation(path: Path, comparison: Comparison, flags: list[Flag]) -> Quantity:
-    """The n at which n* levels off, stated only where it rises and then levels off in 95 % of draws.
+    """The n at which n* levels off, stated only where it does so in 95 % of draws, and by the preferred law.
 
     If the frontier ends at the grid's largest n, that n is a lower bound. If n* rises and levelling off is
     not shown, n* at the largest compute bounds the level from below.
@@ -96,6 +97,8 @@ def _not_level(path: Path, comparison: Comparison) -> str:
     share = levels_off(path)
     if share < LEVEL:
         return f"n* rises and then levels off in {math.floor(100 * share)}% of draws, which is less than 95%"
+    if comparison.preferred in RISING:
+        return "the law that draws prefer does not level off"
     return ""
 
 

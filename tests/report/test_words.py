@@ -309,7 +309,7 @@ def test_beyond_ten_times_nothing_is_recommended(rising: Law) -> None:
     first, why, head, *rest = answer_words.prediction_summary(far, rising.document, nearest)
     assert first == "No allocation can be recommended for this budget."
     assert why.startswith("C = 3e+07 rollouts is 30 times the compute to which three n ran (1e+06): ")
-    assert why.endswith("; run n = 8, 32, 128, 512 to 1e+07 or more.")
+    assert why.endswith(": run n = 8, 32, 128, 512 to 1e+07 or more.")
     assert head == "The largest budget with a recommendation is C = 1e+07 rollouts:"
     assert rest == [
         f"  {line}" for line in answer_words.prediction_summary(rising.predict(1e7), rising.document)

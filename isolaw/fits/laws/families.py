@@ -43,6 +43,7 @@ LAWS: dict[str, Function] = {
     "non-monotone": lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x),
     "logistic": _logistic,
 }
+RISING = ("power", "linear")  # for ever, where they rise
 _TERMS = {"constant": 1, "power": 2, "linear": 2, "non-monotone": 3}
 
 
