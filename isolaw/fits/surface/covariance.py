@@ -18,6 +18,7 @@ from isolaw.fits.selection import Floats
 _STEP = 10.0  # e-folds over which a step keeps its height, and what is rough its course
 _ROUGH = 2.0  # doublings over which what is rough stays alike
 _LEVEL = 25.0  # variance of the trend's level: any
+_BEFORE = 3.0  # e-folds before the first checkpoint that the trend begins at
 _TURN = 0.5  # of s: how much a slope may change where no run has been
 
 Theta = Mapping[str, float]
@@ -109,6 +110,16 @@ class Pairs:
         return self.left(a) * self.right(b) * self.lasting
 
     @cached_property
+    def rough_in_n(self) -> Floats:
+        """The same, e^(−|u − u'| / 2) of it: of what is rough."""
+        return self.lasting * np.exp(-np.abs(self.difference(self.a.u, self.b.u)) / _ROUGH)
+
+    @cached_property
+    def rough(self) -> Floats:
+        """The same, where B_p varies on its own."""
+        return self.rough_in_n * np.exp(-np.abs(self.difference(self.a.v, self.b.v)) / _ROUGH)
+
+    @cached_property
     def turning(self) -> Floats:
         """What slopes vary by past the end, over s²."""
         return _TURN**2 * self.left(self.a.ahead) * self.right(self.b.ahead)
@@ -164,14 +175,14 @@ class Covariance:
     ----------
     start
         the least log C.
-    spans
-        the least and the largest log2 n, and log2 B_p.
+    middle
+        of log2 n, and of log2 B_p.
     plane
         whether B_p varies on its own.
     """
 
     start: float
-    spans: tuple[tuple[float, float], tuple[float, float]]
+    middle: tuple[float, float]
     plane: bool
 
     def __call__(self, p: Theta, pairs: Pairs, slopes: dict[str, Floats] | None = None) -> Floats:
@@ -180,17 +191,14 @@ class Covariance:
         (gone_a, of_a), (gone_b, of_b) = self._gone(p, a), self._gone(p, b)
         trend, trend_slope = integrated(pairs, gone_a, gone_b, p["l_m"])
         going, going_slope = integrated(pairs, a.t - self.start, b.t - self.start, p["l"])
-        d_u = pairs.difference(*(x.u - p["rho"] * x.shift for x in (a, b)))
-        h_u = d_u / p["l_u"]
+        h_u = pairs.difference(*((x.u - p["rho"] * x.shift) / p["l_u"] for x in (a, b)))
         along, falls = matern(h_u)
-        rough = pairs.lasting * np.exp(-np.abs(d_u) / _ROUGH)
         if self.plane:
-            d_v = pairs.difference(*(x.v - p["rho_b"] * x.shift for x in (a, b)))
-            h_v = d_v / p["l_v"]
+            h_v = pairs.difference(*((x.v - p["rho_b"] * x.shift) / p["l_v"] for x in (a, b)))
             along_v, falls_v = matern(h_v)
             falls_v *= along
             falls, along = falls * along_v, along * along_v
-            rough *= np.exp(-np.abs(d_v) / _ROUGH)
+        rough = pairs.rough if self.plane else pairs.rough_in_n
         going = going + pairs.turning
         over_t = p["a"] ** 2 + p["s"] ** 2 * going
         own = p["base"] ** 2 + pairs.learnt * over_t
@@ -201,7 +209,6 @@ class Covariance:
                 p["s_m"] ** 2 * (by_a * pairs.left(i) + by_b * pairs.right(j))
                 for i, j in zip(of_a, of_b, strict=True)
             ]
-            bent = p["rough"] ** 2 / _ROUGH * rough
             slopes |= {
                 "s_m": 2 * p["s_m"] ** 2 * trend,
                 "l_m": p["s_m"] ** 2 * trend_slope,
@@ -211,7 +218,7 @@ class Covariance:
                 "s": 2 * p["s"] ** 2 * learnt * going,
                 "l": p["s"] ** 2 * learnt * going_slope,
                 "l_u": falls * own * h_u**2,
-                "rho": (falls * own * h_u / p["l_u"] + bent * np.sign(h_u)) * pairs.shifted,
+                "rho": falls * own * h_u / p["l_u"] * pairs.shifted,
                 "rough": 2 * p["rough"] ** 2 * rough,
                 "step": 2 * p["step"] ** 2 * pairs.step,
             }
@@ -219,16 +226,16 @@ class Covariance:
                 slopes |= {
                     "delay_b": moved[1],
                     "l_v": falls_v * own * h_v**2,
-                    "rho_b": (falls_v * own * h_v / p["l_v"] + bent * np.sign(h_v)) * pairs.shifted,
+                    "rho_b": falls_v * own * h_v / p["l_v"] * pairs.shifted,
                 }
         local = p["step"] ** 2 * pairs.step + p["rough"] ** 2 * rough
         return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * own + local)
 
     def _gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
         """How far along the trend points are, in e-folds, (Q,); and its derivatives by the delays."""
-        gone, slopes = at.t - self.start, []
-        for name, x, ends in (("delay", at.u, self.spans[0]), ("delay_b", at.v, self.spans[1])):
-            slopes.append(ends[0 if p[name] >= 0 else 1] - x)
-            gone = gone + p[name] * slopes[-1]
+        slopes = [self.middle[0] - at.u, self.middle[1] - at.v][: 1 + self.plane]
+        gone = at.t - self.start + _BEFORE
+        for name, slope in zip(("delay", "delay_b"), slopes, strict=False):
+            gone = gone + p[name] * slope
         begun = gone > 0
-        return np.where(begun, gone, 0.0), [slope * begun for slope in slopes[: 1 + self.plane]]
+        return np.where(begun, gone, 0.0), [slope * begun for slope in slopes]

@@ -220,11 +220,12 @@ def _candidates(process: Process, mode: Floats, seed: int) -> tuple[Floats, Floa
     beside = _each(process.loss_and_slope, mode + _STEP * np.eye(mode.size))
     hessian = np.array([(slope - here) / _STEP for _, slope in beside])
     value, vector = np.linalg.eigh((hessian + hessian.T) / 2)
-    deviation = vector / np.sqrt(np.maximum(value, _WIDEST**-2))
+    # The symmetric root: unlike eigenvectors' signs and order, it is the same on every processor.
+    deviation = (vector / np.sqrt(np.maximum(value, _WIDEST**-2))) @ vector.T
     size = _CANDIDATES if process.y.size < _MANY else _FEWER
     half = np.random.default_rng(seed).standard_normal((size // 2, mode.size))
     z = np.concatenate([half, -half])
-    theta = mode + z @ deviation.T
+    theta = mode + z @ deviation
     log_weight = 0.5 * np.sum(z**2, axis=1) - np.array(_each(process.loss, theta))
     weights = np.exp(log_weight - log_weight.max())
     weights = np.minimum(weights, weights.mean() * np.sqrt(size))  # no θ stands for nearly all draws

@@ -3,15 +3,15 @@
     r(u, v, t) = m(t − d(u, v)) + δ₀(u, v, t) + g(t) [ δ(u, v, t) + z(u, v, t) + λ s(u, t) ]
 
 - m, the trend that all allocations share: a level of its own, and s_m² I(t, t'; ℓ_m). Allocations go through
-  it one after another: d grows by κ e-folds of C for each doubling of n, and by κ_v for each of B_p, from 0
-  for those that learn first. Where reward depends on steps alone, κ = κ_v = log 2.
+  it one after another: d grows by κ e-folds of C for each doubling of n, and by κ_v for each of B_p. Where
+  reward depends on steps alone, κ = κ_v = log 2.
 - δ, what allocations differ by, with covariance k(h_u / ℓ_u) k(h_v / ℓ_v) (a² + s² I(t, t'; ℓ)), k a
   Matérn function of order 5/2, and h_u = u − u' − ρ (t − t'): what is seen at one compute is seen again at
   another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
   ended.
 - δ₀, what they differ by from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
-- z, what is rough: covariance r² e^(−|h_u| / 2 − |h_v| / 2), over the same h. Differences that are smooth on
-  the whole may have a kink, and no runs tell what is between neighbours of the grid.
+- z, what is rough: covariance r² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). Differences that are smooth
+  on the whole may have a kink, and no runs tell what is between neighbours of the grid.
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
 - g(t), the share of the reward's rise that was learnt by then.
 - I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
@@ -113,7 +113,7 @@ class Process:
         self.centre, self.scale = float(o.reward.mean()), max(float(o.reward.std()), 1e-12)
         self.y = (o.reward - self.centre) / self.scale
         self.start, self.end = float(o.t.min()), float(o.t.max())
-        u, v = ((float(x.min()), float(x.max())) for x in o.places.T)
+        u, v = ((float(x.min()) + float(x.max())) / 2 for x in o.places.T)
         self.covariance = Covariance(self.start, (u, v), plane)
         self.gap, self.height = self._gap()
 
