@@ -10,8 +10,8 @@
   another, shifted by ρ doublings of n an e-fold of C. Without ρ a rise of n* would not go on where runs have
   ended.
 - δ₀, what they differ by from the first step on, with covariance b² k(h_u / ℓ_u) k(h_v / ℓ_v).
-- z, what is rough: covariance r² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). Differences that are smooth
-  on the whole may have a kink, and no runs tell what is between neighbours of the grid.
+- z, what is rough: covariance r² e^(−|u − u'| / 2 − |v − v'| / 2 − |t − t'| / 10). Differences that are
+  smooth on the whole may have a kink, and no runs tell what is between neighbours of the grid.
 - s, a step: allocations on one side of the gap between two n. A cliff needs no rough surface elsewhere.
 - g(t), the share of the reward's rise that was learnt by then.
 - I is the covariance of the integral of an Ornstein–Uhlenbeck process that begins at 0: curves go on with
