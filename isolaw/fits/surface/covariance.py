@@ -40,6 +40,8 @@ class Points:
         how far t is past the last checkpoint of all, 0 before.
     below
         whether on the near side of the step.
+    most, beyond
+        how far along the trend anything was seen; and the share of the way that they go beyond that.
     """
 
     u: Floats
@@ -49,6 +51,8 @@ class Points:
     learnt: Floats
     ahead: Floats
     below: NDArray[np.bool_]
+    most: Floats | float = np.inf
+    beyond: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ class Covariance:
     def __call__(self, p: Theta, pairs: Pairs, slopes: dict[str, Floats] | None = None) -> Floats:
         """Return it for pairs; its derivatives by θ are put into ``slopes``."""
         a, b = pairs.a, pairs.b
-        (gone_a, of_a), (gone_b, of_b) = self._gone(p, a), self._gone(p, b)
+        (gone_a, of_a), (gone_b, of_b) = self.gone(p, a), self.gone(p, b)
         trend, trend_slope = integrated(pairs, gone_a, gone_b, p["l_m"])
         going, going_slope = integrated(pairs, a.t - self.start, b.t - self.start, p["l"])
         h_u = pairs.difference(*((x.u - p["rho"] * x.shift) / p["l_u"] for x in (a, b)))
@@ -231,11 +235,12 @@ class Covariance:
         local = p["step"] ** 2 * pairs.step + p["rough"] ** 2 * rough
         return np.asarray(_LEVEL + p["s_m"] ** 2 * trend + along * own + local)
 
-    def _gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
+    def gone(self, p: Theta, at: Points) -> tuple[Floats, list[Floats]]:
         """How far along the trend points are, in e-folds, (Q,); and its derivatives by the delays."""
         slopes = [self.middle[0] - at.u, self.middle[1] - at.v][: 1 + self.plane]
         gone = at.t - self.start + _BEFORE
         for name, slope in zip(("delay", "delay_b"), slopes, strict=False):
             gone = gone + p[name] * slope
         begun = gone > 0
-        return np.where(begun, gone, 0.0), [slope * begun for slope in slopes]
+        gone = np.where(gone > at.most, at.most + at.beyond * (gone - at.most), np.where(begun, gone, 0.0))
+        return gone, [slope * begun for slope in slopes]

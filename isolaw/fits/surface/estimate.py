@@ -111,7 +111,8 @@ class Surface:
         shift = np.minimum(t, process.end) + shifts * ahead
         below = u <= low + (high - low) * cut
         t = np.maximum(t, process.start)
-        at = Points(u, v, t, shift, process.learnt(t, rises), ahead, below)
+        most = process.covariance.gone(p, process.points)[0].max() + ahead
+        at = Points(u, v, t, shift, process.learnt(t, rises), ahead, below, most, rises)
         across = process.covariance(p, Pairs(at, process.points))
         half = solve_triangular(root, across.T, lower=True)
         among = Pairs(at)
