@@ -242,5 +242,5 @@ class Covariance:
         for name, slope in zip(("delay", "delay_b"), slopes, strict=False):
             gone = gone + p[name] * slope
         begun = gone > 0
-        gone = np.where(gone > at.most, at.most + at.beyond * (gone - at.most), np.where(begun, gone, 0.0))
+        gone = np.where(begun, gone, 0.0) - (1 - at.beyond) * np.maximum(gone - at.most, 0.0)
         return gone, [slope * begun for slope in slopes]

@@ -57,7 +57,8 @@ def test_it_is_the_conditional_of_the_textbook(measured: Measured, setting: Any)
     learnt = np.where(t > own.end, last + 0.8 * (np.interp(t, at, value) - last), np.interp(t, at, value))
     below = u <= own.gap[0] + 0.4 * (own.gap[1] - own.gap[0])
     ahead = np.maximum(t - own.end, 0.0)
-    points = Points(u, v, np.maximum(t, own.start), shift, learnt, ahead, below)
+    most = own.covariance.gone(p, own.points)[0].max() + ahead
+    points = Points(u, v, np.maximum(t, own.start), shift, learnt, ahead, below, most, 0.8)
     inverse = np.linalg.inv(own.observed(p))
     across = own.covariance(p, Pairs(points, own.points))
     mean = own.centre + own.scale * across @ inverse @ own.y
@@ -222,3 +223,21 @@ def test_the_order_of_configurations_does_not_matter(measured: Measured) -> None
     np.testing.assert_allclose(one.mode, other.mode, atol=0.05)
     at = somewhere(one.process)
     np.testing.assert_allclose(one.rewards(*at), other.rewards(*at), atol=0.003)
+
+
+def test_beyond_all_that_was_seen_the_trend_goes_on_by_a_share(measured: Measured) -> None:
+    """Runs of equal steps, all of it delay: small n at the largest compute would be far ahead of all runs."""
+    own = Process(observe(measured(SIX, noise=0.02, compute=lambda b, n: 100.0 * b * n)))
+    p = dict(own.named(own.prior[:, 0])) | {"delay": np.log(2)}
+    u = np.array([3.0, 8.0])
+    none = np.zeros(2)
+    most = own.covariance.gone(p, own.points)[0].max()
+    points = [
+        Points(u, none, none + own.end, none, none, none, none > 0, most + none, share)
+        for share in (0.0, 0.5, 1.0)
+    ]
+    flat, half, whole = (own.covariance.gone(p, x)[0] for x in points)
+    assert flat[0] == most
+    assert whole[0] - most == pytest.approx(5 * np.log(2), abs=0.3)
+    assert half[0] == pytest.approx((flat[0] + whole[0]) / 2)
+    assert flat[1] == whole[1] <= most + 1e-9
