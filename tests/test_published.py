@@ -83,11 +83,11 @@ def drawn() -> pd.DataFrame:
     return table[table["figure"] == "sec3_q1_fixBprob_frontier"].set_index(["n_from", "n_to"])
 
 
-@pytest.mark.parametrize(("method", "factor"), [("paper", 1.03), ("surface", 1.3)])
+@pytest.mark.parametrize(("method", "factor"), [("paper", 1.03), ("surface", 1.4)])
 def test_drawn_curves_cross_where_they_are_drawn_to(
     isolaw: Call, drawn: pd.DataFrame, method: str, factor: float
 ) -> None:
-    """The surface knows nothing of the shape of curves, and has one of each n."""
+    """The surface knows nothing of the shape of curves, and has one of each n: a third is near."""
     mapping = ["rollouts_per_problem=n", "problems_per_batch=B_p", "compute=compute_rollouts"]
     document = fitted(
         isolaw,

