@@ -290,7 +290,7 @@ def test_the_laws_are_compared(surface: tuple[str, Law]) -> None:
 
 
 def test_where_the_ridge_levels_off(surface: tuple[str, Law]) -> None:
-    """At fixed B the true ridge rests at 156: that is said, or a bound near it; else n* may be at the edge."""
+    """At fixed B the true ridge rests at 156, or a bound near it is said; else n* may be at the edge."""
     setting, law = surface
     saturation = law.params["saturation"]
     if setting == "fixed-b":
