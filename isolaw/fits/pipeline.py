@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -116,15 +117,20 @@ def fit(
     misfit = _misfit(configurations)
     if curve == "auto":
         curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
-    samples, unit = resample(configurations, curve, bootstrap, seed)
-    curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
+    with ThreadPoolExecutor(1) as pool:  # the surface's search is on one core; the curves take another
+        within = bounds(metric, configurations)
+        waiting = (
+            pool.submit(estimate, configurations, bootstrap, seed, within) if method == "surface" else None
+        )
+        samples, unit = resample(configurations, curve, bootstrap, seed)
+        curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
+        surface = waiting.result() if waiting is not None else None
     low, high = frontiers.supported_range(configurations)
     compute = np.geomspace(low, high, frontiers.POINTS)
     compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
     reach = INTERVALS * comparable([doc.grid_entry(c) for c in configurations])
-    surface = cut = None
-    if method == "surface":
-        surface = estimate(configurations, bootstrap, seed, bounds(metric, configurations))
+    cut = None
+    if surface is not None:
         cut = slices(surface, compute)
         frontier = frontiers.cut_frontier(cut, configurations, reach)
         path = frontiers.ridge_path(cut, configurations, reach)
