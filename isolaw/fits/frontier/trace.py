@@ -276,8 +276,10 @@ def crossovers(
 
 
 def _overtaken(compute: Floats, lead: Floats, low: float, high: float) -> Floats:
-    """The last x in [low, high] at which a lead (1 + D, X) becomes positive, per draw."""
+    """The last x in [low, high] at which a lead (1 + D, X) becomes positive, per draw; NaN: not known."""
     inside = (compute >= low * (1 - 1e-12)) & (compute <= high * (1 + 1e-12))
+    if inside.sum() < 2:  # the frontier begins, or ends, elsewhere
+        return np.full(len(lead), np.nan)
     log, lead = np.log(compute[inside]), lead[:, inside]
     crossing = (lead[:, :-1] < 0) & (lead[:, 1:] >= 0)
     last = log.size - 2 - crossing[:, ::-1].argmax(axis=1)
