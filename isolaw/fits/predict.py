@@ -30,10 +30,10 @@ from isolaw.fits.flags import Code, Flag, having
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.law_document import LawDocument
+from isolaw.fits.optimum import Cut, law_n, optimum
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import Status, from_draws
 from isolaw.fits.selection import Floats
-from isolaw.fits.stars import Cut, law_n, stars
 from isolaw.fits.surface.slices import slices
 
 _MOST = 1e15  # rollouts that no budget pays for
@@ -62,7 +62,7 @@ def predict(
         flags.append(Flag(Code.EXTRAPOLATION, text))
     if factor > INTERVALS:
         flags.append(_too_far(document, budget, reach, factor))
-    star, b_star, m_star = stars(cut, document, budget, candidates, factor, flags)
+    star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     options = [] if factor > FAR else _options(cut, candidates, budget, factor)
     flags += _flags(law, candidates, options)
     epochs = None

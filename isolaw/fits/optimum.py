@@ -37,7 +37,7 @@ class Cut:
         return highest(self.reward, 1)
 
 
-def stars(
+def optimum(
     cut: Cut,
     document: LawDocument,
     budget: int,
