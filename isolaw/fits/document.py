@@ -205,7 +205,7 @@ def crossover_entries(
 def _unsupported(crossing: Crossover, scale: float) -> Quantity:
     """Where two curves would cross if continued, and the side on which the data leave it."""
     value = crossing.extrapolated * scale
-    if crossing.shared is None:
+    if crossing.shared is None or np.isnan(crossing.draws[0]):  # or the frontier does not compare them there
         return Quantity(value, None, "not_identified")
     low, high = (end * scale for end in crossing.shared)
     if crossing.draws[0] > 0:
