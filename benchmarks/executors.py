@@ -29,7 +29,7 @@ from typing import Any
 
 from isolaw import SweepSpec, backends, engine
 from isolaw.backends.base import RunContext
-from isolaw.spec import RunSpec
+from isolaw.config import RunSpec
 
 Report = Callable[[int, float], None]
 

@@ -62,7 +62,7 @@ def write(path: Path, megabytes: int) -> int:
 
 def container_reads(path: Path) -> int:
     """Return how many steps there are."""
-    from isolaw.logs.containers.jsonlines import CONTAINER
+    from isolaw.readers.containers.jsonlines import CONTAINER
 
     (log,) = CONTAINER.read(path)
     return len(log.step)
@@ -70,7 +70,7 @@ def container_reads(path: Path) -> int:
 
 def isolaw_reads(path: Path) -> int:
     """Return the last step."""
-    from isolaw.logs.read import read
+    from isolaw.readers.read import read
 
     return int(read(path, settings={"n": 8, "B_p": 512}).points["step"].max())
 
@@ -89,8 +89,8 @@ READERS: dict[str, Callable[[Path], int]] = {
 
 def child(name: str, path: Path) -> None:
     """Read in this process and print steps, seconds and megabytes as JSON."""
-    import isolaw.logs.containers.jsonlines
-    import isolaw.logs.read  # noqa: F401
+    import isolaw.readers.containers.jsonlines
+    import isolaw.readers.read  # noqa: F401
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()

@@ -1,6 +1,6 @@
 """Planned against measured memory of training: python benchmarks/memory.py [--only MODEL] [--write]
 
-What a GPU needs to train is planned from a model's configuration by `isolaw.backends.real.footprint`. Here
+What a GPU needs to train is planned from a model's configuration by `train.footprint`. Here
 it is measured without a GPU: the trainer's own code, DeepSpeed's engine included, runs a forward and a
 backward pass over two micro-batches and an optimiser step on *fake* tensors, which have shapes and storages
 but no data, as the first of 1 or 8 processes whose collectives do nothing. A dispatch mode follows the
@@ -99,7 +99,7 @@ def measure(
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from isolaw.backends.real.sampling import Rollouts
+    from isolaw.backends.real.rollout.samplers import Rollouts
 
     rows = 2 * (micro_batch_tokens // row_tokens)  # two micro-batches: gradients of one exist in the next
     prompt = row_tokens // 8
@@ -172,7 +172,7 @@ def _trainer(
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
-    from isolaw.backends.real import packing, policy, trainer
+    from isolaw.backends.real.train import packing, policy, trainer
 
     own = dict(config)
     shapes = AutoConfig.for_model(own.pop("model_type"), **own)
@@ -270,8 +270,8 @@ def _live() -> Any:
 
 def planned(name: str, gpus: int, zero_stage: int, kl: bool) -> int:
     """Return the bytes of tensors that the plan has for such a cell."""
-    from isolaw.backends.real.footprint import GIB, Load, tensors
-    from isolaw.backends.real.shapes import Decoder
+    from isolaw.backends.real.train.footprint import GIB, Load, tensors
+    from isolaw.backends.real.train.shapes import Decoder
 
     model = Decoder.of(MODELS[name])
     assert model is not None

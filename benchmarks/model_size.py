@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from isolaw.fits.quantity import Quantity
-from isolaw.fits.studies.size.curves import SizeCurves
-from isolaw.fits.studies.size.law import fit_sizes
+from isolaw.fits.studies.model_size.curves import SizeCurves
+from isolaw.fits.studies.model_size.law import fit_sizes
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
 NAMES = {

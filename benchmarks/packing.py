@@ -2,7 +2,7 @@
 
 Forward and backward pass of the same rows (responses of 16 to 256 tokens) through the same model, in turn:
 
-- packed: isolaw's trainer, without padding (`isolaw.backends.real.packing`);
+- packed: isolaw's trainer, without padding (`isolaw.backends.real.train.packing`);
 - padded, sorted: micro-batches of rows of similar lengths, padded to the longest with a mask, as many as hold
   the same number of tokens; what isolaw did before;
 - padded, as they come: micro-batches in the batch's order, as TRL's trainer does.
@@ -92,8 +92,8 @@ def main() -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from isolaw.backends.real.sampling import Rollouts
-    from isolaw.backends.real.trainer import Trainer
+    from isolaw.backends.real.rollout.samplers import Rollouts
+    from isolaw.backends.real.train.trainer import Trainer
 
     names = ("torch", "transformers", "deepspeed")
     print(", ".join(f"{name} {version(name)}" for name in names), f"load {os.getloadavg()[0]:.1f}")

@@ -91,8 +91,9 @@ class Clock:
 
 
 def isolaw_steps(folder: Path, sampler: str, clock: Clock) -> None:
-    from isolaw.backends.real import BACKEND, loop
-    from isolaw.spec import ProblemsSpec, Recipe, RunSpec
+    from isolaw.backends.real import BACKEND
+    from isolaw.backends.real.train import loop
+    from isolaw.config import ProblemsSpec, Recipe, RunSpec
 
     recipe = Recipe(
         lr=LR,

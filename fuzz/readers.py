@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 
 with atheris.instrument_imports(include=["isolaw"]):
     from isolaw.errors import DataError, InputError
-    from isolaw.logs import configs, containers, frameworks, load
-    from isolaw.logs.read import survey
+    from isolaw.readers import configs, containers, frameworks, load
+    from isolaw.readers.read import survey
 
     for name in containers.CONTAINERS:
         containers.get(name)
@@ -62,7 +62,7 @@ class Right:
 def believe_checksums() -> None:
     from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
-    from isolaw.logs.containers import wandb_offline
+    from isolaw.readers.containers import wandb_offline
 
     pywrap_tensorflow.masked_crc32c = lambda _data: Right()
     wandb_offline.zlib = SimpleNamespace(crc32=lambda *_: Right())

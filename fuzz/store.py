@@ -84,7 +84,7 @@ def rows(runs: Any) -> dict[tuple[Any, ...], Any]:
 
 def bases(scratch: Path) -> dict[str, Base]:
     from isolaw import engine
-    from isolaw.spec import SweepSpec
+    from isolaw.config import SweepSpec
 
     (scratch / "sweep.toml").write_text(SWEEP)
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isolaw.allocation import Allocation
+    from isolaw.config import SweepSpec
     from isolaw.engine import sweep
     from isolaw.errors import IsolawError
     from isolaw.fits.law import Law
     from isolaw.fits.laws.points import fit_points
     from isolaw.fits.pipeline import fit
-    from isolaw.logs.read import read
+    from isolaw.readers.read import read
     from isolaw.runs import Runs
-    from isolaw.spec import SweepSpec
 
 __version__ = "0.1.0"
 
@@ -33,10 +33,10 @@ _WHERE = {
     "IsolawError": "isolaw.errors",
     "Law": "isolaw.fits.law",
     "Runs": "isolaw.runs",
-    "SweepSpec": "isolaw.spec",
+    "SweepSpec": "isolaw.config",
     "fit": "isolaw.fits.pipeline",
     "fit_points": "isolaw.fits.laws.points",
-    "read": "isolaw.logs.read",
+    "read": "isolaw.readers.read",
     "sweep": "isolaw.engine",
 }
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from isolaw.errors import Problem
+from isolaw.errors import Issue
 
 
 @dataclass(frozen=True, order=True)
@@ -70,9 +70,9 @@ def grid(
     )
 
 
-def grid_problems(
+def grid_issues(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
-) -> list[Problem]:
+) -> list[Issue]:
     """Return a problem for each grid value that fits under the cap with no partner at all.
 
     A rectangular grid under a cap loses its corner, as in the paper; a value that loses
@@ -89,7 +89,7 @@ def grid_problems(
     ]:
         least = axes[other][0]
         out += [
-            Problem(
+            Issue(
                 f"grid.{name}",
                 f"a batch of {value} · {least} = {value * least} rollouts is above the cap, "
                 f"even with the smallest {other}",

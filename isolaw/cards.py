@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from isolaw.errors import Problem, SpecError, nearest
+from isolaw.errors import Issue, SpecError, nearest
 
 # What nvidia-smi calls the memory of each, in MiB, by NVIDIA's and cloud providers' published listings.
 _MIB = {
@@ -49,5 +49,5 @@ def cards(text: str, where: str = "--machine") -> Cards:
     if not mib or not re.fullmatch(r"[1-9][0-9]{0,3}|", count):
         accepted = f"a name, or a memory in GiB as 80g, and :COUNT; names are {', '.join(_MIB)}"
         close = nearest(name, _MIB) if name not in _MIB else ""
-        raise SpecError([Problem(where, found=text, accepted=accepted, nearest=close)])
+        raise SpecError([Issue(where, found=text, accepted=accepted, nearest=close)])
     return Cards(int(count or 1), int(mib * 2**20))

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import executors
+from isolaw.config import SweepSpec
 from isolaw.errors import RunError, SpecError, StoreError
 from isolaw.executors.base import Event
 from isolaw.planning import Plan, plan, with_the_rest
 from isolaw.runs import Runs
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
 

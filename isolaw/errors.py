@@ -13,7 +13,7 @@
     ├── Refused            the data cannot carry the answer; says what to add   exit code 1
     └── RunError           a run failed while it was executing                  exit code 1
 
->>> print(Problem("grid.rollouts_per_proble", found=[8], nearest="grid.rollouts_per_problem"))
+>>> print(Issue("grid.rollouts_per_proble", found=[8], nearest="grid.rollouts_per_problem"))
 grid.rollouts_per_proble: found [8]; did you mean 'grid.rollouts_per_problem'?
 """
 
@@ -76,7 +76,7 @@ _NOTHING = object()
 
 
 @dataclass(frozen=True)
-class Problem:
+class Issue:
     """One thing that is wrong: where, what was found, what is accepted, the nearest valid name."""
 
     where: str
@@ -101,8 +101,8 @@ class SpecError(InputError):
 
     Attributes
     ----------
-    problems
-        one `Problem` for each fault.
+    issues
+        one `Issue` for each fault.
     source
         the file, if there was one.
     rest
@@ -110,14 +110,14 @@ class SpecError(InputError):
         faults can be told with these.
     """
 
-    def __init__(self, problems: Sequence[Problem], source: str = "", rest: Any = None) -> None:
-        self.problems, self.source, self.rest = list(problems), source, rest
+    def __init__(self, issues: Sequence[Issue], source: str = "", rest: Any = None) -> None:
+        self.issues, self.source, self.rest = list(issues), source, rest
         head = f"{source}: " if source else ""
-        if len(self.problems) == 1:
-            super().__init__(f"{head}{self.problems[0]}")
+        if len(self.issues) == 1:
+            super().__init__(f"{head}{self.issues[0]}")
         else:
-            lines = "\n".join(f"  - {p}" for p in self.problems)
-            super().__init__(f"{head}{len(self.problems)} problems\n{lines}")
+            lines = "\n".join(f"  - {p}" for p in self.issues)
+            super().__init__(f"{head}{len(self.issues)} problems\n{lines}")
 
 
 def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import allocation, backends, executors
-from isolaw.errors import Damaged, Problem, SpecError, StoreError
-from isolaw.spec import RunSpec, StoreSection, SweepSpec
+from isolaw.config import RunSpec, StoreSection, SweepSpec
+from isolaw.errors import Damaged, Issue, SpecError, StoreError
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
 
@@ -108,7 +108,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     pairs, dropped = allocation.grid(
         spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     )
-    problems = allocation.grid_problems(
+    problems = allocation.grid_issues(
         spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     )
     if dropped:
@@ -177,18 +177,18 @@ def _with_states(spec: SweepSpec) -> SweepSpec:
     return spec.model_copy(update={"store": StoreSection(states=path)})
 
 
-def _check_states(store: SweepStore, spec: SweepSpec) -> list[Problem]:
+def _check_states(store: SweepStore, spec: SweepSpec) -> list[Issue]:
     """Return what is wrong with the folder for states: it is chosen once, before the sweep begins."""
     asked, kept = spec.store.states, store.states_given
     if asked is None:
         return []
     if kept is None and store.exists and any(store.run(r).last_state is not None for r in store.run_ids()):
         accepted = "nothing: the sweep keeps its states in its own directory"
-        return [Problem("store.states", "the sweep has begun", found=asked, accepted=accepted)]
+        return [Issue("store.states", "the sweep has begun", found=asked, accepted=accepted)]
     if kept is not None and os.path.realpath(asked) != os.path.realpath(kept):
-        return [Problem("store.states", "the sweep has begun", found=asked, accepted=kept)]
+        return [Issue("store.states", "the sweep has begun", found=asked, accepted=kept)]
     if not os.path.isdir(asked) or not os.access(asked, os.W_OK | os.X_OK):
-        return [Problem("store.states", found=asked, accepted="a folder that exists and can be written")]
+        return [Issue("store.states", found=asked, accepted="a folder that exists and can be written")]
     return []
 
 
@@ -199,7 +199,7 @@ def with_the_rest(error: SpecError) -> SpecError:
             try:
                 plan(error.rest, nowhere)
             except SpecError as more:
-                return SpecError([*error.problems, *more.problems], error.source)
+                return SpecError([*error.issues, *more.issues], error.source)
     return error
 
 
@@ -234,7 +234,7 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
         except Damaged as error:
             notes.append(str(error))
         changed = [
-            Problem(
+            Issue(
                 f"evaluation.{name}",
                 "differs from the sweep in the directory",
                 found=asked,
@@ -259,19 +259,19 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
         start, end = given.start or min(*batches, compute), given.end or compute
         if start > end:
             accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
-            raise SpecError([Problem("evaluation.start", found=start, accepted=accepted)])
+            raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
         evaluation = given.model_copy(update={"start": start, "end": end, "horizons": (compute,)})
     return spec.model_copy(update={"evaluation": evaluation})
 
 
 def _resolved_runs(
     spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str]
-) -> tuple[list[RunSpec], list[Problem]]:
+) -> tuple[list[RunSpec], list[Issue]]:
     """Every run of the grid as the backend sees it, and everything that is wrong with any of them."""
     backend = backends.get(spec.sweep.backend)
     axes = spec.grid.recipe_axes
     runs: dict[str, RunSpec] = {}
-    problems: list[Problem] = []
+    problems: list[Issue] = []
     horizon = max(spec.sweep.compute, *spec.evaluation.horizons)
     for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
         run = RunSpec(
@@ -289,13 +289,13 @@ def _resolved_runs(
         notes += [note for note in backend.notes(run) if note not in notes]
         if run.steps < 1:
             accepted = f"at least one batch, {run.batch_rollouts} (B_p = {b}, n = {n})"
-            problems.append(Problem("sweep.compute", found=spec.sweep.compute, accepted=accepted))
+            problems.append(Issue("sweep.compute", found=spec.sweep.compute, accepted=accepted))
             continue
         for seed in spec.sweep.seeds:
             try:
                 resolved = backend.resolve(run.model_copy(update={"seed": seed}))
             except SpecError as error:
-                problems += error.problems
+                problems += error.issues
                 continue
             found = backend.check(resolved)
             problems += found

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from isolaw.backends.real import environment
-from isolaw.spec import SweepSpec
+from isolaw.config import SweepSpec
 
 # A busy machine is no reason to fail.
 settings.register_profile(

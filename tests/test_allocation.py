@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.allocation import Allocation, grid, grid_problems
+from isolaw.allocation import Allocation, grid, grid_issues
 
 SIZES = st.integers(1, 4096)
 BUDGETS = st.integers(0, 10**15) | st.floats(0, 1e15)
@@ -45,7 +45,7 @@ def test_a_value_without_partner_is_a_problem(b: list[int], n: list[int], cap: i
     kept, dropped = grid(b, n, cap)
     lost = {("b", x) for x, _ in dropped} | {("n", y) for _, y in dropped}
     lost -= {("b", x) for x, _ in kept} | {("n", y) for _, y in kept}
-    problems = grid_problems(b, n, cap)
+    problems = grid_issues(b, n, cap)
     assert bool(problems) == bool(lost)
     if len(set(b)) > 1 or len(set(n)) > 1:
         axis = {"grid.problems_per_batch": "b", "grid.rollouts_per_problem": "n"}
@@ -53,7 +53,7 @@ def test_a_value_without_partner_is_a_problem(b: list[int], n: list[int], cap: i
 
 
 def test_the_message_names_value_and_cap() -> None:
-    (problem,) = grid_problems([32], [8, 4096], 65_536)
+    (problem,) = grid_issues([32], [8, 4096], 65_536)
     text = str(problem)
     for part in ("grid.rollouts_per_problem", "32 = 131072", "found 4096", "at most 2048", "65536"):
         assert part in text

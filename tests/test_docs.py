@@ -56,23 +56,23 @@ def test_examples_of_real_models_lack_only_the_model(file: Path, tmp_path: Path)
     arithmetic.write(problems, ["add-100"], n_train=1000, n_validation=300)
     with pytest.raises(SpecError) as raised:
         engine.plan(SweepSpec.read(file, [f"problems.set={problems}"]), tmp_path / "out")
-    assert {problem.where for problem in raised.value.problems} == {"real.model"}
+    assert {problem.where for problem in raised.value.issues} == {"real.model"}
 
 
 def test_every_key_of_a_sweep_file_is_documented() -> None:
     from isolaw import SweepSpec
-    from isolaw.backends.real.settings import Options
+    from isolaw.backends.real.options import RealOptions
 
     page = (ROOT / "docs" / "formats.md").read_text()
     sections = {name: field.annotation for name, field in SweepSpec.model_fields.items()}
     keys = [key for section in sections.values() for key in getattr(section, "model_fields", {})]
     assert "staleness" in keys
-    missing = [key for key in [*keys, *Options.model_fields] if f"`{key}`" not in page]
+    missing = [key for key in [*keys, *RealOptions.model_fields] if f"`{key}`" not in page]
     assert missing == ["horizons"]  # filled in when a sweep begins
 
 
 def test_the_codes_of_flags_are_documented() -> None:
-    from isolaw.fits.flags import Code
+    from isolaw.fits.document.flags import Code
 
     page = (ROOT / "docs" / "formats.md").read_text()
     table = page.partition("\n### Flags\n")[2].partition("\n## ")[0]

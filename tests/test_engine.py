@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.errors import NotOurs, RunError, SpecError, StoreError
 from isolaw.executors.base import Event
 from isolaw.simulators.interference import PRESETS
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
 PRESET = next(iter(PRESETS.values()))

@@ -81,7 +81,7 @@ def test_import_brings_nothing_heavy() -> None:
 
 def test_nothing_ever_brings_a_cluster() -> None:
     loaded = run(
-        "import sys, isolaw, isolaw.cli, isolaw.report.figures\n"
+        "import sys, isolaw, isolaw.cli, isolaw.report.figures.law\n"
         "for name in isolaw.__all__: getattr(isolaw, name)\n"
         "print(*sys.modules)"
     ).split()
@@ -128,7 +128,7 @@ def test_the_reader_of_imports_sees_them_all() -> None:
 
 
 def test_every_part_is_there() -> None:
-    for part in (*BASE, *ABOVE, "isolaw.simulators", "isolaw.fits", "isolaw.report", "isolaw.logs"):
+    for part in (*BASE, *ABOVE, "isolaw.simulators", "isolaw.fits", "isolaw.report", "isolaw.readers"):
         assert part in MODULES
 
 
@@ -145,7 +145,9 @@ def test_import_rule(module: str) -> None:
         assert {name for name in names if below(name, *ABOVE)} == set()
     if below(module, "isolaw.backends"):
         assert {name for name in names if below(name, *ABOVE[1:])} == set()
-    if below(module, "isolaw.engine", "isolaw.executors", "isolaw.store", "isolaw.logs", "isolaw.trackers"):
+    if below(
+        module, "isolaw.engine", "isolaw.executors", "isolaw.store", "isolaw.readers", "isolaw.trackers"
+    ):
         assert not {name for name in names if below(name, "isolaw.findings")}
     if below(module, "isolaw.findings"):
         assert not {name for name in names if below(name, "isolaw.cli", "isolaw.report")}

@@ -12,11 +12,11 @@ import pytest
 
 import isolaw
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.errors import DataError, SpecError
-from isolaw.fits.flags import Code, having
+from isolaw.fits.document.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.logs.table import Mapped, load, read_table
-from isolaw.spec import SweepSpec
+from isolaw.readers.table import Mapped, load, read_table
 from isolaw.store import SweepStore
 
 TAN = Path(__file__).parents[1] / "examples" / "data" / "tan_rollout_n_base.csv"

@@ -192,7 +192,7 @@ def sweeps(cell: Cell, wanted: int) -> int:
 
 
 def _checkpoints(cell: Cell, n: int, b: int, schedule: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The evaluated C of a configuration: as `isolaw.spec.RunSpec.schedule` has them."""
+    """The evaluated C of a configuration: as `isolaw.config.RunSpec.schedule` has them."""
     largest, size = max(cell.levels), n * b
     share = {"sqrt": np.sqrt(n / largest), "steps": n / largest}.get(cell.horizon, 1.0)
     end = COMPUTE * share

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from isolaw.backends.base import Backend
-from isolaw.errors import Problem, SpecError, nearest
+from isolaw.errors import Issue, SpecError, nearest
 
 # Imported when used: each brings its own libraries.
 _MODULES = {
@@ -20,8 +20,6 @@ def get(name: str) -> Backend:
     """Return the backend called ``name``, or raise `SpecError` naming the ones there are."""
     if name not in _MODULES:
         accepted = ", ".join(NAMES)
-        raise SpecError(
-            [Problem("sweep.backend", found=name, accepted=accepted, nearest=nearest(name, NAMES))]
-        )
+        raise SpecError([Issue("sweep.backend", found=name, accepted=accepted, nearest=nearest(name, NAMES))])
     backend: Backend = importlib.import_module(_MODULES[name]).BACKEND
     return backend

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from isolaw.errors import Problem, RunError
-from isolaw.spec import RunSpec
+from isolaw.config import RunSpec
+from isolaw.errors import Issue, RunError
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,31 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Processes:
+    """A run that several processes make together, started by torchrun (`isolaw.executors.launcher`).
+
+    Attributes
+    ----------
+    spec
+        the run as they make it.
+    module
+        what each executes: ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.line` connects it.
+    count
+        how many processes, over all machines of the run.
+    torchrun
+        more options of torchrun.
+    threaded
+        whether each takes its share of this machine's cores (an optimiser in host memory), or one.
+    """
+
+    spec: RunSpec
+    module: str
+    count: int
+    torchrun: tuple[str, ...] = ()
+    threaded: bool = False
+
+
+@dataclass(frozen=True)
 class RunContext:
     """What an executor gives to a run.
 
@@ -153,7 +178,7 @@ class Backend(Protocol):
         """Return what a user should know of the defaults of a spec that is not resolved yet."""
         ...
 
-    def check(self, spec: RunSpec) -> list[Problem]:
+    def check(self, spec: RunSpec) -> list[Issue]:
         """Return everything that is wrong with a resolved spec, before anything is spent."""
         ...
 
@@ -170,6 +195,10 @@ class Backend(Protocol):
 
         ``gpu_bytes`` is the memory of a GPU, where it is known.
         """
+        ...
+
+    def processes(self, spec: RunSpec) -> Processes | None:
+        """Return the processes that make the run; None where `run` makes it in this one."""
         ...
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
@@ -195,3 +224,7 @@ class OneCore:
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """Any machine will do."""
         return nullcontext()
+
+    def processes(self, spec: RunSpec) -> Processes | None:
+        """This one."""
+        return None

@@ -18,14 +18,14 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from isolaw.backends.base import Checkpoint, OneCore, Row, RunContext, UnreadableState
-from isolaw.errors import DataError, Problem, SpecError
-from isolaw.logs.table import Mapped, read_table
-from isolaw.parsing import parse_section
+from isolaw.config import ProblemsSpec, RunSpec, canonical_json
+from isolaw.config.parsing import parse_section
+from isolaw.errors import DataError, Issue, SpecError
+from isolaw.readers.table import Mapped, read_table
 from isolaw.runs import Runs
-from isolaw.spec import ProblemsSpec, RunSpec, canonical_json
 
 
-class Options(BaseModel):
+class ReplayOptions(BaseModel):
     """The ``[replay]`` section: a table, and how its columns map (as in ``isolaw fit``)."""
 
     model_config = ConfigDict(extra="forbid")
@@ -47,7 +47,7 @@ class Replay(OneCore):
         path, digest, mapping, runs = _open(spec.options or spec.sources)
         sets = sorted(set(runs.points["problem_set"]))
         if len(sets) > 1 and spec.problems.set not in sets:
-            raise SpecError([Problem("problems.set", found=spec.problems.set, accepted=", ".join(sets))])
+            raise SpecError([Issue("problems.set", found=spec.problems.set, accepted=", ".join(sets))])
         name = spec.problems.set if len(sets) > 1 else sets[0]
         found = _matching(spec.model_copy(update={"problems": ProblemsSpec(set=name)}), runs)
         recorded = runs.attributes.get(found[0], {}) if found else {}
@@ -63,20 +63,20 @@ class Replay(OneCore):
             }
         )
 
-    def check(self, spec: RunSpec) -> list[Problem]:
+    def check(self, spec: RunSpec) -> list[Issue]:
         """Return a problem when the table holds no such run, or more than one."""
         runs = _runs(spec)
         found = _matching(spec, runs)
         asked = spec.recipe.model_dump(exclude_defaults=True, exclude={"algorithm"})
         out = [
-            Problem(f"recipe.{key}", "a recorded run has the recipe that it had", found=value)
+            Issue(f"recipe.{key}", "a recorded run has the recipe that it had", found=value)
             for key, value in asked.items()
         ]
         if len(found) == 1:
             return out
         where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
         if len(found) > 1:
-            return [*out, Problem("replay.source", f"{len(found)} recorded runs have {where}", found=found)]
+            return [*out, Issue("replay.source", f"{len(found)} recorded runs have {where}", found=found)]
         table = runs.table()
         there = sorted(
             {
@@ -85,7 +85,7 @@ class Replay(OneCore):
             }
         )
         shown = ", ".join(map(str, there[:12])) + (" …" if len(there) > 12 else "")
-        return [*out, Problem("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
+        return [*out, Issue("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""
@@ -140,13 +140,13 @@ BACKEND = Replay()
 
 def _open(section: dict[str, Any]) -> tuple[Path, str, dict[str, Any], Runs]:
     """The table of a ``[replay]`` section: its path, its hash, the mapping, and its runs."""
-    options = parse_section(Options, section, prefix="replay")
+    options = parse_section(ReplayOptions, section, prefix="replay")
     path = Path(options.source).resolve()
     try:
         digest = _digest(path)
     except (OSError, ValueError) as error:
         reason = f"{path}: {getattr(error, 'strerror', None) or error}"
-        raise SpecError([Problem("replay.source", reason, found=options.source)]) from None
+        raise SpecError([Issue("replay.source", reason, found=options.source)]) from None
     mapping = options.model_dump(exclude={"source"}, exclude_defaults=True)
     return path, digest, mapping, _table(str(path), digest, canonical_json(mapping))
 

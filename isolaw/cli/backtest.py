@@ -36,7 +36,7 @@ from isolaw.cli.read import read_sources, source_options
 def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
     """Fit SOURCE… below a compute, and judge on held-out seeds what that recommends above it."""
     from isolaw.fits.studies.backtest import backtest as run
-    from isolaw.report import backtest_words
+    from isolaw.report.text import backtest as backtest_words
 
     reading = read_sources(sources, options["metric"], options)
     announce_compilation()

@@ -121,7 +121,7 @@ def _cells(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[
 
 
 def _cell(q: Quantity, with_interval: bool = False) -> str:
-    from isolaw.report.words import number
+    from isolaw.report.text.words import number
 
     if q.value is None or q.status == "refused":
         return "not stated"

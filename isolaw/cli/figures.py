@@ -32,7 +32,7 @@ def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -
 
     Those that the runs cannot carry are named, with the reason.
     """
-    from isolaw.report.paper import Material, write
+    from isolaw.report.figures.paper import Material, write
 
     if not out or Path(out).is_file():
         raise click.UsageError(f"--out {out}: not a directory's name")

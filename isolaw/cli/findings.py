@@ -68,7 +68,7 @@ def findings(
     from isolaw.findings.battery import judge, save
     from isolaw.findings.experiments import FIRST_SEED, battery
     from isolaw.findings.jitter import study
-    from isolaw.report.findings_words import lines, markdown
+    from isolaw.report.text.findings import lines, markdown
 
     chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
     for name in (model, "tabular"):
@@ -81,7 +81,7 @@ def findings(
             document["jitter"] = study(chosen, jitter, out, threads, advance)
     written = []
     if out is not None:
-        from isolaw.report.findings_figures import write
+        from isolaw.report.figures.findings import write
 
         written = [save(document, out), markdown(document, out), *write(document, out)]
     if as_json:

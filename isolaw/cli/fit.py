@@ -94,7 +94,7 @@ def fit(
 
 def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
     import isolaw
-    from isolaw.report import words
+    from isolaw.report.text import words
 
     keywords = {**law_keywords(options), "setting": options["setting"], "x": options["x"]}
     _check_out(options["out"])
@@ -125,7 +125,7 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     saved = law.save(options["out"]) if options["out"] else None
     figures = []
     if options["figures"]:
-        from isolaw.report.figures import write_figures
+        from isolaw.report.figures.law import write_figures
 
         figures = write_figures(law, runs, options["figures"])
     if as_json:
@@ -149,7 +149,7 @@ def _fit_by(
     """One law for each value of an attribute; what cannot be fitted says why, and the others go on."""
     import isolaw
     from isolaw.errors import DataError, Refused, unknown
-    from isolaw.report import words
+    from isolaw.report.text import words
     from isolaw.runs import plain
 
     table = runs.table()
@@ -181,9 +181,9 @@ def _fit_retuned(
 ) -> None:
     """The law at one value of ``name``, given or the best, and the one with it re-tuned."""
     import isolaw
-    from isolaw.fits.choose import choose
+    from isolaw.fits.metric import choose
     from isolaw.fits.studies.retune import retune
-    from isolaw.report import words
+    from isolaw.report.text import words
 
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
     others = {key: value for key, value in fixed.items() if key != name}
@@ -210,8 +210,8 @@ def _fit_retuned(
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
     import isolaw
-    from isolaw.logs.points import read_points
-    from isolaw.report import words
+    from isolaw.readers.points import read_points
+    from isolaw.report.text import words
 
     _check_out(options["out"])
     mapping = (

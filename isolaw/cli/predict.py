@@ -22,7 +22,7 @@ def predict(
     extend, gives the answer for the largest budget that has one, and exits with 1.
     """
     from isolaw.fits.law import Law
-    from isolaw.report import answer_words
+    from isolaw.report.text import answer as answer_words
 
     fitted = Law.load(law)
     options = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}

@@ -15,8 +15,8 @@ import click
 from isolaw.cli.common import constants, note, pairs, print_json, shown
 
 if TYPE_CHECKING:
-    from isolaw.logs.accounts import Account
-    from isolaw.logs.read import Reading
+    from isolaw.readers.provenance import Account
+    from isolaw.readers.read import Reading
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -63,8 +63,8 @@ def source_options(command: Command) -> Command:
 
 def read_sources(sources: tuple[str, ...], metric: str | None, options: dict[str, Any]) -> Reading:
     """Read what a command line names."""
-    from isolaw.logs.read import survey
-    from isolaw.logs.table import Mapped
+    from isolaw.readers.read import survey
+    from isolaw.readers.table import Mapped
 
     mapped = Mapped(
         pairs(options["column"], "--column"),
@@ -131,7 +131,7 @@ def read(
 
 
 def _print(account: Account) -> None:
-    from isolaw.report.words import number
+    from isolaw.report.text.words import number
 
     facts = account.facts
     b, n, batch = (facts[k] for k in ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step"))
@@ -196,7 +196,7 @@ def _total(reading: Reading) -> str:
 def _check_table(path: Path) -> None:
     """Refuse before the work what could not be written after it."""
     from isolaw.errors import DataError
-    from isolaw.logs.sources import is_ours
+    from isolaw.readers.sources import is_ours
 
     if path.is_dir():
         raise DataError(f"{path}: is a directory; accepted: a file's name, as {path / 'points.parquet'}")
@@ -226,7 +226,7 @@ def _write_table(reading: Reading, path: Path) -> None:
 
 def _write_mapping(sources: tuple[str, ...], file: str) -> None:
     from isolaw.errors import DataError
-    from isolaw.logs.draft import draft
+    from isolaw.readers.draft import draft
 
     if len(sources) != 1:
         raise click.UsageError("--write-mapping takes one table")

@@ -17,7 +17,7 @@ from isolaw.cli.read import read_sources, source_options
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
-    from isolaw.logs.read import Reading
+    from isolaw.readers.read import Reading
     from isolaw.report.page import Facts
     from isolaw.report.study import Study
     from isolaw.runs import Runs
@@ -60,9 +60,9 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     A sweep's law.json is used if it is of these runs and no option of a fit is given; otherwise they are
     fitted here, as isolaw fit does. Where B_p varies among the runs, it varies in the fit (--setting joint).
     """
-    from isolaw.report import answer_words
-    from isolaw.report.advice import advice
     from isolaw.report.page import check_replaceable, render, write
+    from isolaw.report.text import answer as answer_words
+    from isolaw.report.text.advice import advice
 
     check_replaceable(out)
     with _working() as say:
@@ -118,7 +118,7 @@ def _study(
     """The runs with their law, and where that is from: a file, ``fitted``, or None."""
     import isolaw
     from isolaw.errors import Refused
-    from isolaw.fits.choose import choose
+    from isolaw.fits.metric import choose
     from isolaw.report.study import Study, usual_setting
 
     runs = reading.runs

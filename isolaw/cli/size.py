@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from isolaw.fits.quantity import Quantity
-    from isolaw.fits.studies.size.law import SizeLaw
-    from isolaw.logs.table import Mapped
+    from isolaw.fits.studies.model_size.law import SizeLaw
+    from isolaw.readers.table import Mapped
 
 _LOSSES = {"reward": "squared error in L", "log": "squared error in log10 L"}
 
@@ -74,10 +74,10 @@ def size(
     Its columns (map them with --column): model_size, step, compute or data, reward or loss; and where it has
     them run, and runs (how many a row is the mean of).
     """
-    from isolaw.fits.studies.size.curves import SizeCurves
-    from isolaw.fits.studies.size.law import fit_sizes
-    from isolaw.logs.load import load
-    from isolaw.logs.table import Mapped
+    from isolaw.fits.studies.model_size.curves import SizeCurves
+    from isolaw.fits.studies.model_size.law import fit_sizes
+    from isolaw.readers.load import load
+    from isolaw.readers.table import Mapped
 
     sizes = [_size(text) for text in predicted]
     if at and not sizes:
@@ -118,7 +118,7 @@ def _runs_table(path: str, mapped: Mapped) -> pd.DataFrame:
     """The table of --runs with our names; it may lack columns that only the means have."""
     from dataclasses import replace
 
-    from isolaw.logs.load import load
+    from isolaw.readers.load import load
 
     frame = load(path)
     there = {name: column for name, column in mapped.columns.items() if column in frame.columns}
@@ -180,7 +180,7 @@ def _document(
 
 
 def _summary(law: SizeLaw, predictions: list[dict[str, Any]]) -> list[str]:
-    from isolaw.report.words import number
+    from isolaw.report.text.words import number
 
     curves = law.curves
     lines = [
@@ -202,7 +202,7 @@ def _summary(law: SizeLaw, predictions: list[dict[str, Any]]) -> list[str]:
 
 def _text(q: Quantity) -> str:
     """An estimate with its 95 % interval."""
-    from isolaw.report.words import number
+    from isolaw.report.text.words import number
 
     if q.value is None:
         return "not identified"

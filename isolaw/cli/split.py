@@ -10,7 +10,7 @@ import click
 from isolaw.cli.common import interruptible, note, print_json
 
 if TYPE_CHECKING:
-    from isolaw.backends.real.split import Draw, Split
+    from isolaw.backends.real.rollout.split import Draw, Split
 
 
 @click.command()
@@ -61,8 +61,8 @@ def split(
     reads nothing from a folder's name: give it problems.difficulty = "easy" or "hard", too. The same command
     again continues what was interrupted.
     """
-    from isolaw.backends.real import rewards
-    from isolaw.backends.real.split import plan
+    from isolaw.backends.real.rollout import rewards
+    from isolaw.backends.real.rollout.split import plan
 
     work = plan(model, problems, out, options)
     left = work.left.total
@@ -96,7 +96,7 @@ def split(
 
 def _load(model: str, work: Split) -> Draw:
     """Load the model; what its libraries print meanwhile goes to a file."""
-    from isolaw.backends.real.split import open_draw
+    from isolaw.backends.real.rollout.split import open_draw
     from isolaw.errors import RunError
 
     work.folder.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ _LINES_EVERY_S = 30.0  # where there is no terminal
 def status(directory: str, watch: bool, as_json: bool) -> None:
     """Say how the sweep in DIRECTORY stands; also while it is running."""
     from isolaw import engine
-    from isolaw.report.run_words import sweep_state
+    from isolaw.report.text.runs import sweep_state
 
     if watch and as_json:
         raise click.UsageError("--watch shows, --json prints once: one of them")

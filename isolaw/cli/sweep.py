@@ -16,9 +16,9 @@ from isolaw.cli.common import announce_compilation, note, print_json, shown
 
 if TYPE_CHECKING:
     from isolaw.cards import Cards
+    from isolaw.config import SweepSpec
     from isolaw.engine import Plan
     from isolaw.errors import RunError
-    from isolaw.spec import SweepSpec
 
 
 @click.command()
@@ -58,9 +58,9 @@ def sweep(
     finished runs.
     """
     from isolaw import engine, executors
+    from isolaw.config.parsing import located
     from isolaw.errors import SpecError
-    from isolaw.parsing import located
-    from isolaw.report import run_words
+    from isolaw.report.text import runs as run_words
 
     options = {
         "sweep.backend": backend,
@@ -130,9 +130,9 @@ def sweep(
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
+    from isolaw.config import SweepSpec
+    from isolaw.config.parsing import read_text
     from isolaw.errors import Damaged
-    from isolaw.parsing import read_text
-    from isolaw.spec import SweepSpec
     from isolaw.store import SweepStore
 
     store = SweepStore(out)
@@ -163,7 +163,7 @@ def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
     if plan.spec.sweep.backend != "real" or not plan.runs:
         return [], []
     from isolaw import executors
-    from isolaw.backends.real import memory
+    from isolaw.backends.real.train import memory
 
     with executors.machines(plan.spec.executor, "real"):
         unknown = memory.note(plan.runs[0])
@@ -248,7 +248,7 @@ def _report(result: dict[str, Any], made: int, seconds: float, options: str) -> 
     if not made and not result["todo"]:
         click.echo(shown(f"Nothing is left to do: {result['done']} runs are done in {out}."))
     else:
-        from isolaw.report.words import number
+        from isolaw.report.text.words import number
 
         text = (
             f"{result['done']} of {result['runs']} runs are done ({made} now, in {seconds:.1f} s), "

@@ -17,10 +17,10 @@ from typing import Any
 
 from isolaw import backends
 from isolaw.cards import Cards
-from isolaw.errors import Problem, SpecError
+from isolaw.config import ExecutorSection, RunSpec
+from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
 from isolaw.executors.waiting import Limits, Waiter, Waiting
-from isolaw.spec import ExecutorSection, RunSpec
 from isolaw.store import SweepStore
 
 # Which package each executor needs, beside isolaw; the extra has the executor's name.
@@ -69,32 +69,32 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
     gpus = chosen.gpus
     if chosen.kind in _PACKAGES and (gpus is None or gpus > cards.count):
         accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
-        raise SpecError([Problem("executor.gpus", found=gpus, accepted=accepted)])
+        raise SpecError([Issue("executor.gpus", found=gpus, accepted=accepted)])
     each = Share(chosen.nodes, chosen.cpus or cards.count, gpus or cards.count)
     return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus, cards.gpu_bytes)
 
 
-def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Problem]:
+def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     """Return everything that keeps these runs from being executed so, before anything is spent."""
     out = []
     package = _PACKAGES.get(chosen.kind)
     if package and importlib.util.find_spec(package) is None:
         hint = f"{package} is not installed; pip install 'isolaw[{chosen.kind}]'"
-        out.append(Problem("executor.kind", hint, found=chosen.kind))
+        out.append(Issue("executor.kind", hint, found=chosen.kind))
     if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
         accepted = "1; more with executor.kind = 'ray' or 'slurm'"
-        out.append(Problem("executor.nodes", found=chosen.nodes, accepted=accepted))
+        out.append(Issue("executor.nodes", found=chosen.nodes, accepted=accepted))
     for run in runs:
         each, processes = share(chosen, run), backends.get(run.backend).needs(run).cpus
         if processes % chosen.nodes:
             accepted = f"a divisor of the run's processes ({processes})"
-            out.append(Problem("executor.nodes", found=chosen.nodes, accepted=accepted))
+            out.append(Issue("executor.nodes", found=chosen.nodes, accepted=accepted))
         if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
             accepted = f"at least those of one run ({each.nodes * each.gpus})"
-            out.append(Problem("executor.max_gpus", found=chosen.max_gpus, accepted=accepted))
+            out.append(Issue("executor.max_gpus", found=chosen.max_gpus, accepted=accepted))
         if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:
             accepted = f"at least the largest batch ({max(r.batch_rollouts for r in runs)})"
-            out.append(Problem("executor.max_rollouts", found=chosen.max_rollouts, accepted=accepted))
+            out.append(Issue("executor.max_rollouts", found=chosen.max_rollouts, accepted=accepted))
     return out
 
 
@@ -127,14 +127,14 @@ def reach(chosen: ExecutorSection) -> None:
                 f"this machine has no {' and no '.join(missing)}; run isolaw on a login node, or set "
                 "executor.cluster = 'local' to try the jobs out here"
             )
-            raise SpecError([Problem("executor.kind", hint, found=chosen.kind)])
+            raise SpecError([Issue("executor.kind", hint, found=chosen.kind)])
     address = ray_address(chosen)
     if chosen.kind == "ray" and (found := re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)):
         try:  # Ray itself would try for minutes
             socket.create_connection((found[1], int(found[2])), timeout=_ANSWERS_S).close()
         except (OSError, OverflowError) as error:
             hint = f"no Ray cluster answers there ({error})"
-            raise SpecError([Problem("executor.address", hint, found=address)]) from None
+            raise SpecError([Issue("executor.address", hint, found=address)]) from None
 
 
 def ray_address(chosen: ExecutorSection) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from isolaw import backends
 from isolaw.backends.base import Nodes, RunContext
 from isolaw.errors import InUse, IsolawError
+from isolaw.executors.launcher import launch
 from isolaw.store import RunStore, SweepStore
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def _execute(run: RunStore, nodes: Nodes | None) -> Iterator[Event]:
     for cause in run.damage:
         yield Event(run_id, "warning", cause=cause)
     context = RunContext(state, run.is_asked_to_stop, nodes)
-    for checkpoint in run.record(backend.run(spec, context), wall_s):
+    processes = backend.processes(spec)
+    checkpoints = launch(processes, context) if processes else backend.run(spec, context)
+    for checkpoint in run.record(checkpoints, wall_s):
         compute, final = checkpoint.compute, checkpoint.final
         yield Event(run_id, "checkpoint", compute)
     if run.is_asked_to_stop() and not final:

@@ -28,11 +28,11 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from isolaw.config import ExecutorSection
 from isolaw.errors import RunError, StoreError
 from isolaw.executors import Share, ray_address, ray_tasks
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
-from isolaw.spec import ExecutorSection
 from isolaw.store import SweepStore, transfer
 
 # So long the loop waits for news before it looks whether the sweep shall end, and whether the cluster has.

@@ -12,11 +12,11 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from isolaw.config import RunSpec
 from isolaw.errors import StoreError
 from isolaw.executors import Share
 from isolaw.executors.base import execute
 from isolaw.executors.worker import logged
-from isolaw.spec import RunSpec
 from isolaw.store import SweepStore, transfer
 
 
@@ -74,7 +74,7 @@ def ask_to_stop(directory: str, run_id: str) -> None:
 
 @ray.remote(max_retries=0)
 def _join(meeting: dict[str, Any], node: int) -> None:
-    from isolaw.backends.real import launcher
+    from isolaw.executors import launcher
 
     launcher.join(meeting, node)
 

@@ -25,11 +25,11 @@ from typing import Any
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
+from isolaw.config import ExecutorSection
 from isolaw.errors import RunError
 from isolaw.executors import Share
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
-from isolaw.spec import ExecutorSection
 from isolaw.store import SweepStore
 
 # Seconds between two looks at the folders of runs, and between two questions to SLURM; once all are asked to

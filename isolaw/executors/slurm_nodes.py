@@ -43,7 +43,7 @@ class Nodes:
 
     def follow(self) -> None:
         """Do this machine's part of each meeting, until there are no more."""
-        from isolaw.backends.real import launcher
+        from isolaw.executors import launcher
 
         while True:
             told: dict[str, Any] = {}

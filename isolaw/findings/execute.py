@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 from isolaw import engine
-from isolaw.errors import Problem, SpecError
+from isolaw.config import RunSpec
+from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
 from isolaw.findings.experiments import Battery, Experiment
 from isolaw.runs import Runs
-from isolaw.spec import RunSpec
 from isolaw.store import SweepStore
 
 _RUN_COSTS = 150_000  # problem visits that take as long as beginning, measuring and storing a run
@@ -66,14 +66,14 @@ def plan(battery: Battery, folder: Path) -> list[Planned]:
         a directory holds something else.
     """
     planned: list[Planned] = []
-    problems: dict[str, Problem] = {}
+    problems: dict[str, Issue] = {}
     for experiment in battery.experiments():
         plans = []
         for spec in experiment.specs:
             try:
                 plans.append(engine.plan(spec, folder / experiment.name))
             except SpecError as error:
-                problems |= {str(p): p for p in error.problems}
+                problems |= {str(p): p for p in error.issues}
         planned.append(Planned(experiment, folder / experiment.name, plans))
     if problems:
         raise SpecError(list(problems.values()))

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from isolaw import backends
-from isolaw.errors import Problem, SpecError, nearest
+from isolaw.config import RunSpec, SweepSpec
+from isolaw.errors import Issue, SpecError, nearest
 from isolaw.findings.estimate import Floats
-from isolaw.spec import RunSpec, SweepSpec
 
 MODELS = ("interference", "arms")  # of many problems; one problem alone is always `tabular`
 SETS = ("easy", "hard")
@@ -250,7 +250,7 @@ def battery(
     problems, kept = [], []
     if model not in MODELS:
         problems.append(
-            Problem("model", found=model, accepted=", ".join(MODELS), nearest=nearest(model, MODELS))
+            Issue("model", found=model, accepted=", ".join(MODELS), nearest=nearest(model, MODELS))
         )
     for setting in settings:
         key = setting.partition("=")[0].strip()
@@ -258,7 +258,7 @@ def battery(
             kept.append(setting)
         else:
             accepted = ", ".join((*_FREE, *(f"{s}…" for s in _FREE_SECTIONS)))
-            problems.append(Problem(key, "the battery sets this itself", accepted=accepted))
+            problems.append(Issue(key, "the battery sets this itself", accepted=accepted))
     given = [
         f"grid.rollouts_per_problem={list(_LEVELS)}",
         "grid.problems_per_batch=[32]",
@@ -269,7 +269,7 @@ def battery(
     try:
         base = SweepSpec.read(settings=[*given, *kept])
     except SpecError as error:
-        raise SpecError([*problems, *error.problems]) from None
+        raise SpecError([*problems, *error.issues]) from None
     found = Battery(base, tuple(seeds), **options)
     problems += _problems(found)
     if problems:
@@ -277,26 +277,26 @@ def battery(
     return found
 
 
-def _problems(found: Battery) -> list[Problem]:
+def _problems(found: Battery) -> list[Issue]:
     """What is wrong with a battery: in its own eyes, then in the backend's."""
     out = []
     batches, levels = found.base.grid.problems_per_batch, found.levels
     if len(batches) > 1:
-        out.append(Problem("grid.problems_per_batch", found=list(batches), accepted="one B_p"))
+        out.append(Issue("grid.problems_per_batch", found=list(batches), accepted="one B_p"))
     if len(levels) < LEAST_LEVELS:
         accepted = f"at least {LEAST_LEVELS} different n"
-        out.append(Problem("grid.rollouts_per_problem", found=levels, accepted=accepted))
+        out.append(Issue("grid.rollouts_per_problem", found=levels, accepted=accepted))
     else:
         least = max(2**OCTAVES * found.batch * levels[LEAST_LEVELS - 3], found.batch * levels[-1])
         if found.compute < least:
             accepted = f"at least {least:,}: at C/128 three n must have made a step, at C all"
-            out.append(Problem("sweep.compute", found=found.compute, accepted=accepted))
+            out.append(Issue("sweep.compute", found=found.compute, accepted=accepted))
     if len(found.seeds) < 2:
-        out.append(Problem("seeds", found=len(found.seeds), accepted="at least 2, for an interval"))
+        out.append(Issue("seeds", found=len(found.seeds), accepted="at least 2, for an interval"))
     backend = backends.get(found.base.sweep.backend)
     for name in SETS:
         try:
             out += backend.check(found.resolved(name))
         except SpecError as error:
-            out += error.problems
+            out += error.issues
     return out

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from isolaw.backends.bandit.options import simulator
+from isolaw.config import canonical_json
 from isolaw.findings import execute
 from isolaw.findings.battery import description, judge
 from isolaw.findings.estimate import VERDICTS
 from isolaw.findings.experiments import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
-from isolaw.spec import canonical_json
 from isolaw.store import Folder
 
 PRESETS = 100

@@ -1,6 +1,6 @@
 """Which runs are healthy, and the smallest B_p that trains stably.
 
-A run is judged by whatever diagnostics it has (`isolaw.fits.signs` defines the signs and says why):
+A run is judged by whatever diagnostics it has (`isolaw.fits.instability` defines the signs and says why):
 its reward, entropy, KL, gradient norm and share of truncated responses. A B_p is stable if at least
 nine runs in ten are healthy there; how far a few runs can tell is in the interval of their share.
 `Runs` holds no value that is not finite, so a run that diverged altogether just ends.
@@ -18,8 +18,8 @@ from statsmodels.stats.proportion import proportion_confint  # type: ignore[impo
 
 from isolaw import metrics
 from isolaw.errors import DataError
+from isolaw.fits.instability import LEAST_EVALUATIONS, Sign, sign
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
-from isolaw.fits.signs import LEAST_EVALUATIONS, Sign, sign
 from isolaw.runs import Runs
 
 STABLE = 0.9

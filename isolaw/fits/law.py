@@ -1,6 +1,6 @@
 """`Law`: a fitted allocation law, on disk and in use.
 
-On disk it is ``law.json`` (`isolaw.fits.law_document`) and, beside it, the draws as a Parquet file named
+On disk it is ``law.json`` (`isolaw.fits.document.schema`) and, beside it, the draws as a Parquet file named
 by their hash: row 0 is the estimate, the others are bootstrap draws, so that any later question has an
 interval. Without the draws file a law still predicts, without intervals.
 """
@@ -21,10 +21,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
-from isolaw.fits import version_1
-from isolaw.fits.codec import Malformed
 from isolaw.fits.curves.families import FAMILIES, Curves
-from isolaw.fits.law_document import FORMAT, LawDocument, PointsDocument
+from isolaw.fits.document import version_1
+from isolaw.fits.document.codec import Malformed
+from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
 from isolaw.fits.laws.logistic import Logistic
 from isolaw.fits.quantity import Quantity
 from isolaw.parquet import read_parquet
@@ -156,7 +156,7 @@ class Law:
 
     def plot(self) -> Figure:
         """Return the figure of n*(C): law, band, censored parts, the grid's edge."""
-        from isolaw.report.figures import law_figure
+        from isolaw.report.figures.law import law_figure
 
         return law_figure(self)
 

@@ -20,20 +20,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
-from isolaw.fits import document as doc
-from isolaw.fits.candidates import INTERVALS, comparable
-from isolaw.fits.choose import choose
 from isolaw.fits.curves.families import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
-from isolaw.fits.flags import Code, Flag
+from isolaw.fits.document import build as doc
+from isolaw.fits.document.flags import Code, Flag
+from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.frontier import trace as frontiers
+from isolaw.fits.frontier.candidates import INTERVALS, comparable
 from isolaw.fits.frontier.trace import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
-from isolaw.fits.law_document import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.laws.comparison import Fitted, compared, enough, fit_laws
 from isolaw.fits.laws.logistic import Logistic, fit_logistic
-from isolaw.fits.laws.rules import rules
+from isolaw.fits.laws.paper import rules
+from isolaw.fits.metric import choose
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface.bootstrap import Sample, indices, resample
 from isolaw.fits.surface.estimate import Surface, estimate
@@ -73,7 +73,7 @@ def fit(
         recorded runs (`isolaw.read`, `isolaw.sweep`).
     metric, eval_set
         what counts as reward; ``avg@4`` on ``validation``, or the only accuracy there is
-        (`isolaw.fits.choose`).
+        (`isolaw.fits.metric`).
     setting
         ``fixed-bp``, ``fixed-b`` or ``joint``.
     fixed

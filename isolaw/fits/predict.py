@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
 from isolaw.errors import InputError
-from isolaw.fits.candidates import FAR, INTERVALS, Candidate, affordable, between, comparable
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.document.flags import Code, Flag, having
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.frontier.candidates import FAR, INTERVALS, Candidate, affordable, between, comparable
+from isolaw.fits.frontier.optimum import Cut, law_n, optimum
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.law_document import LawDocument
-from isolaw.fits.optimum import Cut, law_n, optimum
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import Status, from_draws
 from isolaw.fits.selection import Floats

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.allocation import Allocation
-from isolaw.fits.codec import encoded
-from isolaw.fits.flags import Flag
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.document.flags import Flag
 from isolaw.fits.quantity import REFUSED, Quantity
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, InputError, Refused, unknown
-from isolaw.fits.flags import Code, Flag, having
+from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.runs import Runs, plain
 
 Floats = NDArray[np.float64]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from isolaw import metrics
 from isolaw.errors import IsolawError
+from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
-from isolaw.fits.law_document import LawDocument
 from isolaw.fits.selection import Setting, hold, select
 from isolaw.runs import Runs
 

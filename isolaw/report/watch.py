@@ -10,7 +10,8 @@ from typing import Any
 
 from isolaw import engine
 from isolaw.errors import IsolawError
-from isolaw.report import run_words, words
+from isolaw.report.text import runs as run_words
+from isolaw.report.text import words
 
 _WINDOW_S = 120.0  # the pace is that of the last two minutes
 _FIT_EVERY_S = 30.0

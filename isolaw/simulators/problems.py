@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.errors import Problem, SpecError, nearest
+from isolaw.errors import Issue, SpecError, nearest
 from isolaw.simulators import histogram
 
 Floats = NDArray[np.float64]
@@ -106,7 +106,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     known |= {name: tuple(shares) for name, shares in (histograms or {}).items()}
     weights, parts = [], []
     problems = [
-        Problem(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
+        Issue(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
         for name, shares in (histograms or {}).items()
         if (fault := histogram.fault(shares))
     ]
@@ -116,7 +116,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
         if name not in known:
             close = nearest(name, known)
             accepted = "" if close else f"{', '.join(known)}, or shares of them (0.5 easy + 0.5 hard)"
-            problems.append(Problem("problems.set", "no such problem set", name, accepted, close))
+            problems.append(Issue("problems.set", "no such problem set", name, accepted, close))
             continue
         try:
             weights.append(float(term[1]) if term and term[1] else 1.0)
@@ -124,7 +124,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
             weights.append(float("nan"))
         parts.append(known[name])
     if not problems and not abs(sum(weights) - 1.0) < 1e-6:
-        problems.append(Problem("problems.set", found=text, accepted="shares that sum to 1"))
+        problems.append(Issue("problems.set", found=text, accepted="shares that sum to 1"))
     if problems:
         raise SpecError(problems)
     return Difficulty(tuple(weights), tuple(parts))

@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from isolaw.config import canonical_json
 from isolaw.errors import Damaged
-from isolaw.spec import canonical_json
 from isolaw.store.folder import Folder
 
 _LINE = {"step", "compute", "tokens", "wall_s", "rows"}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isolaw.backends.base import Checkpoint
+from isolaw.config import RunSpec, canonical_json
+from isolaw.config.parsing import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
-from isolaw.parsing import parse_section
-from isolaw.spec import RunSpec, canonical_json
 from isolaw.store import checksums, locks
 from isolaw.store.checksums import Lines
 from isolaw.store.folder import Folder, Kind

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isolaw.config import EvaluationSpec, RunSpec, SweepSpec
+from isolaw.config.parsing import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
-from isolaw.parsing import parse_section
-from isolaw.spec import EvaluationSpec, RunSpec, SweepSpec
 from isolaw.store import check, checksums, locks
 from isolaw.store.folder import Folder, Kind, is_leftover
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NotOurs, StoreError
 from isolaw.runs import Runs
-from isolaw.spec import RunSpec
 from isolaw.store.folder import Folder
 from isolaw.store.sweep import POINTS as TABLE
 from isolaw.store.sweep import PROBLEMS as PROBLEMS_TABLE

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isolaw.errors import Problem
+from isolaw.config import RunSpec, TrackingSection
+from isolaw.errors import Issue
 from isolaw.executors.base import Event
-from isolaw.spec import RunSpec, TrackingSection
 from isolaw.store import SweepStore
 from isolaw.store.tables import attributes_of
 from isolaw.trackers.base import SECONDS, STEP, TOKENS, TrackedRun, Tracker, Writer
@@ -31,15 +31,15 @@ def trackers(section: TrackingSection) -> list[Tracker]:
     return [importlib.import_module(f"isolaw.trackers.{name}").TRACKER for name in section.to]
 
 
-def check(section: TrackingSection) -> list[Problem]:
+def check(section: TrackingSection) -> list[Issue]:
     """Return what is wrong with a ``[tracking]`` section, before anything is spent."""
     problems = [
-        Problem("tracking.to", f"{own.library} is not installed: pip install 'isolaw[{own.name}]'")
+        Issue("tracking.to", f"{own.library} is not installed: pip install 'isolaw[{own.name}]'")
         for own in trackers(section)
         if not _installed(own)
     ]
     if section.directory is not None and Path(section.directory).is_file():
-        problems.append(Problem("tracking.directory", found=section.directory, accepted="a directory"))
+        problems.append(Issue("tracking.directory", found=section.directory, accepted="a directory"))
     return problems
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from isolaw.logs.configs import flatten
+from isolaw.readers.configs import flatten
 from isolaw.trackers.base import STEP, TrackedRun, Tracker
 
 _TAG = "isolaw.run_id"

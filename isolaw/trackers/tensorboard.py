@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from isolaw.logs.containers.tensorboard import CONTAINER
+from isolaw.readers.containers.tensorboard import CONTAINER
 from isolaw.trackers.base import TrackedRun, Tracker
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isolaw.errors import DataError
-from isolaw.logs.containers.wandb_offline import CONTAINER
+from isolaw.readers.containers.wandb_offline import CONTAINER
 from isolaw.trackers.base import TrackedRun, Tracker
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import isolaw
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError, StoreError
 from isolaw.runs import Runs
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.runs import Runs
-from isolaw.spec import SweepSpec
 
 Call = Callable[..., tuple[int, str, str]]
 Make = Callable[..., Runs]
@@ -154,7 +154,7 @@ def test_figures(isolaw: Call, tmp_path: Path) -> None:
 
 
 def test_figures_as_json(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isolaw.report.paper.KINDS", ("png", "svg"))
+    monkeypatch.setattr("isolaw.report.figures.paper.KINDS", ("png", "svg"))
     source = (f"{TAN}.csv", "--mapping", f"{TAN}.toml", "--bootstrap", 20)
     code, out, _ = isolaw("figures", *source, "-o", tmp_path / "f", "--json")
     assert code == 0

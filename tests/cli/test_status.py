@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from isolaw import engine
-from isolaw.spec import SweepSpec
+from isolaw.config import SweepSpec
 
 Call = Callable[..., tuple[int, str, str]]
 Make = Callable[..., SweepSpec]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.executors.base import Event
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
 

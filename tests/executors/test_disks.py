@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from isolaw import engine
-from isolaw.spec import SweepSpec
+from isolaw.config import SweepSpec
 from isolaw.store import SweepStore
 
 SWEEP = """\

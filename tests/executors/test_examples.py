@@ -35,7 +35,7 @@ def test_sweeps_lack_at_most_the_model(file: Path, tmp_path: Path) -> None:
         return
     with pytest.raises(SpecError) as raised:
         engine.plan(SweepSpec.read(file, [f"problems.set={tmp_path / 'easy'}"]), tmp_path / "out")
-    assert {problem.where for problem in raised.value.problems} == {"real.model"}
+    assert {problem.where for problem in raised.value.issues} == {"real.model"}
 
 
 @pytest.mark.parametrize("file", SCRIPTS, ids=lambda path: path.stem)

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.errors import SpecError
 from isolaw.executors.base import Event
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
 pytestmark = pytest.mark.slow

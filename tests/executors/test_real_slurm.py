@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.executors import slurm
 from isolaw.executors.base import Event
 from isolaw.runs import Runs
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.errors import RunError
 from isolaw.executors import slurm
 from isolaw.executors.base import Event
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
 LOCAL = {"kind": "slurm", "cluster": "local"}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from isolaw import engine, executors
+from isolaw.config import ExecutorSection
 from isolaw.errors import SpecError
 from isolaw.executors import waiting
 from isolaw.executors.base import Event
 from isolaw.executors.waiting import Limits, Waiter, Waiting
-from isolaw.spec import ExecutorSection
 from isolaw.store import SweepStore
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
-from isolaw.fits.flags import Code, having
+from isolaw.fits.document.flags import Code, having
 from isolaw.fits.law import Law
 from isolaw.runs import Runs
 

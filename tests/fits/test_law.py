@@ -13,7 +13,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.fits.flags import Code, having
+from isolaw.fits.document.flags import Code, having
 from isolaw.fits.law import Law, check_writable, save_document
 from isolaw.runs import Runs
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import InputError
-from isolaw.fits.candidates import comparable
-from isolaw.fits.flags import Code, having
+from isolaw.fits.document.flags import Code, having
+from isolaw.fits.frontier.candidates import comparable
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.prediction import Prediction

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from isolaw import engine
-from isolaw.spec import SweepSpec
+from isolaw.config import SweepSpec
 
 pytestmark = pytest.mark.slow
 

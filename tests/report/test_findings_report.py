@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from isolaw.errors import DataError
-from isolaw.report.findings_figures import figures, write
-from isolaw.report.findings_words import effect, lines, markdown
+from isolaw.report.figures.findings import figures, write
+from isolaw.report.text.findings import effect, lines, markdown
 
 
 def _effect(value: float | None, unit: str = "doublings of n", verdict: str = "yes") -> dict[str, Any]:

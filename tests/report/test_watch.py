@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.errors import StoreError
 from isolaw.report import watch as module
 from isolaw.report.watch import Watch
-from isolaw.spec import SweepSpec
 
 Make = Callable[..., SweepSpec]
 

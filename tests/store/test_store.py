@@ -17,9 +17,9 @@ import pytest
 
 from isolaw import backends, engine
 from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
+from isolaw.config import RunSpec
 from isolaw.errors import StoreError
 from isolaw.simulators.interference import PRESETS
-from isolaw.spec import RunSpec
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.checksums import Lines, line
 

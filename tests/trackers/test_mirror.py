@@ -16,8 +16,8 @@ import pytest
 
 import isolaw
 from isolaw import engine
+from isolaw.config import SweepSpec
 from isolaw.errors import SpecError
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
 
@@ -104,7 +104,7 @@ def mlflow_curves(out: Path) -> dict[str, dict[str, list[int]]]:
 
 def wandb_curves(out: Path) -> dict[str, dict[str, list[int]]]:
     """W&B has no reader of its own files: here they are read record by record with its messages."""
-    from isolaw.logs.containers.wandb_offline import CONTAINER
+    from isolaw.readers.containers.wandb_offline import CONTAINER
 
     curves: dict[str, dict[str, list[int]]] = {}
     for folder in sorted((out / "wandb").glob("offline-run-*")):
@@ -306,7 +306,7 @@ def test_a_library_that_is_missing_is_said_before_anything_is_spent(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SpecError) as error:
         isolaw.sweep(spec(tracker), tmp_path / "out")
-    (problem,) = error.value.problems
+    (problem,) = error.value.issues
     assert str(problem) == f"tracking.to: {tracker} is not installed: pip install 'isolaw[{tracker}]'"
     assert tree(tmp_path) == {}
 

@@ -19,11 +19,11 @@ from isolaw.backends.bandit import checks, options
 from isolaw.backends.bandit.batches import Batches
 from isolaw.backends.bandit.evaluation import Evaluation
 from isolaw.backends.base import Checkpoint, OneCore, RunContext, UnreadableState
-from isolaw.errors import Problem, SpecError
+from isolaw.config import RunSpec
+from isolaw.config.run import REFERENCE_BATCH
+from isolaw.errors import Issue, SpecError
 from isolaw.simulators.model import Model, Update
 from isolaw.simulators.problems import ORDER
-from isolaw.spec import RunSpec
-from isolaw.spec.run import REFERENCE_BATCH
 
 # The simulators' η is the lr that the square-root rule has at B = 1.
 _LR_PER_ETA = math.sqrt(REFERENCE_BATCH)
@@ -42,16 +42,16 @@ class Bandit(OneCore):
             return options.resolved(spec, self.version)
         except SpecError as error:
             # The rest is looked at all the same, without the keys that cannot be understood.
-            wrong = {problem.where.split(".")[1] for problem in error.problems}
+            wrong = {problem.where.split(".")[1] for problem in error.issues}
             rest = {key: value for key, value in spec.options.items() if key not in wrong}
             others = self.check(options.resolved(spec.model_copy(update={"options": rest}), self.version))
             if "histograms" in wrong:
                 others = [problem for problem in others if problem.where != "problems.set"]
-            raise SpecError([*error.problems, *others]) from None
+            raise SpecError([*error.issues, *others]) from None
 
-    def check(self, spec: RunSpec) -> list[Problem]:
+    def check(self, spec: RunSpec) -> list[Issue]:
         """Return what this simulator cannot represent, and what makes no sense."""
-        return checks.problems_of(spec)
+        return checks.issues_of(spec)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate, from the start or from ``ctx.state``."""

@@ -9,10 +9,10 @@ from dataclasses import fields
 from isolaw import metrics
 from isolaw.backends.bandit.evaluation import EVAL_SETS, EXTRA
 from isolaw.backends.bandit.options import difficulty_of, simulator
-from isolaw.errors import Problem, SpecError, nearest
+from isolaw.config import RunSpec
+from isolaw.errors import Issue, SpecError, nearest
 from isolaw.simulators.model import ADVANTAGES
 from isolaw.simulators.problems import NAMED
-from isolaw.spec import RunSpec
 
 _ALGORITHMS: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
 _MOST_GIGABYTES = 4.0
@@ -30,80 +30,78 @@ _REPRESENTED = {
 }
 
 
-def problems_of(spec: RunSpec) -> list[Problem]:
+def issues_of(spec: RunSpec) -> list[Issue]:
     """Return everything that is wrong with a resolved spec."""
     return [*_model(spec), *_problem_set(spec), *_recipe(spec), *_grid(spec), *_evaluation(spec)]
 
 
-def _model(spec: RunSpec) -> Iterator[Problem]:
+def _model(spec: RunSpec) -> Iterator[Issue]:
     module = simulator(spec.options["model"])
     preset, kinds = spec.options["preset"], {f.name: f.type for f in fields(module.Parameters)}
     if preset not in module.PRESETS:
         accepted = ", ".join(map(repr, module.PRESETS))
-        yield Problem(
-            "bandit.preset", found=preset, accepted=accepted, nearest=nearest(preset, module.PRESETS)
-        )
+        yield Issue("bandit.preset", found=preset, accepted=accepted, nearest=nearest(preset, module.PRESETS))
     given = spec.options["parameters"]
     for name, value in given.items():
         where = f"bandit.parameters.{name}"
         if name not in kinds:
             close = nearest(name, kinds)
             accepted = "" if close else ", ".join(kinds)
-            yield Problem(where, "unknown parameter", value, accepted, close)
+            yield Issue(where, "unknown parameter", value, accepted, close)
             continue
         least, most = module.BOUNDS.get(name, (0.0, math.inf))
         whole = kinds[name] == "int"
         if name.startswith("lr_") and value == 0:
-            yield Problem(where, found=value, accepted="a finite number above 0")
+            yield Issue(where, found=value, accepted="a finite number above 0")
         if not (math.isfinite(value) and least <= value <= most) or (whole and value != int(value)):
             kind = "whole" if whole else "finite"
             limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
-            yield Problem(where, found=value, accepted=f"a {kind} number {limits}")
+            yield Issue(where, found=value, accepted=f"a {kind} number {limits}")
     if preset in module.PRESETS and "correct" in kinds:
         arms, correct = (given.get(k, getattr(module.PRESETS[preset], k)) for k in ("arms", "correct"))
         if correct >= arms >= 2:
             accepted = f"fewer than arms = {arms:g}"
-            yield Problem("bandit.parameters.correct", found=correct, accepted=accepted)
+            yield Issue("bandit.parameters.correct", found=correct, accepted=accepted)
     if preset in module.PRESETS:
         sizes = [given.get(k, getattr(module.PRESETS[preset], k)) for k in ("r", "arms") if k in kinds]
         problems = (spec.problems.n_train or 0) + (spec.problems.n_validation or 0)
         gigabytes = math.prod(sizes) * problems * 8e-9
         if gigabytes > _MOST_GIGABYTES:
             note = f"features of so many problems take {gigabytes:.3g} GB"
-            yield Problem("problems.n_train", note, problems, f"problems for at most {_MOST_GIGABYTES:g} GB")
+            yield Issue("problems.n_train", note, problems, f"problems for at most {_MOST_GIGABYTES:g} GB")
 
 
-def _problem_set(spec: RunSpec) -> Iterator[Problem]:
+def _problem_set(spec: RunSpec) -> Iterator[Issue]:
     for name in spec.options.get("histograms", {}):
         if name in NAMED or not name.replace("-", "").replace("_", "").isalnum():
             accepted = f"a name of letters and digits, not {', '.join(NAMED)}"
-            yield Problem(f"bandit.histograms.{name}", found=name, accepted=accepted)
+            yield Issue(f"bandit.histograms.{name}", found=name, accepted=accepted)
     try:
         difficulty_of(spec)
     except SpecError as error:
-        yield from error.problems
+        yield from error.issues
 
 
-def _recipe(spec: RunSpec) -> Iterator[Problem]:
+def _recipe(spec: RunSpec) -> Iterator[Issue]:
     recipe = spec.recipe
     if recipe.algorithm not in _ALGORITHMS:
         accepted, close = ", ".join(_ALGORITHMS), nearest(recipe.algorithm, _ALGORITHMS)
-        yield Problem("recipe.algorithm", found=recipe.algorithm, accepted=accepted, nearest=close)
+        yield Issue("recipe.algorithm", found=recipe.algorithm, accepted=accepted, nearest=close)
     elif recipe.advantage not in _ALGORITHMS[recipe.algorithm]:
         accepted = f"{', '.join(_ALGORITHMS[recipe.algorithm])} with algorithm = {recipe.algorithm!r}"
-        yield Problem("recipe.advantage", found=recipe.advantage, accepted=accepted)
+        yield Issue("recipe.advantage", found=recipe.advantage, accepted=accepted)
     if (recipe.gradient_rollouts or 0) > spec.rollouts_per_problem:
         accepted = f"at most n = {spec.rollouts_per_problem}, the rollouts that are generated"
-        yield Problem("recipe.gradient_rollouts", found=recipe.gradient_rollouts, accepted=accepted)
+        yield Issue("recipe.gradient_rollouts", found=recipe.gradient_rollouts, accepted=accepted)
     if recipe.staleness >= spec.steps > 0:
         accepted = f"fewer than the run's steps, M = {spec.steps} at n = {spec.rollouts_per_problem}"
-        yield Problem("recipe.staleness", found=recipe.staleness, accepted=accepted)
+        yield Issue("recipe.staleness", found=recipe.staleness, accepted=accepted)
     for key, value in recipe.model_dump(exclude_defaults=True).items():
         if key not in _REPRESENTED:
-            yield Problem(f"recipe.{key}", "the simulator has nothing of the kind", found=value)
+            yield Issue(f"recipe.{key}", "the simulator has nothing of the kind", found=value)
 
 
-def _grid(spec: RunSpec) -> Iterator[Problem]:
+def _grid(spec: RunSpec) -> Iterator[Issue]:
     b, problems = spec.problems_per_batch, spec.problems
     n_train = problems.n_train or 1
     if spec.options["model"] == "tabular":
@@ -113,24 +111,24 @@ def _grid(spec: RunSpec) -> Iterator[Problem]:
             ("problems.n_validation", problems.n_validation),
         ):
             if found != 1:
-                yield Problem(where, "the tabular bandit is one problem", found=found, accepted="1")
+                yield Issue(where, "the tabular bandit is one problem", found=found, accepted="1")
     elif b > n_train and not spec.recipe.replacement:
         accepted = f"at most problems.n_train = {n_train}, or recipe.replacement = true"
-        yield Problem("grid.problems_per_batch", "a batch takes distinct problems", b, accepted)
+        yield Issue("grid.problems_per_batch", "a batch takes distinct problems", b, accepted)
     if spec.rollouts_per_problem < 2 and spec.recipe.advantage != "none":
         note = "a group of one rollout has no advantage"
-        yield Problem("grid.rollouts_per_problem", note, spec.rollouts_per_problem, "at least 2")
+        yield Issue("grid.rollouts_per_problem", note, spec.rollouts_per_problem, "at least 2")
 
 
-def _evaluation(spec: RunSpec) -> Iterator[Problem]:
+def _evaluation(spec: RunSpec) -> Iterator[Issue]:
     samples = spec.evaluation.samples
     for name in spec.evaluation.sets:
         if name not in EVAL_SETS:
             accepted, close = ", ".join(EVAL_SETS), nearest(name, EVAL_SETS)
-            yield Problem("evaluation.sets", found=name, accepted=accepted, nearest=close)
+            yield Issue("evaluation.sets", found=name, accepted=accepted, nearest=close)
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
         if name not in EXTRA and (parsed is None or (samples and parsed[1] > samples)):
             limit = f" with k ≤ {samples} (or evaluation.samples = 0, exact)" if samples else ""
             accepted = f"avg@k, best@k, worst@k{limit}, {', '.join(EXTRA)}"
-            yield Problem("evaluation.metrics", found=name, accepted=accepted, nearest=nearest(name, EXTRA))
+            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=nearest(name, EXTRA))

@@ -27,10 +27,10 @@ import numpy as np
 
 from isolaw import metrics
 from isolaw.backends.base import Row
+from isolaw.config import RunSpec
 from isolaw.errors import RunError
 from isolaw.simulators.draws import binomial
 from isolaw.simulators.model import Floats, Model, Update
-from isolaw.spec import RunSpec
 
 EVAL_SETS = ("validation", "train")
 EXTRA = ("histogram", "interference")

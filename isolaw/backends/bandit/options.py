@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from isolaw.errors import InputError, Problem, SpecError
-from isolaw.parsing import parse_section, read_text
+from isolaw.config import RunSpec
+from isolaw.config.parsing import parse_section, read_text
+from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.model import Model
 from isolaw.simulators.problems import Difficulty, difficulty
-from isolaw.spec import RunSpec
 
 ModelName = Literal["interference", "arms", "tabular"]
 _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
@@ -41,7 +41,7 @@ def simulator(name: str) -> Any:
 def resolved(spec: RunSpec, version: int) -> RunSpec:
     """Fill in what is left open; raise `SpecError` where the section cannot be understood.
 
-    What can be understood and makes no sense is left to `checks.problems_of`.
+    What can be understood and makes no sense is left to `checks.issues_of`.
     """
     options = parse_section(Options, spec.options, prefix="bandit")
     module = simulator(options.model)
@@ -93,7 +93,7 @@ def _shares(name: str, given: list[float] | str) -> list[float]:
         return [float(word) for word in re.split(r"[\s,]+", read_text(given).strip())]
     except (InputError, ValueError) as error:
         where = f"bandit.histograms.{name}"
-        raise SpecError([Problem(where, str(error), given, "a text file of 17 numbers")]) from None
+        raise SpecError([Issue(where, str(error), given, "a text file of 17 numbers")]) from None
 
 
 def difficulty_of(spec: RunSpec) -> Difficulty:

@@ -1,9 +1,7 @@
 """The real backend: GRPO on language models, vLLM for sampling and DeepSpeed for optimisation.
 
-What is where: `loop` is one run, `sampling` and `trainer` are its two halves, `objective`, `advantages` and
-`terms` the equations, `recipes` what each algorithm sets, `problems` and `rewards` what is trained on,
-`launcher` and `ranks` runs of several processes, `settings` the ``[real]`` section. This module imports
-nothing heavy.
+`train.loop` is one run; `algorithms` has the equations and presets, `rollout` the half that samples and
+rewards, `train` the half that optimises, `options` the ``[real]`` section. This module imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import metrics
-from isolaw.backends.base import Checkpoint, Needs, RunContext
-from isolaw.backends.real import environment, memory, models, recipes, rewards, settings
-from isolaw.backends.real.problems import ProblemSet
-from isolaw.backends.real.shapes import Decoder
-from isolaw.errors import DataError, Problem, RunError, SpecError, nearest
-from isolaw.spec import RunSpec
+from isolaw.backends.base import Checkpoint, Needs, Processes, RunContext
+from isolaw.backends.real import environment, models
+from isolaw.backends.real.algorithms import presets
+from isolaw.backends.real.options import IDENTITY, RealOptions
+from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout.problems import ProblemSet
+from isolaw.backends.real.train import memory
+from isolaw.backends.real.train.shapes import Decoder
+from isolaw.config import RunSpec
+from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
 
 _NEEDED = ("torch", "transformers", "deepspeed")
 _STATE_BYTES = 12  # a parameter: weight and both moments in float32
@@ -34,23 +36,23 @@ class Real:
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the recipe, what depends on this machine, and the hashes of model and problems."""
-        problems: list[Problem] = []
+        problems: list[Issue] = []
         stored = None
         try:
             set_folder = models.folder(spec.problems.set, "problems.set")
         except SpecError as error:
-            problems += error.problems
+            problems += error.issues
             set_folder = Path(spec.problems.set)
         else:
-            problems += _set_problems(str(set_folder), models.stamp(set_folder))
+            problems += _set_issues(str(set_folder), models.stamp(set_folder))
             stored = None if problems else _read_set(str(set_folder), models.stamp(set_folder))
-        recipe = recipes.resolve_recipe(spec.recipe, spec.problems.difficulty)
+        recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         sizes = _sizes(spec, stored) if stored else {}
         try:
-            options = settings.read(spec)
+            options = RealOptions.read(spec)
             named: dict[str, Any] = {"model": options.model, "reward": options.reward}
         except SpecError as error:
-            problems += error.problems
+            problems += error.issues
             wrong = {problem.where for problem in problems}
             named = {key: value for key, value in spec.options.items() if f"real.{key}" not in wrong}
         if isinstance(named.get("model"), str):
@@ -58,16 +60,16 @@ class Real:
         if isinstance(named.get("reward"), str):
             problems += rewards.check(named["reward"])
         if problems or stored is None:  # what `check` would say that needs none of these, too
-            problems += _recipe_problems(spec.model_copy(update={"recipe": recipe}))
+            problems += _recipe_issues(spec.model_copy(update={"recipe": recipe}))
             if stored:
                 known = spec.problems.model_copy(update=sizes)
                 with_sizes = {"recipe": recipe, "problems": known, "sources": {"set": str(set_folder)}}
                 filled = spec.model_copy(update=with_sizes)
-                problems += [*_size_problems(filled, stored), *_evaluation_problems(filled, stored)]
+                problems += [*_size_issues(filled, stored), *_evaluation_issues(filled, stored)]
             raise SpecError(problems)
         model = Path(options.model).resolve()
         placement = options.model_dump(mode="json", exclude_none=True)
-        identity = {key: placement.pop(key) for key in settings.IDENTITY}
+        identity = {key: placement.pop(key) for key in IDENTITY}
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         return spec.model_copy(
             update={
@@ -91,19 +93,19 @@ class Real:
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return which terms of the objective nobody chose."""
-        return recipes.unsaid(spec.recipe, spec.problems)
+        return presets.unsaid(spec.recipe, spec.problems)
 
-    def check(self, spec: RunSpec) -> list[Problem]:
+    def check(self, spec: RunSpec) -> list[Issue]:
         """Return everything that is wrong, before a model is loaded."""
-        options = settings.of(spec)
+        options = RealOptions.of(spec)
         stored = _read_set(spec.sources["set"], models.stamp(Path(spec.sources["set"])))
         return [
             *_missing(options),
-            *_recipe_problems(spec),
-            *_size_problems(spec, stored),
-            *_evaluation_problems(spec, stored),
-            *(_placement_problems(options) or memory.problems(spec)),
-            *_prompt_problems(
+            *_recipe_issues(spec),
+            *_size_issues(spec, stored),
+            *_evaluation_issues(spec, stored),
+            *(_placement_issues(options) or memory.issues(spec)),
+            *_prompt_issues(
                 spec.sources["set"],
                 spec.sources["model"],
                 spec.recipe.max_response_tokens or 1,
@@ -113,11 +115,11 @@ class Real:
 
     def jobs(self, spec: RunSpec) -> int:
         """As many as there are GPUs for their processes, or cores where there is no GPU."""
-        return max(1, (environment.gpus() or environment.cores()) // settings.of(spec).processes)
+        return max(1, (environment.gpus() or environment.cores()) // RealOptions.of(spec).processes)
 
     def needs(self, spec: RunSpec) -> Needs:
         """A core for each process and, where there are any, a GPU; weights and moments on the disk."""
-        processes = settings.of(spec).processes
+        processes = RealOptions.of(spec).processes
         state = _STATE_BYTES * models.parameters(spec.sources["model"])
         return Needs(processes, processes if environment.gpus() else 0, state)
 
@@ -125,19 +127,23 @@ class Real:
         """Precision, sampler and placement are those of such machines."""
         return environment.on_machines(cpus, gpus, gpu_bytes)
 
-    def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
-        """Train, from the start or from ``ctx.state``; under torchrun for several processes."""
-        options = settings.of(spec)
-        environment.choose_gpus(options.processes)
-        environment.prepare()
-        if faults := memory.problems(spec):  # of GPUs that were not known where the sweep was planned
-            raise RunError("; ".join(map(str, faults)))
-        spec = memory.settled(spec)
-        if options.processes > 1 or options.torchrun:
-            from isolaw.backends.real import launcher
+    def processes(self, spec: RunSpec) -> Processes | None:
+        """Those of ``real.processes``, under torchrun; None for one that torchrun is not asked for."""
+        options = RealOptions.of(spec)
+        if options.processes == 1 and not options.torchrun:
+            return None
+        return Processes(
+            _prepared(spec),
+            "isolaw.backends.real.train.ranks",
+            options.processes,
+            options.torchrun,
+            threaded=environment.gpus() > 0,
+        )
 
-            return launcher.launch(spec, ctx)
-        from isolaw.backends.real import loop
+    def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
+        """Train, from the start or from ``ctx.state``."""
+        spec = _prepared(spec)
+        from isolaw.backends.real.train import loop
 
         return loop.train(spec, ctx.state, ctx.stopping)
 
@@ -145,10 +151,19 @@ class Real:
 BACKEND = Real()
 
 
-def _missing(options: settings.Options) -> list[Problem]:
+def _prepared(spec: RunSpec) -> RunSpec:
+    """Choose GPUs and memory settings for this machine; raise `RunError` if its GPUs are too small."""
+    environment.choose_gpus(RealOptions.of(spec).processes)
+    environment.prepare()
+    if faults := memory.issues(spec):  # of GPUs that were not known where the sweep was planned
+        raise RunError("; ".join(map(str, faults)))
+    return memory.settled(spec)
+
+
+def _missing(options: RealOptions) -> list[Issue]:
     needed = (*_NEEDED, "vllm") if options.sampler == "vllm" else _NEEDED
     return [
-        Problem(
+        Issue(
             "sweep.backend", f"{name} is not installed; `isolaw doctor` says how to install it", found="real"
         )
         for name in needed
@@ -157,11 +172,11 @@ def _missing(options: settings.Options) -> list[Problem]:
 
 
 @functools.lru_cache(maxsize=8)
-def _set_problems(folder: str, stamp: str) -> tuple[Problem, ...]:
+def _set_issues(folder: str, stamp: str) -> tuple[Issue, ...]:
     try:
         _read_set(folder, stamp)
     except SpecError as error:
-        return tuple(error.problems)
+        return tuple(error.issues)
     return ()
 
 
@@ -178,25 +193,25 @@ def _sizes(spec: RunSpec, stored: ProblemSet) -> dict[str, int]:
     }
 
 
-def _recipe_problems(spec: RunSpec) -> list[Problem]:
-    out = list(recipes.recipe_problems(spec.recipe, spec.rollouts_per_problem))
+def _recipe_issues(spec: RunSpec) -> list[Issue]:
+    out = list(presets.recipe_issues(spec.recipe, spec.rollouts_per_problem))
     if spec.recipe.staleness >= spec.steps > 0:
         accepted = f"fewer than the run's steps, M = {spec.steps} at n = {spec.rollouts_per_problem}"
-        out.append(Problem("recipe.staleness", found=spec.recipe.staleness, accepted=accepted))
+        out.append(Issue("recipe.staleness", found=spec.recipe.staleness, accepted=accepted))
     return out
 
 
-def _size_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
+def _size_issues(spec: RunSpec, stored: ProblemSet) -> list[Issue]:
     out = []
     for part in ("train", "validation"):
         asked, there = getattr(spec.problems, f"n_{part}"), len(stored.parts[part])
         if asked > there:
             accepted = f"at most the {there:,} of {spec.sources['set']}"
-            out.append(Problem(f"problems.n_{part}", found=asked, accepted=accepted))
+            out.append(Issue(f"problems.n_{part}", found=asked, accepted=accepted))
     assert spec.problems.n_train is not None
     if spec.problems_per_batch > spec.problems.n_train and not spec.recipe.replacement:
         out.append(
-            Problem(
+            Issue(
                 "grid.problems_per_batch",
                 "a batch takes distinct problems",
                 found=spec.problems_per_batch,
@@ -206,9 +221,9 @@ def _size_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
     return out
 
 
-def _evaluation_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
+def _evaluation_issues(spec: RunSpec, stored: ProblemSet) -> list[Issue]:
     out = [
-        Problem(
+        Issue(
             "evaluation.sets",
             found=name,
             accepted=", ".join(stored.parts),
@@ -218,7 +233,7 @@ def _evaluation_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
         if name not in stored.parts
     ]
     out += [
-        Problem(
+        Issue(
             "evaluation.metrics",
             found=name,
             accepted=f"avg@k, best@k, worst@k, k ≤ evaluation.samples = {spec.evaluation.samples}",
@@ -229,41 +244,41 @@ def _evaluation_problems(spec: RunSpec, stored: ProblemSet) -> list[Problem]:
     return out
 
 
-def _placement_problems(options: settings.Options) -> list[Problem]:
+def _placement_issues(options: RealOptions) -> list[Issue]:
     out = []
     tensor_parallel = options.tensor_parallel or 1
     if options.processes % tensor_parallel:
         accepted = f"a divisor of real.processes = {options.processes}"
-        out.append(Problem("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
+        out.append(Issue("real.tensor_parallel", found=tensor_parallel, accepted=accepted))
     elif (decoder := Decoder.read(options.model)) and not decoder.splits(tensor_parallel):
         heads = f"the model's {decoder.query // decoder.head_size} query heads and "
         heads += f"{decoder.key_value // decoder.head_size} key heads cannot be divided so"
         fitting = [n for n in range(1, options.processes + 1) if options.processes % n == 0]
         accepted = ", ".join(str(n) for n in fitting if decoder.splits(n))
-        out.append(Problem("real.tensor_parallel", heads, found=tensor_parallel, accepted=accepted))
+        out.append(Issue("real.tensor_parallel", heads, found=tensor_parallel, accepted=accepted))
     if tensor_parallel > 1 and not environment.gpus():
-        out.append(Problem("real.tensor_parallel", "needs GPUs", found=tensor_parallel, accepted="1"))
+        out.append(Issue("real.tensor_parallel", "needs GPUs", found=tensor_parallel, accepted="1"))
     if environment.gpus() and options.processes > environment.gpus() and not options.torchrun:
         accepted = f"at most one for each GPU ({environment.gpus()})"
-        out.append(Problem("real.processes", found=options.processes, accepted=accepted))
+        out.append(Issue("real.processes", found=options.processes, accepted=accepted))
     cores = environment.cores()
     if not environment.gpus() and options.processes > cores:
         accepted = f"at most one for each core ({cores})"
-        out.append(Problem("real.processes", found=options.processes, accepted=accepted))
+        out.append(Issue("real.processes", found=options.processes, accepted=accepted))
     return out
 
 
 @functools.lru_cache(maxsize=64)
-def _prompt_problems(
+def _prompt_issues(
     folder: str, model: str, max_response_tokens: int, stamps: tuple[str, str]
-) -> tuple[Problem, ...]:
+) -> tuple[Issue, ...]:
     if not environment.installed("transformers"):
         return ()
-    from isolaw.backends.real.prompts import check_lengths
+    from isolaw.backends.real.rollout.prompts import check_lengths
 
     try:
         tokenizer = models.tokenizer(model)
     except DataError as error:
-        return (Problem("real.model", str(error)),)
+        return (Issue("real.model", str(error)),)
     stored = _read_set(folder, stamps[0])
     return tuple(check_lengths(stored, tokenizer, models.context(model), max_response_tokens))

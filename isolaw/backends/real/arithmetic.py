@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from isolaw.backends.real.problems import Question, write_set
+from isolaw.backends.real.rollout.problems import Problem, write_set
 from isolaw.errors import InputError
 
 CHARACTERS = "0123456789+-*="
@@ -42,7 +42,7 @@ def size(kind: str) -> int:
     return math.comb(bound + terms - 1, terms)
 
 
-def generate(kind: str, count: int, seed: int = 0) -> list[Question]:
+def generate(kind: str, count: int, seed: int = 0) -> list[Problem]:
     """Return ``count`` distinct problems of a kind, always the same ones for a seed.
 
     A shorter list is the beginning of a longer one.
@@ -59,7 +59,7 @@ def generate(kind: str, count: int, seed: int = 0) -> list[Question]:
     if not 0 <= count <= size(kind):
         raise InputError(f"{kind}: {count:,} problems are asked for, there are {size(kind):,}")
     rng = random.Random(f"{kind} {seed}")
-    found: dict[tuple[int, ...], Question] = {}
+    found: dict[tuple[int, ...], Problem] = {}
     while len(found) < count:
         # Of all methods of a Random, only this one's sequence is promised to stay what it is.
         operands = [int(rng.random() * bound) for _ in range(terms)]
@@ -71,7 +71,7 @@ def generate(kind: str, count: int, seed: int = 0) -> list[Question]:
 
 def write(
     folder: str | Path, kinds: Iterable[str], n_train: int, n_validation: int, seed: int = 0
-) -> dict[str, list[Question]]:
+) -> dict[str, list[Problem]]:
     """Write a problem-set folder of ``kinds`` in equal parts: ``train.jsonl`` and ``validation.jsonl``.
 
     No problem is in both. Returns what was written, by the name of its file.
@@ -103,10 +103,10 @@ def _parse(kind: str) -> tuple[str, int, int]:
     return operation[:3], int(operation[3:] or 2), bound
 
 
-def _question(operation: str, operands: Sequence[int]) -> Question:
+def _question(operation: str, operands: Sequence[int]) -> Problem:
     text = _SIGNS[operation].join(map(str, operands))
     if operation == "sub":
         value = operands[0] - operands[1]
     else:
         value = math.prod(operands) if operation == "mul" else sum(operands)
-    return Question(id=text, prompt=f"{text}=", answer=str(value))
+    return Problem(id=text, prompt=f"{text}=", answer=str(value))

@@ -10,28 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import environment
-from isolaw.errors import DataError, Problem, SpecError
+from isolaw.errors import DataError, Issue, SpecError
 
 _PARTS = (".json", ".safetensors", ".model", ".jinja")
 _BLOCK = 2**24
 
 
-def check(model: str | Path, where: str = "real.model") -> list[Problem]:
+def check(model: str | Path, where: str = "real.model") -> list[Issue]:
     """Return what is wrong with the folder of a model."""
     try:
         model = folder(str(model), where)
     except SpecError as error:
-        return error.problems
+        return error.issues
     if not (model / "config.json").is_file():
         found = "no such folder" if not model.exists() else "no config.json in it"
         note = f"{model}: {found}"
-        return [Problem(where, note, accepted="the folder of a model in Hugging Face format")]
+        return [Issue(where, note, accepted="the folder of a model in Hugging Face format")]
     weights = sorted(model.glob("*.safetensors"))
     if not weights:
-        return [Problem(where, f"{model}: no *.safetensors in it", accepted="weights as safetensors")]
+        return [Issue(where, f"{model}: no *.safetensors in it", accepted="weights as safetensors")]
     damaged = [path for path in weights if not _is_whole(path)]
-    problems = [Problem(where, f"{path}: not a whole safetensors file") for path in damaged]
-    return problems + [Problem(where, f"{model / 'config.json'}: {fault}") for fault in _config_faults(model)]
+    problems = [Issue(where, f"{path}: not a whole safetensors file") for path in damaged]
+    return problems + [Issue(where, f"{model / 'config.json'}: {fault}") for fault in _config_faults(model)]
 
 
 def folder(name: str, where: str) -> Path:
@@ -42,7 +42,7 @@ def folder(name: str, where: str) -> Path:
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a zero byte
         why = getattr(error, "strerror", None) or str(error)
         found = f"{name[:80]}…" if len(name) > 80 else name
-        raise SpecError([Problem(where, f"not a folder's name: {why[:200]}", found=found)]) from None
+        raise SpecError([Issue(where, f"not a folder's name: {why[:200]}", found=found)]) from None
     return path
 
 

@@ -2,7 +2,7 @@
 
 A Qwen2 architecture of 0.13 M parameters reads generated sums character by character. A supervised warm-up
 of some seconds on one core stops at a partial accuracy; the problems that it has not seen are then split by
-how often it solves them (`isolaw.backends.real.split`), so that reinforcement learning has something to
+how often it solves them (`rollout.split`), so that reinforcement learning has something to
 raise. ::
 
     python -m isolaw.backends.real.tiny OUT
@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isolaw.backends.real import arithmetic, environment, rewards, split
-from isolaw.backends.real.problems import Question, write_set
+from isolaw.backends.real import arithmetic, environment
+from isolaw.backends.real.rollout import rewards, split
+from isolaw.backends.real.rollout.problems import Problem, write_set
 
 environment.prepare()
 
@@ -97,7 +98,7 @@ def make_model(seed: int = 0, hidden: int = 64, layers: int = 2) -> Qwen2ForCaus
 def accuracy(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    questions: Sequence[Question],
+    questions: Sequence[Problem],
     samples: int = 4,
     temperature: float = 1.0,
     seed: int = 0,
@@ -123,8 +124,8 @@ def accuracy(
 def warm_up(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    examples: Sequence[Question],
-    held_out: Sequence[Question],
+    examples: Sequence[Problem],
+    held_out: Sequence[Problem],
     target: float,
     seed: int = 0,
     lr: float = 2e-3,
@@ -154,7 +155,7 @@ def warm_up(
 
 
 def _batch(
-    tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question]
+    tokenizer: PreTrainedTokenizerFast, questions: Sequence[Problem]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids padded on the right, and labels that are -100 outside the answers; (questions, longest)."""
     prompts = tokenizer([str(q.prompt) for q in questions]).input_ids

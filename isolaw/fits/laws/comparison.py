@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, Regret
 from isolaw.fits.frontier.trace import TOLERANCE, Path
-from isolaw.fits.law_document import Comparison, ConstantRule, LawEntry, Regret
 from isolaw.fits.laws.families import LAWS, fit_law
 from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.flags import Code, Flag
-from isolaw.fits.law_document import Axis, PointsDocument, StandardErrors
+from isolaw.fits.document.flags import Code, Flag
+from isolaw.fits.document.schema import Axis, PointsDocument, StandardErrors
 from isolaw.fits.laws.logistic import fit_logistic
 from isolaw.fits.quantity import Quantity
 

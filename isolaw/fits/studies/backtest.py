@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from isolaw.errors import InputError, Refused
-from isolaw.fits.choose import choose
 from isolaw.fits.frontier.trace import supported_range
 from isolaw.fits.law import Law
+from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import bounds, fit
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate

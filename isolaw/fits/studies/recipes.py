@@ -21,7 +21,7 @@ import numpy as np
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.curves.families import enough_points, fit_curves
-from isolaw.fits.flags import Flag
+from isolaw.fits.document.flags import Flag
 from isolaw.fits.health import differing
 from isolaw.fits.quantity import Quantity, Status, from_draws
 from isolaw.fits.selection import Configuration, Floats, configurations_of, measured_points

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.codec import Malformed
-from isolaw.fits.law_document import SurfaceInfo
+from isolaw.fits.document.codec import Malformed
+from isolaw.fits.document.schema import SurfaceInfo
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.observations import Observations
 from isolaw.fits.surface.process import Process

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from isolaw.errors import InputError
-from isolaw.fits.candidates import FAR, comparable
+from isolaw.fits.frontier.candidates import FAR, comparable
 from isolaw.fits.law import Law
 from isolaw.fits.prediction import Prediction
-from isolaw.report import answer_words, words
-from isolaw.report.series import steps_scale
+from isolaw.report.figures.series import steps_scale
+from isolaw.report.text import answer as answer_words
+from isolaw.report.text import words
 
 # The preferred numbers E24 of IEC 60063: 24 to the decade, evenly spread in log C, and round.
 _E24 = (

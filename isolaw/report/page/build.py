@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.fits.health import health
-from isolaw.report import answer_words, backtest_words, run_words, words
-from isolaw.report.advice import Advice, advice
+from isolaw.report.figures.series import steps_scale
 from isolaw.report.page import landscape, law_charts, provenance, run_charts, tables
 from isolaw.report.page.budgets import Budgets, instead, shown, unbroken
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.page.tables import Table
-from isolaw.report.series import steps_scale
 from isolaw.report.study import Study, spread
+from isolaw.report.text import answer as answer_words
+from isolaw.report.text import backtest as backtest_words
+from isolaw.report.text import runs as run_words
+from isolaw.report.text import words
+from isolaw.report.text.advice import Advice, advice
 
 
 @dataclass(frozen=True)

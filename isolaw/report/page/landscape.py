@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import EngFormatter
 
-from isolaw.report import captions
 from isolaw.report.page.chart import Chart, log_axis, n_colour, rounded
 from isolaw.report.study import Study, one_batch
+from isolaw.report.text import captions
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # of a map

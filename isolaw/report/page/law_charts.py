@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.law_document import FrontierPoint, LawDocument
-from isolaw.report import captions, words
+from isolaw.fits.document.schema import FrontierPoint, LawDocument
+from isolaw.report.figures.series import closed, fitted_curve, law_line, n_stars
 from isolaw.report.page.chart import Chart, joined, log_axis, n_axis, n_colour, rounded, text
-from isolaw.report.series import closed, fitted_curve, law_line, n_stars
 from isolaw.report.study import Study
+from isolaw.report.text import captions, words
 
 _MOST_POINTS = 30_000  # drawn of all runs together, or else a page of long logs would be slow
 _LEAST_POINTS = 30  # of each run

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import __version__
-from isolaw.fits.law_document import LawDocument
+from isolaw.fits.document.schema import LawDocument
 from isolaw.runs import Runs
 
 _PACKAGES = ("numpy", "scipy", "pandas", "numba")

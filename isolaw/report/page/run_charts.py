@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isolaw.report import backtest_words, captions, words
-from isolaw.report.finals import common_compute, finals
+from isolaw.report.final_rewards import common_compute, finals
 from isolaw.report.page.chart import Chart, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import Study, one_batch, spread
+from isolaw.report.text import backtest as backtest_words
+from isolaw.report.text import captions, words
 
 TOLERANCE = 0.005
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]

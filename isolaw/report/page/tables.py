@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.health import Health
-from isolaw.fits.law_document import LawDocument
 from isolaw.fits.quantity import Quantity
-from isolaw.report import backtest_words, words
-from isolaw.report.finals import PLACE, common_compute, finals
+from isolaw.report.final_rewards import PLACE, common_compute, finals
 from isolaw.report.study import Study, spread
+from isolaw.report.text import backtest as backtest_words
+from isolaw.report.text import words
 
 _HASH = 64  # digits of a run's id that is a hash
 _SHORT = 10

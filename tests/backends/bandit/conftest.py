@@ -10,7 +10,7 @@ import pytest
 
 from isolaw.backends.bandit import BACKEND
 from isolaw.backends.base import Checkpoint, RunContext
-from isolaw.spec import RunSpec
+from isolaw.config import RunSpec
 
 
 @pytest.fixture(scope="session")

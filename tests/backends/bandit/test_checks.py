@@ -10,8 +10,8 @@ import pytest
 
 from isolaw import engine
 from isolaw.backends.bandit import BACKEND
+from isolaw.config import SweepSpec
 from isolaw.errors import SpecError
-from isolaw.spec import SweepSpec
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_sound_spec_has_no_problem(check, change: dict[str, Any]) -> None:
 def test_options(spec, options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(SpecError) as error:
         spec(options=options)
-    assert len(error.value.problems) == 1
+    assert len(error.value.issues) == 1
     for word in words:
         assert word in str(error.value)
 
@@ -145,7 +145,7 @@ def test_a_histogram_may_be_a_file_and_its_path_is_not_the_runs_identity(spec, t
 
 
 def where(error: SpecError) -> set[str]:
-    return {problem.where for problem in error.problems}
+    return {problem.where for problem in error.issues}
 
 
 ALL_WRONG: dict[str, Any] = {
@@ -175,7 +175,7 @@ def test_everything_at_once(tmp_path: Path, tiny) -> None:
         engine.plan(tiny(**ALL_WRONG), tmp_path)
     assert where(error.value) == ALL_PLACES
     # Once each; n_train > n once for each n.
-    assert len(error.value.problems) == len(ALL_PLACES) + 1
+    assert len(error.value.issues) == len(ALL_PLACES) + 1
 
 
 def test_what_cannot_be_understood_is_told_with_the_rest(tmp_path: Path, tiny) -> None:

@@ -12,8 +12,8 @@ import pytest
 from isolaw import engine
 from isolaw.backends.bandit import BACKEND, update_of
 from isolaw.backends.base import RunContext
+from isolaw.config import SweepSpec
 from isolaw.simulators import interference
-from isolaw.spec import SweepSpec
 
 
 def test_checkpoints_follow_the_schedule(spec, run) -> None:

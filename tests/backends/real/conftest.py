@@ -21,8 +21,8 @@ import pytest
 
 from isolaw.backends.base import Checkpoint
 from isolaw.backends.real import BACKEND, arithmetic, environment
-from isolaw.backends.real.problems import Question, read_questions, write_set
-from isolaw.spec import RunSpec, SweepSpec
+from isolaw.backends.real.rollout.problems import Problem, read_questions, write_set
+from isolaw.config import RunSpec, SweepSpec
 
 # Before any test module imports torch.
 environment.prepare()
@@ -60,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             command = [sys.executable, "-m", "isolaw.backends.real.tiny", str(folder), "--pool", "2500"]
             subprocess.run(command, check=True, capture_output=True)
             unseen = {question.id for question in read_questions(folder / "pool.jsonl")}
-            parts: dict[str, list[Question]] = {"train": [], "validation": []}
+            parts: dict[str, list[Problem]] = {"train": [], "validation": []}
             for question in arithmetic.generate("add-50", arithmetic.size("add-50"), 0):
                 swapped = "+".join(reversed(question.id.split("+")))
                 parts["validation" if unseen & {question.id, swapped} else "train"].append(question)
@@ -121,7 +121,7 @@ def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
 @pytest.fixture
 def vllm(made: Made) -> Any:
     """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
-    from isolaw.backends.real.sampling import open_sampler, stored_weights
+    from isolaw.backends.real.rollout.samplers import open_sampler, stored_weights
 
     sampler = open_sampler("vllm", str(made.model), "float32", 32)
     sampler.load(stored_weights(str(made.model)))
@@ -130,7 +130,7 @@ def vllm(made: Made) -> Any:
 
 @pytest.fixture
 def transformers_sampler(made: Made) -> Any:
-    from isolaw.backends.real.sampling import TransformersSampler
+    from isolaw.backends.real.rollout.samplers import TransformersSampler
 
     return TransformersSampler(str(made.model), dtype="float32")
 
@@ -163,7 +163,7 @@ def train(resolved: Callable[..., RunSpec]) -> Callable[..., Curve]:
     """Make the single run of a sweep in this process."""
 
     def make(**more: dict[str, Any]) -> Curve:
-        from isolaw.backends.real import loop
+        from isolaw.backends.real.train import loop
 
         return Curve(list(loop.train(resolved(**more), None)))
 

@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from isolaw.backends.real import environment, sampling
+from isolaw.backends.real import environment
+from isolaw.backends.real.rollout import samplers
 
 PARTS = ("weights", "kv_cache")
 
@@ -61,7 +62,7 @@ class LLM:
     """vLLM's ``LLM``, awake at first, as vLLM is."""
 
     books: Books
-    plain: Callable[..., sampling.TransformersSampler]
+    plain: Callable[..., samplers.TransformersSampler]
 
     def __init__(self, model: str, **arguments: Any) -> None:
         self.books.arguments.append(arguments)
@@ -167,10 +168,10 @@ def installed() -> Iterator[Books]:
     """While entered, vLLM is the stand-in and the sampler is on a GPU."""
     books, machine = Books(), _OnGpu()
 
-    def plain(model: str, *, dtype: str) -> sampling.TransformersSampler:
+    def plain(model: str, *, dtype: str) -> samplers.TransformersSampler:
         machine.count = 0
         try:
-            return sampling.TransformersSampler(model, dtype=dtype)
+            return samplers.TransformersSampler(model, dtype=dtype)
         finally:
             machine.count = 1
 
@@ -189,12 +190,12 @@ def installed() -> Iterator[Books]:
     SamplingParams.books = LLM.books = books
     LLM.plain = staticmethod(plain)
     vars(fake).update(LLM=LLM, SamplingParams=SamplingParams, TokensPrompt=dict)
-    modules = [sampling]
+    modules = [samplers]
     with contextlib.suppress(ImportError):
-        from isolaw.backends.real import vllm_sampler
+        from isolaw.backends.real.rollout import vllm_sampler
 
         modules.append(vllm_sampler)
-    sampling.close_samplers()
+    samplers.close_samplers()
     before, emptied = sys.modules.get("vllm"), torch.cuda.empty_cache
     sys.modules["vllm"], torch.cuda.empty_cache = fake, empty_cache
     for module in modules:
@@ -204,7 +205,7 @@ def installed() -> Iterator[Books]:
         yield books
     finally:
         hook.remove()
-        sampling.close_samplers()
+        samplers.close_samplers()
         for module in modules:
             module.environment = environment
         torch.cuda.empty_cache = emptied
@@ -215,7 +216,7 @@ def installed() -> Iterator[Books]:
 
 def run(spec: Any) -> tuple[Books, list[dict[str, Any]]]:
     """Make a run with the stand-in; return its books and what its checkpoints measured."""
-    from isolaw.backends.real import loop
+    from isolaw.backends.real.train import loop
 
     with installed() as books:
         lines = [checkpoint.line(0.0) for checkpoint in loop.train(spec, None)]
@@ -224,8 +225,8 @@ def run(spec: Any) -> tuple[Books, list[dict[str, Any]]]:
 
 def main(jobs: Path, folder: Path) -> None:
     """Be a rank: make the runs of a file, and write what came of each."""
-    from isolaw.parsing import parse_section
-    from isolaw.spec import RunSpec
+    from isolaw.config import RunSpec
+    from isolaw.config.parsing import parse_section
 
     told = {}
     for name, job in json.loads(jobs.read_text()).items():

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.backends.real import arithmetic
-from isolaw.backends.real.problems import ProblemSet, Question
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.errors import InputError
 
 KINDS = ["add-12", "sub-12", "mul-12", "sum3-7", "sum4-5"]
 kinds = st.sampled_from([*KINDS, "add-100", "sub-1000", "mul-100", "sum3-100", "sum6-10"])
 
 
-def operands(question: Question) -> tuple[int, ...]:
+def operands(question: Problem) -> tuple[int, ...]:
     """What is added, subtracted or multiplied, largest first."""
     tree = ast.parse(question.id, mode="eval")
     return tuple(sorted((n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)), reverse=True))

@@ -18,9 +18,9 @@ import pytest
 from isolaw import engine
 from isolaw.backends import real
 from isolaw.backends.real import BACKEND, environment
-from isolaw.backends.real.settings import Options
+from isolaw.backends.real.options import RealOptions
+from isolaw.config import SweepSpec
 from isolaw.errors import SpecError
-from isolaw.spec import SweepSpec
 from isolaw.store import SweepStore
 
 # -- bad input --------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def refused(folder: Path, **more: dict[str, Any]) -> list[str]:
     with pytest.raises(SpecError) as raised:
         engine.plan(SweepSpec.parse(sections), folder / "out")
     assert not (folder / "out").exists()
-    return [str(problem) for problem in raised.value.problems]
+    return [str(problem) for problem in raised.value.issues]
 
 
 def test_problem_files(folder: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_folders_name_decides_nothing(made, tmp_path: Path, name: str) -> None
 def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real.environment, "gpus", lambda: 0)
     monkeypatch.setattr(real.environment, "cores", lambda: 2)
-    (problem,) = real._placement_problems(Options(model="m", processes=3))
+    (problem,) = real._placement_issues(RealOptions(model="m", processes=3))
     assert str(problem) == "real.processes: found 3; accepted: at most one for each core (2)"
 
 
@@ -229,7 +229,7 @@ def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp
     def told(**more: dict[str, Any]) -> list[str]:
         with pytest.raises(SpecError) as raised:
             engine.plan(SweepSpec.parse(sections(**more)), tmp_path / "out")
-        return [str(problem) for problem in raised.value.problems]
+        return [str(problem) for problem in raised.value.issues]
 
     lines = told(
         recipe={"max_response_tokens": 26},
@@ -402,7 +402,7 @@ def test_a_process_in_which_vllm_was_first(made, sections: Callable[..., Any], s
     """As where problems were split before: the process group is vLLM's then."""
     code = (
         "import json, sys\nfrom isolaw import engine\n"
-        "from isolaw.backends.real.sampling import open_sampler\n"
+        "from isolaw.backends.real.rollout.samplers import open_sampler\n"
         "open_sampler('vllm', sys.argv[1], 'float32', 32)\n"
         "engine.sweep(json.loads(sys.argv[2]), sys.argv[3])"
     )

@@ -160,7 +160,7 @@ def test_weights_that_do_not_arrive_are_noticed(
     work: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from isolaw.backends.real.checkup import cycles
-    from isolaw.backends.real.sampling import TransformersSampler
+    from isolaw.backends.real.rollout.samplers import TransformersSampler
 
     spec = Workplace.spec
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from isolaw import engine
-from isolaw.spec import SweepSpec
+from isolaw.config import SweepSpec
 from isolaw.store import SweepStore
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -16,7 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from isolaw.backends.real import environment, process_group  # noqa: E402
+from isolaw.backends.real import environment
+from isolaw.backends.real.train import process_group
 
 HERE = Path(__file__).parent
 FOUND = json.loads((HERE / "data" / "signatures.json").read_text())
@@ -38,8 +39,8 @@ def load(path: Path) -> ModuleType:
 def calls(made: Any) -> Any:
     """What a sampler on a GPU says to vLLM, of one rank and of two, and with a float32 head."""
     stand_in = load(HERE / "stand_in.py")
-    from isolaw.backends.real.sampling import stored_weights
-    from isolaw.backends.real.vllm_sampler import VLLMSampler
+    from isolaw.backends.real.rollout.samplers import stored_weights
+    from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
     told: dict[str, set[str]] = {}
 

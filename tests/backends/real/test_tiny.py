@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isolaw.backends.real import arithmetic
-from isolaw.backends.real.problems import ProblemSet, Question, check_set, read_questions
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, check_set, read_questions
 
 pytestmark = pytest.mark.real
 
@@ -39,7 +39,7 @@ def test_only_answers_are_learned() -> None:
     from isolaw.backends.real import tiny
 
     tokenizer = tiny.make_tokenizer()
-    questions = [Question("a", "17+25=", "42"), Question("b", "1+1=", "2")]
+    questions = [Problem("a", "17+25=", "42"), Problem("b", "1+1=", "2")]
     ids, labels = tiny._batch(tokenizer, questions)
     assert ids.shape == labels.shape == (2, 10)
     for row, label, question in zip(ids, labels, questions, strict=True):

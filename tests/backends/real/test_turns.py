@@ -18,10 +18,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-from safetensors.torch import load_file, save_file  # noqa: E402
+from safetensors.torch import load_file, save_file
 
-from isolaw.errors import RunError  # noqa: E402
-from isolaw.spec import RunSpec  # noqa: E402
+from isolaw.config import RunSpec
+from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -108,7 +108,7 @@ def test_a_turn_of_each(spec, stand_in: ModuleType) -> None:
 
 def test_the_next_run_finds_its_sampler_asleep(spec, stand_in: ModuleType) -> None:
     """Of another recipe with the same longest response: the trainer is made while the sampler sleeps."""
-    from isolaw.backends.real import loop
+    from isolaw.backends.real.train import loop
 
     with stand_in.installed() as books:
         for more in ({}, {"recipe": {"kl": 0.01}, "problems": {"n_train": 24}}):
@@ -118,7 +118,7 @@ def test_the_next_run_finds_its_sampler_asleep(spec, stand_in: ModuleType) -> No
 
 
 def test_a_run_continues_in_turns(spec, stand_in: ModuleType, tmp_path: Path) -> None:
-    from isolaw.backends.real import loop
+    from isolaw.backends.real.train import loop
 
     with stand_in.installed() as books:
         for checkpoint in loop.train(spec(recipe={"staleness": 1}), None):
@@ -156,7 +156,7 @@ def test_vllm_is_asked_for_what_was_planned(spec, stand_in: ModuleType, made: An
 
 
 def test_vllm_with_several_ranks_to_a_model(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.sampling import open_sampler
+    from isolaw.backends.real.rollout.samplers import open_sampler
 
     with stand_in.installed() as books:
         open_sampler("vllm", str(made.model), "float32", 20, tensor_parallel=2)
@@ -190,7 +190,7 @@ def test_a_float32_head_on_both_sides(spec, stand_in: ModuleType, monkeypatch: p
     ["To serve at least one request, 9 GiB KV cache memory is needed.", "Free memory on device: 3 GiB."],
 )
 def test_too_little_memory_names_the_keys(stand_in: ModuleType, made: Any, monkeypatch, told: str) -> None:
-    from isolaw.backends.real.sampling import open_sampler
+    from isolaw.backends.real.rollout.samplers import open_sampler
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ValueError(told)
@@ -205,7 +205,7 @@ def test_too_little_memory_names_the_keys(stand_in: ModuleType, made: Any, monke
 
 
 def test_a_full_kv_cache_is_told_once(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.sampling import open_sampler
+    from isolaw.backends.real.rollout.samplers import open_sampler
 
     how = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 3}
     with stand_in.installed():
@@ -228,7 +228,7 @@ def test_a_full_kv_cache_is_told_once(stand_in: ModuleType, made: Any) -> None:
 
 
 def test_a_model_with_tensors_beside_parameters_and_buffers_sleeps_at_level_1() -> None:
-    from isolaw.backends.real.vllm_sampler import _other_tensors
+    from isolaw.backends.real.rollout.vllm_sampler import _other_tensors
 
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
     assert _other_tensors(model) == []

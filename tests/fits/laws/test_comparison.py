@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw
+from isolaw.fits.document.schema import Comparison
 from isolaw.fits.frontier.trace import TOLERANCE, Path, ridge_path
-from isolaw.fits.law_document import Comparison
 from isolaw.fits.laws.comparison import (
     Fitted,
     compared,

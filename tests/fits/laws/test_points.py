@@ -10,8 +10,8 @@ from scipy.optimize import curve_fit
 
 import isolaw
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.flags import Code, having
-from isolaw.fits.law_document import Axis, PointsDocument
+from isolaw.fits.document.flags import Code, having
+from isolaw.fits.document.schema import Axis, PointsDocument
 from isolaw.fits.laws.points import LABEL, logistic
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -1,6 +1,6 @@
 """Twenty times sample, sleep, update, reload, wake: do the weights arrive, and does memory stay where it is?
 
-The run is `isolaw.backends.real.loop`'s own, with vLLM and one step of staleness: then the loop also measures
+The run is `train.loop`'s own, with vLLM and one step of staleness: then the loop also measures
 by how much an update moves log-probabilities (``ratio_max``), and a mismatch far below that says that the
 weights arrived.
 """
@@ -25,7 +25,7 @@ _KEPT = ("mismatch", "mismatch_max", "ratio_max", "grad_norm", "response_length"
 def run(work: Workplace, record: Record) -> None:
     """Make the run, and look at each of its steps."""
     environment.prepare()
-    from isolaw.backends.real import loop
+    from isolaw.backends.real.train import loop
 
     spec = work.spec(
         CYCLES,

@@ -28,7 +28,7 @@ _ATTENTION = ("attention", "attn", "flash", "fmha", "sdpa")
 def run(work: Workplace, record: Record) -> None:
     """Draw one batch; take its gradient in every way."""
     environment.prepare()
-    from isolaw.backends.real.loop import Run
+    from isolaw.backends.real.train.loop import Run
 
     drawn = Run(_spec(work, "bfloat16", 0))
     batch = drawn.generate()
@@ -72,8 +72,8 @@ def gradient(
     """Return the gradient of a step on the batch that was drawn, and which attention was computed."""
     import torch
 
-    from isolaw.backends.real.batch import Batch
-    from isolaw.backends.real.loop import Run
+    from isolaw.backends.real.train.batch import Batch
+    from isolaw.backends.real.train.loop import Run
 
     run = Run(_spec(work, dtype, stage))
     batch = Batch.from_state(json.loads((work.folder / "batch.json").read_text()), run.processes)

@@ -16,7 +16,7 @@ def planned(spec: Any) -> float | None:
 
     None where nothing is planned.
     """
-    from isolaw.backends.real import memory
+    from isolaw.backends.real.train import memory
 
     own = memory.plan(spec)
     if own is None:
@@ -35,7 +35,7 @@ def run(work: Workplace, record: Record) -> None:
     environment.prepare()
     import torch
 
-    from isolaw.backends.real.loop import Run
+    from isolaw.backends.real.train.loop import Run
 
     spec = work.spec(2, real={"sampler": "transformers", "logprob_tolerance": 1.0})
     run = Run(spec)

@@ -9,7 +9,7 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.checkup.cards import Shapes, peak_tflops, training_flops
 from isolaw.backends.real.checkup.record import Record
 from isolaw.backends.real.checkup.workplace import Workplace
-from isolaw.backends.real.problems import ProblemSet
+from isolaw.backends.real.rollout.problems import ProblemSet
 
 _STEPS = 3  # the first warms up
 
@@ -17,7 +17,7 @@ _STEPS = 3  # the first warms up
 def run(work: Workplace, record: Record) -> None:
     """Make a short run at each n; the sampler stays for the next."""
     environment.prepare()
-    from isolaw.backends.real import loop
+    from isolaw.backends.real.train import loop
 
     prompts = ProblemSet.read(str(work.problems)).parts["train"]
     prompt = sum(len(str(question.prompt)) + 1 for question in prompts) / len(prompts)  # with its <bos>

@@ -115,8 +115,8 @@ class Workplace:
             something that it needs is not installed, or the like.
         """
         from isolaw.backends.real import BACKEND
+        from isolaw.config import RunSpec, SweepSpec
         from isolaw.errors import SpecError
-        from isolaw.spec import RunSpec, SweepSpec
 
         sweep = SweepSpec.parse(self.sections(**more))
         (b,), (n,) = sweep.grid.problems_per_batch, sweep.grid.rollouts_per_problem

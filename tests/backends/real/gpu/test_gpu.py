@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from isolaw import doctor, engine  # noqa: E402
-from isolaw.backends.real import checkup, environment  # noqa: E402
-from isolaw.backends.real.checkup import model, page, record  # noqa: E402
-from isolaw.backends.real.checkup.workplace import Workplace  # noqa: E402
-from isolaw.errors import RunError  # noqa: E402
+from isolaw import doctor, engine
+from isolaw.backends.real import checkup, environment
+from isolaw.backends.real.checkup import model, page, record
+from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]
 
@@ -48,8 +48,8 @@ def test_attention_sees_its_own_row(work: Workplace) -> None:
     """Log-probabilities of rows of unequal lengths, batched on the GPU, against each alone on the CPU."""
     from transformers import AutoModelForCausalLM
 
-    from isolaw.backends.real.sampling import Rollouts
-    from isolaw.backends.real.trainer import Trainer
+    from isolaw.backends.real.rollout.samplers import Rollouts
+    from isolaw.backends.real.train.trainer import Trainer
 
     generator = torch.Generator().manual_seed(0)
     lengths = [(5, 1), (40, 300), (7, 65), (130, 17), (64, 64), (1, 511)]
@@ -72,8 +72,8 @@ def test_attention_sees_its_own_row(work: Workplace) -> None:
 @pytest.mark.parametrize("window", [None, 1, 16, 200])
 def test_the_kernel_sees_the_window_that_side_by_side_attention_sees(window: int | None) -> None:
     """Whether the token itself counts is each kernel's convention; half precision hides no whole token."""
-    from isolaw.backends.real import packing
-    from isolaw.backends.real.sampling import Rollouts
+    from isolaw.backends.real.rollout.samplers import Rollouts
+    from isolaw.backends.real.train import packing
 
     lengths = (5, 300, 17, 65)
     rows = Rollouts([[k] for k in range(4)], [[1] * (n - 1) for n in lengths], [], [])
@@ -93,7 +93,7 @@ def test_the_kernel_sees_the_window_that_side_by_side_attention_sees(window: int
 
 
 def test_out_of_memory_is_told_in_one_message(work: Workplace) -> None:
-    from isolaw.backends.real import loop
+    from isolaw.backends.real.train import loop
 
     spec = work.spec(1, real={"sampler": "transformers"})
     torch.cuda.empty_cache()

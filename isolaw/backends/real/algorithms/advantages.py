@@ -1,0 +1,180 @@
+"""From the rewards of a batch to its advantages: one number for each rollout.
+
+Rewards are (B_p, n), a row for each problem. They pass through here in this order:
+
+1. `informative` and `mastered` look at the verifier's rewards r, before any penalty: whether a group
+   is kept, and whether its problem is asked again;
+2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.terms.sequence_kl` where
+   the KL term is in the reward);
+3. `advantages` baselines and scales them;
+4. `gradient_rows` says which rollouts enter the gradient.
+
+All arithmetic is in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Added to a standard deviation before dividing by it: a group whose rewards differ by rounding only
+# (about 1e-16) gets an advantage of about 1e-10, not of about 1.
+EPSILON = 1e-6
+
+
+def informative(rewards: Tensor) -> Tensor:
+    """Return for each problem whether its rewards differ: equal ones have no advantage.
+
+    Dynamic sampling draws problems until the batch is full of these (DAPO, arXiv 2503.14476, eq. 11:
+    0 < number correct < n); the zero-variance filter only leaves the others out of the loss (ScaleRL,
+    arXiv 2510.13786, section 3). Both look at the verifier's rewards.
+
+    Parameters
+    ----------
+    rewards
+        (B_p, n).
+
+    Returns
+    -------
+    Tensor
+        (B_p,), bool.
+
+    Examples
+    --------
+    >>> informative(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+    tensor([ True, False])
+    """
+    return rewards.amax(1) > rewards.amin(1)
+
+
+def mastered(rewards: Tensor, threshold: float) -> Tensor:
+    """Return for each problem whether its pass rate in this batch reached ``threshold``.
+
+    No-positive-resampling: such problems leave the data order for good (ScaleRL, arXiv 2510.13786,
+    section 3, at 0.9). The pass rate is the mean of rewards in [0, 1].
+
+    >>> mastered(torch.tensor([[0.0, 1.0], [1.0, 1.0]]), 0.9)
+    tensor([False,  True])
+    """
+    return rewards.double().mean(1) >= threshold
+
+
+def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> Tensor:
+    """Return what is added to the reward of a long response, in [-1, 0] (DAPO, arXiv 2503.14476, eq. 13).
+
+    ::
+
+        0                                    |y| ≤ L - L_buffer
+        (L - L_buffer - |y|) / L_buffer      up to |y| = L, where it is -1
+
+    with L = ``max_response_tokens`` and L_buffer = ``buffer`` tokens; a buffer of 0 is no penalty.
+
+    >>> overlong_penalty(torch.tensor([10, 80, 90, 100]), max_response_tokens=100, buffer=20)
+    tensor([ 0.0000,  0.0000, -0.5000, -1.0000], dtype=torch.float64)
+    """
+    if buffer == 0:
+        return torch.zeros_like(lengths, dtype=torch.float64)
+    return ((max_response_tokens - buffer - lengths.double()) / buffer).clamp(-1, 0)
+
+
+def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor:
+    """Return the advantages of a batch.
+
+    With r̄ and σ the mean and standard deviation of a group:
+
+    ================= ============================================================================
+    ``group_std``     (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
+    ``batch_std``     (r - r̄) / (σ_batch + ε), σ_batch that of all rewards of the batch (ScaleRL,
+                      arXiv 2510.13786; TRL's ``scale_rewards="batch"``), as in the simulators
+    ``centred``       r - r̄, Dr. GRPO (arXiv 2503.20783)
+    ``leave_one_out`` r - mean of the others = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
+    ``none``          r
+    ================= ============================================================================
+
+    Deviations are those of the population (divided by n, not n - 1): with n - 1 the step would depend
+    on n by itself, and be shorter by 29 % at n = 2 and by 6 % at n = 8.
+
+    The baseline is decoupled from the gradient: r̄ and both deviations are always taken over all n
+    rollouts of a group, also when only some of them enter the gradient (`gradient_rows`). Groups that
+    the zero-variance filter leaves out (``kept`` False) have advantage 0 and no part in σ_batch, since
+    what is filtered is no part of the batch any more (ScaleRL's effective batch).
+
+    Parameters
+    ----------
+    rewards
+        (B_p, n), penalties included. With a KL penalty in them, a group of equal rewards is not one of
+        equal penalised rewards, and ``group_std`` scales that small difference up to one.
+    kind
+        one of the five above.
+    kept
+        (B_p,), bool; None keeps all.
+
+    Returns
+    -------
+    Tensor
+        (B_p, n), float64.
+
+    Raises
+    ------
+    ValueError
+        for an unknown ``kind``, and for ``leave_one_out`` with n = 1.
+
+    Examples
+    --------
+    >>> advantages(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), "group_std")
+    tensor([[-1.0000, -1.0000,  1.0000,  1.0000]], dtype=torch.float64)
+    >>> advantages(torch.tensor([[0.0, 0.0, 0.0, 1.0]]), "leave_one_out")
+    tensor([[-0.3333, -0.3333, -0.3333,  1.0000]], dtype=torch.float64)
+    """
+    rewards = rewards.double()
+    if kept is None:
+        kept = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
+    centred = rewards - rewards.mean(1, keepdim=True)
+    n = rewards.shape[1]
+    if kind == "group_std":
+        out = centred / (centred.square().mean(1, keepdim=True).sqrt() + EPSILON)
+    elif kind == "batch_std":
+        spread = rewards[kept].std(correction=0) if bool(kept.any()) else torch.zeros((), dtype=torch.float64)
+        out = centred / (spread + EPSILON)
+    elif kind == "centred":
+        out = centred
+    elif kind == "leave_one_out":
+        if n < 2:
+            raise ValueError("leave_one_out: a group of one rollout has no others")
+        out = centred * (n / (n - 1))
+    elif kind == "none":
+        out = rewards
+    else:
+        raise ValueError(f"no advantage {kind!r}")
+    return out.masked_fill(~kept[:, None], 0.0)
+
+
+def gradient_rows(kept: Tensor, n: int, gradient_rollouts: int | None = None) -> Tensor:
+    """Return which rollouts enter the gradient: the first ``gradient_rollouts`` of each kept group.
+
+    Decoupled baseline: n_est = n rollouts estimate a problem's baseline, n_train = ``gradient_rollouts``
+    are trained on. The rollouts of a group are exchangeable before they are drawn, so the first are a
+    random choice, one that no reward has touched.
+
+    Parameters
+    ----------
+    kept
+        (B_p,), bool.
+    n
+        rollouts per problem.
+    gradient_rollouts
+        at most n; None is n.
+
+    Returns
+    -------
+    Tensor
+        (B_p, n), bool.
+
+    Examples
+    --------
+    >>> gradient_rows(torch.tensor([True, False]), n=4, gradient_rollouts=2)
+    tensor([[ True,  True, False, False],
+            [False, False, False, False]])
+    """
+    first = torch.arange(n, device=kept.device) < (n if gradient_rollouts is None else gradient_rollouts)
+    return kept[:, None] & first

@@ -1,0 +1,208 @@
+"""The objective: what is minimised in one step, written for a micro-batch of any size.
+
+The loss of a step is a sum over the response tokens t of its rollouts i,
+
+    L = Σ_i Σ_t w_i · ℓ_it,    ℓ_it = c_it · p_it + β · k_it - α · H_it
+
+with w_i the rollout's weight in the *whole* batch (`row_weights`, computed once from all lengths), so
+that the losses and the gradients of any split into micro-batches and ranks add up to the same;
+the other terms are in `algorithms.terms`: p the policy term (`policy_term`), c the truncated
+importance weight between sampler and trainer (`importance_weights`), k the estimate of the KL
+divergence to the reference (`kl_estimate`), H the entropy of the next token (`train.head`).
+
+What stands in the padding never matters, not even NaN. All arithmetic is in float64: these arrays are
+small, and no order of summation changes the result by more than 1e-12 of it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from isolaw.backends.real.algorithms.terms import clean, importance_weights, kl_estimate, policy_term
+from isolaw.config import Recipe
+
+
+def row_weights(
+    lengths: Tensor, rows: Tensor, aggregation: str, max_response_tokens: int | None = None
+) -> Tensor:
+    """Return w_i, the weight of each token of rollout i, from the lengths of the whole batch.
+
+    Over the rollouts that enter the gradient, and only over those (what the zero-variance filter or the
+    decoupled baseline leaves out has weight 0 and is not divided by):
+
+    ================ ======================================================================
+    ``token``        1 / tokens in the batch (the code of DAPO, arXiv 2503.14476)
+    ``sequence``     1 / (rollouts · len_i), GRPO (arXiv 2402.03300, eq. 3)
+    ``prompt``       1 / (problems · tokens of i's group) (ScaleRL, arXiv 2510.13786)
+    ``fixed_length`` 1 / (rollouts · max_response_tokens), Dr. GRPO (arXiv 2503.20783)
+    ================ ======================================================================
+
+    Parameters
+    ----------
+    lengths
+        (B_p, n), tokens of each response.
+    rows
+        (B_p, n), bool, from `isolaw.backends.real.algorithms.advantages.gradient_rows`.
+    aggregation
+        one of the four above.
+    max_response_tokens
+        for ``fixed_length``.
+
+    Returns
+    -------
+    Tensor
+        (B_p, n), float64. With the first three, Σ_i w_i · len_i = 1. All 0 when no row enters: there is
+        then no gradient, and no step to take.
+
+    Examples
+    --------
+    >>> lengths, rows = torch.tensor([[1, 3], [2, 2]]), torch.ones(2, 2, dtype=torch.bool)
+    >>> row_weights(lengths, rows, "sequence")
+    tensor([[0.2500, 0.0833],
+            [0.1250, 0.1250]], dtype=torch.float64)
+    """
+    lengths = lengths.double() * rows
+    if aggregation == "token":
+        divisor = lengths.sum().expand_as(lengths)
+    elif aggregation == "sequence":
+        divisor = rows.sum() * lengths
+    elif aggregation == "prompt":
+        divisor = rows.any(1).sum() * lengths.sum(1, keepdim=True).expand_as(lengths)
+    elif aggregation == "fixed_length":
+        if max_response_tokens is None:
+            raise ValueError("fixed_length needs max_response_tokens")
+        divisor = rows.sum() * torch.full_like(lengths, max_response_tokens)
+    else:
+        raise ValueError(f"no aggregation {aggregation!r}")
+    return torch.where(rows & (divisor > 0), 1 / divisor.clamp(min=1), 0.0)
+
+
+def loss(
+    recipe: Recipe,
+    *,
+    logprobs: Tensor,
+    mask: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    old_logprobs: Tensor | None = None,
+    sampler_logprobs: Tensor | None = None,
+    reference_logprobs: Tensor | None = None,
+    entropy: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of a micro-batch, to be added up over micro-batches and ranks, and its metrics.
+
+    Parameters
+    ----------
+    recipe
+        resolved.
+    logprobs
+        (R, T), the trainer's for the current policy, with a gradient; at least one row.
+    mask
+        (R, T), bool: which tokens are of the response.
+    advantages, weights
+        (R,), from `algorithms.advantages.advantages` and `row_weights`. A row of weight 0
+        counts for nothing, whatever it holds: a rank without rollouts takes one.
+    old_logprobs
+        (R, T), the trainer's for the policy that sampled. None is on-policy: ``logprobs`` without
+        their gradient, so that ratios are 1 to the last digit.
+    sampler_logprobs
+        (R, T), the sampler's own; needed for importance sampling, otherwise measured if given.
+    reference_logprobs, entropy
+        (R, T); needed for their terms, otherwise measured if given. The entropy has a gradient where
+        the recipe rewards it.
+
+    Returns
+    -------
+    tuple
+        the loss, a float64 scalar with a gradient, and sums for `merge` and `means`, float64 scalars
+        without one. Their keys depend on the recipe and on which arguments are None, not on values.
+
+    Raises
+    ------
+    ValueError
+        when a term lacks its tensor.
+
+    Examples
+    --------
+    >>> logp = torch.tensor([[-1.0, -2.0], [-0.5, 0.0]], requires_grad=True)
+    >>> mask = torch.tensor([[True, True], [True, False]])
+    >>> batch = {"mask": mask, "advantages": torch.tensor([1.0, -1.0])}
+    >>> value, sums = loss(Recipe(), logprobs=logp, weights=torch.tensor([0.25, 0.5]), **batch)
+    >>> value.backward()
+    >>> logp.grad
+    tensor([[-0.2500, -0.2500],
+            [ 0.5000,  0.0000]])
+    >>> means(sums)["clip_fraction"]
+    0.0
+    """
+    enters = weights != 0
+    mask = mask & enters[:, None]
+    weights = weights.double()[:, None]
+    advantages = advantages.double().masked_fill(~enters, 0.0)
+    logprobs = clean(mask, logprobs)
+    old = logprobs.detach() if old_logprobs is None else clean(mask, old_logprobs.detach())
+
+    token_loss, ratio, clipped = policy_term(recipe, logprobs, old, mask, advantages)
+    sums = {
+        "tokens": mask.sum().double(),
+        "clip_fraction": (clipped & mask).sum().double(),
+        "ratio": (ratio * mask).sum(),
+        "ratio_max": (ratio * mask).amax(),
+    }
+    if sampler_logprobs is not None:
+        gap = (old - clean(mask, sampler_logprobs)).abs()
+        sums |= {"mismatch": gap.sum(), "mismatch_max": gap.amax()}
+    if recipe.importance_sampling in ("token", "sequence"):
+        if sampler_logprobs is None or recipe.importance_cap is None:
+            raise ValueError("importance sampling needs sampler_logprobs and importance_cap")
+        c = importance_weights(old, sampler_logprobs, mask, recipe.importance_sampling, recipe.importance_cap)
+        token_loss = c * token_loss
+        sums["importance_weight"] = (c * mask).sum()
+    kl = 0.0 if recipe.kl is None or recipe.kl_in == "reward" else recipe.kl
+    if reference_logprobs is not None:
+        reference = clean(mask, reference_logprobs.detach())
+        sums["kl"] = kl_estimate(logprobs.detach(), reference, "k3").sum()
+        if kl:
+            token_loss = token_loss + kl * kl_estimate(logprobs, reference, recipe.kl_estimator)
+    elif kl:
+        raise ValueError("the KL term needs reference_logprobs")
+    if entropy is not None:
+        entropy = clean(mask, entropy)
+        sums["entropy"] = entropy.detach().sum()
+        if recipe.entropy:
+            token_loss = token_loss - recipe.entropy * entropy
+    elif recipe.entropy:
+        raise ValueError("the entropy bonus needs entropy")
+    return (weights * mask * token_loss).sum(), {key: value.detach() for key, value in sums.items()}
+
+
+def merge(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the sums of two parts of a batch together; a key in ``_max`` is a maximum.
+
+    >>> merge({"kl": torch.tensor(1.0), "ratio_max": torch.tensor(3.0)},
+    ...       {"kl": torch.tensor(2.0), "ratio_max": torch.tensor(2.0)})
+    {'kl': tensor(3.), 'ratio_max': tensor(3.)}
+    """
+    return {
+        key: torch.maximum(value, other[key]) if key.endswith("_max") else value + other[key]
+        for key, value in one.items()
+    }
+
+
+def means(sums: dict[str, Tensor]) -> dict[str, float]:
+    """Return the metrics of a batch from its sums: means over tokens, and maxima.
+
+    ``clip_fraction``; ``ratio`` and ``ratio_max``, of the current to the sampling policy (the response's
+    for GSPO); ``mismatch`` and ``mismatch_max``, |Δ log p| between trainer and sampler;
+    ``importance_weight``; ``kl``, by k3, and ``entropy``, in nats per token.
+
+    >>> means({"tokens": torch.tensor(4.0), "kl": torch.tensor(1.0), "ratio_max": torch.tensor(1.5)})
+    {'kl': 0.25, 'ratio_max': 1.5}
+    """
+    tokens = max(float(sums["tokens"]), 1.0)
+    return {
+        key: float(value) if key.endswith("_max") else float(value) / tokens
+        for key, value in sums.items()
+        if key != "tokens"
+    }

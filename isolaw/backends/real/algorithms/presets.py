@@ -1,0 +1,295 @@
+"""What a recipe's algorithm means, and which recipes make no sense. Nothing heavy is imported here.
+
+`resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`),
+then from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`),
+which regularises by ``problems.difficulty`` (`EASY`).
+A key that has no effect beside the others stays None, and `recipe_issues` refuses it when it is
+given: two runs that are the same do not get two identities, and nobody sweeps over a key that does
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isolaw.config import ProblemsSpec, Recipe
+from isolaw.errors import Issue, nearest
+
+# What each algorithm sets. "clip_*" only count on a stale policy; ratios are kept in
+# [1 - clip_low, 1 + clip_high], so clip_low = 1 is no lower bound.
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    # arXiv 2402.03300, eq. 3 and 4.1.2; the clip range is PPO's (arXiv 1707.06347).
+    "grpo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 0.2, "clip_high": 0.2},
+    # arXiv 2503.20783, section 3: neither the group's deviation nor the response's length divides; no KL.
+    "dr_grpo": {
+        "advantage": "centred",
+        "aggregation": "fixed_length",
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+        "kl": 0.0,
+        "entropy": 0.0,
+    },
+    # arXiv 2503.14476, section 3: clip-higher, dynamic sampling, token mean, soft overlong penalty; no KL.
+    # Its equation takes the token mean within a problem, its code (as here) within the batch.
+    "dapo": {
+        "advantage": "group_std",
+        "aggregation": "token",
+        "clip_low": 0.2,
+        "clip_high": 0.28,
+        "dynamic_sampling": True,
+        "kl": 0.0,
+        "entropy": 0.0,
+    },
+    # arXiv 2507.18071, eq. 5 to 7, section 5.1; its objective has no KL term.
+    "gspo": {
+        "advantage": "group_std",
+        "aggregation": "sequence",
+        "clip_low": 3e-4,
+        "clip_high": 4e-4,
+        "kl": 0.0,
+        "entropy": 0.0,
+    },
+    # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. It does not print the upper bound: a cap of 5
+    # is ScaleRL's (arXiv 2510.13786). Both divide by the tokens of one problem's responses.
+    "cispo": {
+        "advantage": "group_std",
+        "aggregation": "prompt",
+        "clip_low": 1.0,
+        "clip_high": 4.0,
+        "kl": 0.0,
+        "entropy": 0.0,
+    },
+}
+
+# The IsoCompute Playbook's recipe: on-policy, with TIS. The values marked "common" are not from it.
+PLAYBOOK: dict[str, Any] = {
+    "lr": 1e-6,
+    "warmup_steps": 10,
+    "temperature": 0.6,
+    "top_p": 1.0,
+    "importance_sampling": "token",
+    "importance_cap": 2.0,  # common
+    "weight_decay": 0.01,  # common: the default of PyTorch's AdamW
+    "max_grad_norm": 1.0,  # common
+    "max_response_tokens": 1024,  # depends on model and problems: set it
+}
+# The terms' weights with problems.difficulty = "easy"; else both are 0. The paper does not print them: these
+# are common ones (KL: arXiv 2501.12948).
+EASY: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
+# DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
+_OVERLONG_PART = 5
+
+
+def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
+    """Return the recipe with every open key filled in that has an effect.
+
+    Parameters
+    ----------
+    recipe
+        as written; what it sets is kept.
+    difficulty
+        ``problems.difficulty``. ``"easy"`` turns the KL term and the entropy bonus on (`EASY`) unless the
+        algorithm's paper has none; ``"hard"`` and None leave them off (arXiv 2603.12151, section 3).
+
+    Notes
+    -----
+    None remains, and means: ``gradient_rollouts`` all of the group; ``no_positive_resampling`` off;
+    ``clip_low`` and ``clip_high`` (on-policy), ``importance_cap`` (no importance sampling),
+    ``kl_estimator`` and ``kl_in`` (no KL) nothing. To resolve twice is to resolve once.
+
+    Examples
+    --------
+    >>> easy = resolve_recipe(Recipe(), "easy")
+    >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
+    (1e-06, 0.001, 'k3', 'loss', None)
+    >>> dapo = resolve_recipe(Recipe(algorithm="dapo", staleness=1, max_response_tokens=20480), "easy")
+    >>> dapo.clip_low, dapo.clip_high, dapo.dynamic_sampling, dapo.overlong_buffer, dapo.kl
+    (0.2, 0.28, True, 4096, 0.0)
+    """
+    given = {key: value for key, value in recipe.model_dump().items() if value is not None}
+    algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown one is refused later
+    terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
+    full = {**PLAYBOOK, **terms, "dynamic_sampling": False, **algorithm, **given}
+
+    overlong = full["max_response_tokens"] // _OVERLONG_PART if recipe.algorithm == "dapo" else 0
+    full.setdefault("overlong_buffer", overlong)
+    if full["kl"]:
+        # GRPO puts k3 into the loss (arXiv 2402.03300, eq. 4), RLHF k1 into the reward (arXiv 2402.14740).
+        full.setdefault("kl_in", "loss")
+        full.setdefault("kl_estimator", "k3" if full["kl_in"] == "loss" else "k1")
+    without_effect = []
+    if on_policy(recipe):
+        without_effect += ["clip_low", "clip_high"]
+    if full["importance_sampling"] == "none":
+        without_effect += ["importance_cap"]
+    return recipe.model_copy(
+        update={key: value for key, value in full.items() if key in given or key not in without_effect}
+    )
+
+
+def unsaid(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
+    """Say which regularisation a recipe gets where neither it nor ``problems.difficulty`` says any.
+
+    >>> unsaid(Recipe(kl=0.0), ProblemsSpec()), unsaid(Recipe(), ProblemsSpec(difficulty="hard"))
+    ([], [])
+    """
+    own = ALGORITHMS.get(recipe.algorithm, {})
+    if problems.difficulty is not None or any(getattr(recipe, key) is not None or key in own for key in EASY):
+        return []
+    off = " and ".join(f"recipe.{key} = 0" for key in EASY)
+    on = " and ".join(f"{key} = {value:g}" for key, value in EASY.items())
+    return [
+        f"problems.difficulty is not given, so {off}. For easy problems the paper has both terms: "
+        f'problems.difficulty = "easy" sets {on}; "hard" confirms 0'
+    ]
+
+
+def on_policy(recipe: Recipe) -> bool:
+    """Return whether the policy that samples a batch is the one that is updated on it.
+
+    A step is one optimiser step on one batch, so only staleness makes a difference.
+    """
+    return recipe.staleness == 0
+
+
+def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
+    """Return everything about a resolved recipe that is unknown, without effect or without sense.
+
+    >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
+    >>> for problem in recipe_issues(recipe, rollouts_per_problem=8):
+    ...     print(problem)
+    recipe.algorithm: with recipe.staleness = 0 every ratio is 1, and gspo is grpo with
+    recipe.aggregation = 'sequence'; found 'gspo'; accepted: grpo, or recipe.staleness of at least 1
+    recipe.gradient_rollouts: found 16; accepted: at most n = 8
+    """
+    return [
+        *_ratio_issues(recipe),
+        *_importance_issues(recipe),
+        *_group_issues(recipe, rollouts_per_problem),
+        *_term_issues(recipe),
+    ]
+
+
+def _ratio_issues(recipe: Recipe) -> list[Issue]:
+    """The algorithm and its clip range."""
+    out = []
+    if recipe.algorithm not in ALGORITHMS:
+        out.append(
+            Issue(
+                "recipe.algorithm",
+                found=recipe.algorithm,
+                accepted=", ".join(ALGORITHMS),
+                nearest=nearest(recipe.algorithm, ALGORITHMS),
+            )
+        )
+    if on_policy(recipe):
+        if recipe.algorithm in ("gspo", "cispo"):
+            out.append(
+                Issue(
+                    "recipe.algorithm",
+                    f"with recipe.staleness = 0 every ratio is 1, and {recipe.algorithm} is grpo with "
+                    f"recipe.aggregation = {recipe.aggregation!r}",
+                    found=recipe.algorithm,
+                    accepted="grpo, or recipe.staleness of at least 1",
+                )
+            )
+        out += [
+            Issue(
+                f"recipe.{key}",
+                "with recipe.staleness = 0 every ratio is 1 and nothing is clipped",
+                found=value,
+                accepted="no such key, or recipe.staleness of at least 1",
+            )
+            for key in ("clip_low", "clip_high")
+            if (value := getattr(recipe, key)) is not None
+        ]
+    elif recipe.clip_low is not None and recipe.clip_low > 1:
+        note = "ratios are kept above 1 - clip_low, and 1 is already no bound"
+        out.append(Issue("recipe.clip_low", note, found=recipe.clip_low, accepted="from 0 to 1"))
+    return out
+
+
+def _importance_issues(recipe: Recipe) -> list[Issue]:
+    """Truncated importance sampling between sampler and trainer."""
+    out = []
+    if recipe.importance_sampling == "none":
+        if recipe.importance_cap is not None:
+            out.append(
+                Issue(
+                    "recipe.importance_cap",
+                    "with recipe.importance_sampling = 'none' there is nothing to cap",
+                    found=recipe.importance_cap,
+                    accepted="no such key, or recipe.importance_sampling = 'token' or 'sequence'",
+                )
+            )
+    else:
+        if recipe.importance_cap is not None and recipe.importance_cap < 1:
+            note = "where sampler and trainer agree the weight is 1, which must not be cut"
+            out.append(
+                Issue("recipe.importance_cap", note, found=recipe.importance_cap, accepted="at least 1")
+            )
+        if recipe.top_p is not None and recipe.top_p < 1:
+            out.append(
+                Issue(
+                    "recipe.top_p",
+                    "the sampler's log-probabilities are then those of the cut distribution, and no "
+                    "importance weight against the trainer's",
+                    found=recipe.top_p,
+                    accepted="1, or recipe.importance_sampling = 'none'",
+                )
+            )
+    return out
+
+
+def _group_issues(recipe: Recipe, n: int) -> list[Issue]:
+    """What is done with a group of n rollouts."""
+    out = []
+    if n < 2 and recipe.advantage != "none":
+        note = "a group of one rollout has no advantage"
+        accepted = "at least 2, or recipe.advantage = 'none'"
+        out.append(Issue("grid.rollouts_per_problem", note, found=n, accepted=accepted))
+    if recipe.gradient_rollouts is not None and recipe.gradient_rollouts > n:
+        out.append(
+            Issue("recipe.gradient_rollouts", found=recipe.gradient_rollouts, accepted=f"at most n = {n}")
+        )
+    if recipe.advantage == "none":
+        out += [
+            Issue(
+                f"recipe.{key}",
+                "with recipe.advantage = 'none' a group of equal rewards has a gradient, which this drops",
+                found=True,
+                accepted="false, or another recipe.advantage",
+            )
+            for key in ("zero_variance_filter", "dynamic_sampling")
+            if getattr(recipe, key)
+        ]
+    if recipe.no_positive_resampling == 0:
+        note = "every problem would leave after its first visit"
+        out.append(Issue("recipe.no_positive_resampling", note, found=0, accepted="more than 0, at most 1"))
+    return out
+
+
+def _term_issues(recipe: Recipe) -> list[Issue]:
+    """The terms beside the policy gradient."""
+    out = []
+    if not recipe.kl:
+        out += [
+            Issue(
+                f"recipe.{key}",
+                "there is no KL term",
+                found=value,
+                accepted="no such key, or recipe.kl above 0",
+            )
+            for key in ("kl_estimator", "kl_in")
+            if (value := getattr(recipe, key)) is not None
+        ]
+    longest = recipe.max_response_tokens
+    if recipe.overlong_buffer and longest is not None and recipe.overlong_buffer > longest:
+        out.append(
+            Issue(
+                "recipe.overlong_buffer",
+                found=recipe.overlong_buffer,
+                accepted=f"at most recipe.max_response_tokens = {longest}",
+            )
+        )
+    return out

@@ -1,0 +1,116 @@
+"""The terms of the objective, each with its equation: `algorithms.objective` adds them up.
+
+Arrays are (R, T): R rollouts, responses padded on the right to T tokens. Log-probabilities are natural
+and belong to the sampling temperature, on all sides.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from isolaw.config import Recipe
+
+
+def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | None) -> Tensor:
+    """Return the estimate of KL(π ‖ π_ref) at each sampled token (J. Schulman, joschu.net/blog/kl-approx).
+
+    With u = log π_ref - log π at a token that π sampled,
+
+        k1 = -u,    k3 = exp(u) - u - 1 ≥ 0
+
+    Both have the KL divergence as their mean. As a term of the *loss* their gradients differ from its
+    gradient (arXiv 2510.01555; 2512.21852): E[∇k1] = E[∇ log π] = 0, so k1 only adds noise, and
+    E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π), the other divergence, which agrees with the one
+    meant to first order about π = π_ref. k1 in the *reward* has the right gradient (`sequence_kl`);
+    k3 in the reward has it less ∇ KL(π_ref ‖ π).
+
+    >>> kl_estimate(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]), "k3")
+    tensor([0.3679, 0.0000])
+    """
+    u = reference_logprobs - logprobs
+    if estimator == "k1":
+        return -u
+    if estimator == "k3":
+        return u.expm1() - u
+    raise ValueError(f"no KL estimator {estimator!r}")
+
+
+def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str) -> Tensor:
+    """Return Σ_t k_it, (R,) in float64: β times this is subtracted from a rollout's reward.
+
+    R_i = r_i - β · log π(y_i) / π_ref(y_i) (with k1 as in RLOO, arXiv 2402.14740). Here an advantage
+    belongs to a whole response, so the penalty is summed over it first, and then baselined with the
+    reward. ``logprobs`` are the trainer's for the policy that sampled.
+    """
+    logprobs, reference_logprobs = clean(mask, logprobs.detach()), clean(mask, reference_logprobs)
+    return kl_estimate(logprobs, reference_logprobs, estimator).sum(1)
+
+
+def importance_weights(
+    old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, level: str, cap: float
+) -> Tensor:
+    """Return the truncated importance weights between sampler μ and trainer π_old, (R, T), no gradient.
+
+        token     c_it = min(π_old(y_it) / μ(y_it), ρ)
+        sequence  c_it = min(Π_s π_old(y_is) / μ(y_is), ρ)
+
+    with the cap ρ. Without a cap, ``sequence`` makes the gradient unbiased whatever the sampler;
+    ``token`` corrects the token alone, not what came before it (F. Yao et al. 2025,
+    fengyao.notion.site/off-policy-rl; the truncation is Ionides' 2008).
+    """
+    difference = clean(mask, old_logprobs.detach()) - clean(mask, sampler_logprobs)
+    if level == "sequence":
+        difference = difference.sum(1, keepdim=True).expand_as(difference)
+    elif level != "token":
+        raise ValueError(f"no importance sampling by {level!r}")
+    return difference.exp().clamp(max=cap)
+
+
+def policy_term(
+    recipe: Recipe, logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, advantages: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the policy term p_it, its ratios, and where clipping changed it; each (R, T).
+
+    With ratio s_it = π(y_it) / π_old(y_it), ε and ε' the recipe's ``clip_low`` and ``clip_high``:
+
+    - ``grpo``, ``dr_grpo``, ``dapo``: p = -min(s A, clip(s, 1 - ε, 1 + ε') A)
+      (arXiv 2402.03300, eq. 3; ε' > ε is DAPO's clip-higher, arXiv 2503.14476, eq. 10).
+    - ``gspo``: the same with one ratio for the response, the geometric mean of its tokens',
+      s_i = exp(1/len_i Σ_t log s_it) (arXiv 2507.18071, eq. 7). It is written in the paper's token form
+      (section 4.3), s_it = sg[s_i] · π / sg[π] with sg[·] the stop-gradient: equal in value and, summed over
+      a response, in gradient, and a weight c_it of a single token keeps its meaning.
+    - ``cispo``: p = -sg[clip(s, 1 - ε, 1 + ε')] A log π (arXiv 2506.13585, eq. 4 and 5): a clipped
+      token still has a gradient.
+
+    A bound that is None does not bind. On-policy (π_old = π) every s is 1, and the gradient of all of
+    them is -A ∇ log π.
+
+    Parameters
+    ----------
+    recipe
+        its ``algorithm``, ``clip_low`` and ``clip_high`` count.
+    logprobs, old_logprobs, mask
+        (R, T); log-probabilities free of NaN. Only ``logprobs`` has a gradient.
+    advantages
+        (R,).
+    """
+    low = 0.0 if recipe.clip_low is None else 1 - recipe.clip_low
+    high = math.inf if recipe.clip_high is None else 1 + recipe.clip_high
+    a = advantages[:, None]
+    log_ratio = logprobs - old_logprobs
+    if recipe.algorithm == "gspo":
+        mean = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        log_ratio = mean.detach() + (logprobs - logprobs.detach())
+    ratio = log_ratio.exp()
+    within = ratio.clamp(low, high)
+    if recipe.algorithm == "cispo":
+        return -within.detach() * a * logprobs, ratio.detach(), within != ratio
+    return -torch.minimum(ratio * a, within * a), ratio.detach(), within * a < ratio * a
+
+
+def clean(mask: Tensor, values: Tensor) -> Tensor:
+    """Float64 with zeros where the mask is False; no gradient and no NaN comes from there."""
+    return values.masked_fill(~mask, 0.0).double()

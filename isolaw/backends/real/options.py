@@ -1,0 +1,92 @@
+"""The ``[real]`` section: which model, which sampler, on how much machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from isolaw.backends.real import environment
+from isolaw.config import Count, Positive, RunSpec, Share
+from isolaw.config.parsing import parse_section
+from isolaw.errors import Issue, SpecError
+
+# Mean |Δ log p| per token between sampler and trainer above which a run stops: rounding, and not stale
+# weights, is what may separate them.
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+
+
+# What decides numbers; the rest says where and how they are computed.
+IDENTITY = ("reward", "sampler", "dtype")
+
+
+def _listed(value: Any) -> Any:
+    return value.split() if isinstance(value, str) else value
+
+
+class RealOptions(BaseModel):
+    """The ``[real]`` section.
+
+    Attributes
+    ----------
+    model
+        folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
+    reward
+        ``exact``, ``math``, or ``package.module:function``.
+    sampler
+        ``vllm`` or ``transformers``; unless given, vLLM where it is installed.
+    dtype
+        of weights and activations; unless given bfloat16 on a GPU, float32 without.
+    zero_stage, offload_optimizer, micro_batch_tokens, gradient_checkpointing
+        of the optimiser: DeepSpeed's ZeRO stage; whether its state is in host memory; tokens of one forward
+        and backward pass; whether activations are computed again in the backward pass (unless given, on
+        GPUs). No result depends on them.
+    processes, tensor_parallel, torchrun
+        processes of one run (data parallel); how many of them share one sampler's model; more options of
+        torchrun, on this machine.
+    gpu_memory
+        share of a GPU's memory that the sampler may take.
+    timeout_hours
+        how long the processes of a run wait for each other.
+    logprob_tolerance
+        mean difference of log-probabilities per token between sampler and trainer that stops a run.
+    checkpoint_minutes
+        the longest time between two points from which a run can continue.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    model: Annotated[str, Field(min_length=1)]
+    reward: str = "exact"
+    sampler: Literal["vllm", "transformers"] | None = None
+    dtype: Literal["float32", "bfloat16"] | None = None
+    zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0
+    offload_optimizer: bool | None = None
+    micro_batch_tokens: Count | None = None
+    gradient_checkpointing: bool | None = None
+    processes: Count = 1
+    tensor_parallel: Count | None = None
+    torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    gpu_memory: Annotated[Share, Field(gt=0)] | None = None
+    timeout_hours: Positive = 4.0
+    logprob_tolerance: Positive | None = None
+    checkpoint_minutes: Positive = 10.0
+
+    def resolved(self) -> RealOptions:
+        """Fill in what depends on this machine."""
+        dtype = self.dtype or ("bfloat16" if environment.gpus() else "float32")
+        sampler = self.sampler or ("vllm" if environment.installed("vllm") else "transformers")
+        tolerance = self.logprob_tolerance or _TOLERANCE[dtype]
+        return self.model_copy(update={"dtype": dtype, "sampler": sampler, "logprob_tolerance": tolerance})
+
+    @classmethod
+    def read(cls, spec: RunSpec) -> RealOptions:
+        """Return the section of an unresolved spec; raise `SpecError` with all that is wrong with it."""
+        if "model" not in spec.options:
+            raise SpecError([Issue("real.model", "the model to train is needed", accepted="its folder")])
+        return parse_section(cls, spec.options, prefix="real").resolved()
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> RealOptions:
+        """Return the section of a resolved spec."""
+        placement = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
+        return cls.model_validate({**placement, **spec.options})

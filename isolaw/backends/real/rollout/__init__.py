@@ -1,0 +1,1 @@
+"""Rollouts: problems, prompts, samplers and rewards."""

@@ -1,0 +1,235 @@
+"""Samplers: where rollouts come from.
+
+`VLLMSampler` (`vllm_sampler`) is vLLM in the training process; `TransformersSampler` is plain, slow and
+obviously right: the reference in the tests, and what is used where vLLM is not installed. Both return, for
+every sampled token, its log-probability under the distribution it was drawn from: softmax(logits /
+temperature), cut to ``top_p``. Each rollout has a seed of its own, so what is drawn depends on neither batch
+nor order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from isolaw.backends.real import environment
+
+Weights = Iterable[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Sampled responses.
+
+    Attributes
+    ----------
+    prompts, tokens
+        token ids of each row's prompt and response; the end-of-sequence token is part of the response.
+    logprobs
+        log-probability of each response token under the sampler's distribution.
+    finished
+        False where a response was cut at ``max_tokens``.
+    """
+
+    prompts: list[list[int]]
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+    finished: list[bool]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __add__(self, other: Rollouts) -> Rollouts:
+        return Rollouts(*(mine + vars(other)[name] for name, mine in vars(self).items()))
+
+    def rows(self, index: Sequence[int]) -> Rollouts:
+        """Return some of the rows."""
+        return Rollouts(
+            [self.prompts[i] for i in index],
+            [self.tokens[i] for i in index],
+            [self.logprobs[i] for i in index],
+            [self.finished[i] for i in index],
+        )
+
+
+class Sampler(Protocol):
+    """What draws rollouts from the current weights.
+
+    Attributes
+    ----------
+    needs_weights
+        whether it must `load` before it draws: it has dropped its weights, or the trainer's have changed
+        since (which the loop knows, and sets).
+    """
+
+    needs_weights: bool
+
+    def generate(
+        self,
+        prompts: Sequence[list[int]],
+        seeds: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        top_p: float,
+        max_tokens: int,
+    ) -> Rollouts:
+        """Draw ``len(seeds[i])`` rollouts for prompt i, one from each seed."""
+        ...
+
+    def load(self, weights: Weights) -> None:
+        """Take over the trainer's weights, by their names in the checkpoint format."""
+        ...
+
+    def sleep(self) -> None:
+        """Give the device's memory to the trainer until the next `load`."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; nothing is drawn any more."""
+        ...
+
+
+def stored_weights(model: str) -> Weights:
+    """Yield the weights of a model's folder."""
+    for path in sorted(Path(model).glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dictionary)
+                yield name, file.get_tensor(name)
+
+
+class TransformersSampler:
+    """A plain sampling loop over a `transformers` model, with its key-value cache."""
+
+    def __init__(self, model: str, *, dtype: str, float32_head: bool = False) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.needs_weights = False
+        self.device = torch.device("cuda" if environment.gpus() else "cpu")
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+        self.model = loaded.to(self.device).eval()
+        if float32_head:
+            head = self.model.get_output_embeddings()
+            head.forward = lambda hidden: torch.nn.functional.linear(hidden.float(), head.weight.float())
+        stop = self.model.generation_config.eos_token_id
+        self.stop = torch.tensor(stop if isinstance(stop, list) else [stop], device=self.device)
+        self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Sequence[list[int]],
+        seeds: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        top_p: float,
+        max_tokens: int,
+    ) -> Rollouts:
+        """Draw rollouts by inverting the distribution function at one uniform number a token."""
+        rows = [list(prompt) for prompt, own in zip(prompts, seeds, strict=True) for _ in own]
+        flat = [int(seed) for own in seeds for seed in own]
+        uniform = np.stack([np.random.default_rng(seed).random(max_tokens) for seed in flat])
+        u = torch.as_tensor(uniform, device=self.device)
+        width = max(map(len, rows))
+        ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self.device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
+        cache, tokens, logprobs = None, [], []
+        open_rows = torch.ones(len(rows), dtype=torch.bool, device=self.device)
+        lengths = torch.zeros(len(rows), dtype=torch.long, device=self.device)
+        for t in range(max_tokens):
+            positions = (mask.cumsum(1) - 1).clamp(min=0)
+            out = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions[:, -ids.shape[1] :],
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache = out.past_key_values
+            chosen, logprob = _draw(out.logits[:, -1].double() / temperature, u[:, t], top_p)
+            tokens.append(chosen)
+            logprobs.append(logprob)
+            lengths += open_rows
+            open_rows &= ~torch.isin(chosen, self.stop)
+            ids = chosen[:, None]
+            mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+            if not bool(open_rows.any()):
+                break
+        drawn, drawn_logprobs = torch.stack(tokens, 1).tolist(), torch.stack(logprobs, 1).tolist()
+        return Rollouts(
+            rows,
+            [row[:k] for row, k in zip(drawn, lengths.tolist(), strict=True)],
+            [row[:k] for row, k in zip(drawn_logprobs, lengths.tolist(), strict=True)],
+            (~open_rows).tolist(),
+        )
+
+    @torch.no_grad()
+    def load(self, weights: Weights) -> None:
+        """Copy the weights."""
+        for name, tensor in weights:
+            self.parameters[name].copy_(tensor)
+        self.needs_weights = False
+
+    def sleep(self) -> None:
+        """Nothing: the reference keeps its memory."""
+
+    def close(self) -> None:
+        """Nothing that Python would not do."""
+
+
+def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw a token of each row, and its log-probability: rows by falling probability, cut at ``top_p``."""
+    p, order = torch.sort(torch.softmax(logits, -1), dim=-1, descending=True, stable=True)
+    p = torch.where(p.cumsum(-1) - p < top_p, p, 0.0)  # the first token beyond top_p still counts
+    p = p / p.sum(-1, keepdim=True)
+    index = (p.cumsum(-1) < u[:, None]).sum(-1, keepdim=True)
+    index = torch.minimum(index, (p > 0).sum(-1, keepdim=True) - 1)  # rounding of the last cumulative sum
+    return order.gather(-1, index)[:, 0], p.gather(-1, index).log()[:, 0]
+
+
+_opened: dict[tuple[Any, ...], Sampler] = {}
+
+
+def open_sampler(
+    kind: str,
+    model: str,
+    dtype: str,
+    max_model_tokens: int,
+    *,
+    float32_head: bool = False,
+    tensor_parallel: int = 1,
+    gpu_memory: float = 0.4,
+) -> Sampler:
+    """Return the sampler ``kind`` (``vllm``, ``transformers``); the next run that asks alike reuses it.
+
+    The parameters are those of `VLLMSampler`; the plain one needs model, dtype and head.
+    """
+    key = (kind, model, dtype, max_model_tokens, float32_head, tensor_parallel, gpu_memory)
+    if key not in _opened:
+        close_samplers()  # first: vLLM's parts find each other through globals of the process
+        if kind == "transformers":
+            _opened[key] = TransformersSampler(model, dtype=dtype, float32_head=float32_head)
+        else:
+            from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
+
+            _opened[key] = VLLMSampler(
+                model,
+                dtype=dtype,
+                max_model_tokens=max_model_tokens,
+                float32_head=float32_head,
+                tensor_parallel=tensor_parallel,
+                gpu_memory=gpu_memory,
+            )
+    return _opened[key]
+
+
+def close_samplers() -> None:
+    """Close what `open_sampler` keeps."""
+    while _opened:
+        _opened.popitem()[1].close()

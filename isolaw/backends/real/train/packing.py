@@ -1,0 +1,265 @@
+"""Rows of different lengths as one sequence, without padding, and attention that keeps them apart.
+
+A micro-batch is a single sequence of N tokens: row after row, prompt before response, positions from 0 in
+each. All layers but attention treat tokens one by one, so nothing is computed for padding. Attention is
+within a row and causal: by the variable-length kernel (`torch.nn.attention.varlen`) in half precision on a
+GPU; elsewhere rows of similar lengths are laid side by side, padded on the right, for attention alone, where
+no token sees what comes after it, the padding included.
+
+Equal rows, of which short answers have many, are packed once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from isolaw.backends.real.rollout.samplers import Rollouts
+
+ATTENTION = "isolaw_packed"  # its name among those of transformers
+_PADDING = 0.1  # of what attention is computed for, where there is no variable-length kernel
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of similar lengths, one after another.
+
+    Attributes
+    ----------
+    rows, tokens, longest
+        how many rows, their tokens, and those of the longest.
+    place
+        (tokens,): where each token is among rows × longest; None where all rows are as long.
+    """
+
+    rows: int
+    tokens: int
+    longest: int
+    place: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where U rows are in a sequence of N tokens.
+
+    Attributes
+    ----------
+    starts
+        (U + 1,), int32: row u is at ``starts[u]`` up to ``starts[u + 1]``.
+    longest
+        tokens of the longest row.
+    blocks
+        the rows as they lie side by side; empty where the variable-length kernel takes them as they are.
+    """
+
+    starts: Tensor
+    longest: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows packed for a forward pass.
+
+    Attributes
+    ----------
+    ids, positions
+        (1, N): tokens, and their positions in their rows.
+    layout
+        of the rows in them.
+    predicts, targets
+        (K,): where the tokens stand that predict a response token each, and those response tokens.
+    mask
+        (R, T), bool: which tokens are of a response, for all rows, equal ones too.
+    distinct
+        (U, T), bool: the same for the rows packed.
+    same_as
+        (R,): which of them each row equals; None where no two rows are equal.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    layout: Layout
+    predicts: Tensor
+    targets: Tensor
+    mask: Tensor
+    distinct: Tensor
+    same_as: Tensor | None
+
+    def by_row(self, values: Tensor) -> Tensor:
+        """Return numbers for each of ``targets``, (…, K), as (…, R, T), zeros where the mask is False."""
+        rows = values.new_zeros(*values.shape[:-1], *self.distinct.shape)
+        rows = rows.masked_scatter(self.distinct, values)
+        return rows if self.same_as is None else rows.index_select(-2, self.same_as)
+
+
+def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> Packed:
+    """Return rows packed, for that device; a response without tokens predicts nothing."""
+    rows = list(zip(map(tuple, rollouts.prompts), map(tuple, rollouts.tokens), strict=True))
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    same_as = [known.setdefault(row, len(known)) for row in rows]
+    before = np.array([len(prompt) for prompt, _ in known])
+    after = np.array([len(response) for _, response in known])
+    if not before.all():
+        raise ValueError("a row without a prompt: nothing predicts its first token")
+    lengths = before + after
+    starts = np.concatenate([[0], lengths.cumsum()])
+    positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    ids = np.fromiter((token for row in known for part in row for token in part), np.int64, starts[-1])
+    answers = positions >= np.repeat(before, lengths)
+    distinct = np.arange(max(1, int(after.max()))) < after[:, None]
+    repeated = len(known) < len(rows)
+
+    def tensor(values: Any, kind: torch.dtype = torch.long) -> Tensor:
+        return torch.as_tensor(values, dtype=kind, device=device)
+
+    own = tensor(distinct, torch.bool)
+    again = tensor(same_as) if repeated else None
+    return Packed(
+        tensor(ids)[None],
+        tensor(positions)[None],
+        Layout(tensor(starts, torch.int32), int(lengths.max()), () if varlen else _blocks(lengths, device)),
+        tensor(np.flatnonzero(answers) - 1),
+        tensor(ids[answers]),
+        own if again is None else own[again],
+        own,
+        again,
+    )
+
+
+def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
+    """Cut rows into blocks, each as long as at most a tenth of it is padding."""
+    out = []
+    first = 0
+    while first < len(lengths):
+        own = lengths[first:]
+        longest = np.maximum.accumulate(own)
+        rows = np.arange(1, len(own) + 1)
+        too_wide = rows * longest * (1 - _PADDING) > own.cumsum()
+        count = int(too_wide.argmax()) if too_wide.any() else len(own)
+        own, width = own[:count], int(longest[count - 1])
+        place = None
+        if (own != width).any():
+            ends = own.cumsum()
+            within = np.arange(ends[-1]) - np.repeat(ends - own, own)
+            place = torch.as_tensor(within + np.repeat(width * np.arange(count), own), device=device)
+        out.append(Block(count, int(own.sum()), width, place))
+        first += count
+    return tuple(out)
+
+
+def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
+    """Return rows cut into micro-batches of at most so many tokens: of similar lengths, the longest first.
+
+    Equal rows count once, and stand together. A row that is longer by itself is alone.
+
+    >>> rows = Rollouts([[1], [1], [1], [1, 2]], [[5], [5], [6], [7, 8]], [], [])
+    >>> micro_batches(rows, 4)
+    [[3], [2, 0, 1]]
+    """
+    keys = [(len(p) + len(t), p, t) for p, t in zip(rollouts.prompts, rollouts.tokens, strict=True)]
+    out: list[list[int]] = []
+    room, last = 0, None
+    for row in sorted(range(len(keys)), key=keys.__getitem__, reverse=True):
+        if keys[row] != last:
+            last = keys[row]
+            if last[0] > room or not out:
+                out.append([])
+                room = tokens
+            room -= last[0]
+        out[-1].append(row)
+    return out
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    layout: Layout | None = None,
+    sliding_window: int | None = None,
+    **other: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention within the rows of a layout, as `transformers` calls it.
+
+    Parameters
+    ----------
+    module
+        not used.
+    query, key, value
+        (1, heads, N, D), key and value with as many heads or a divisor of them.
+    layout
+        of the rows; what comes to the model has to reach this function.
+    sliding_window
+        how many tokens a token sees, itself included; None: all before it.
+
+    Raises
+    ------
+    NotImplementedError
+        for what only some models have: dropout, masks of their own, soft caps, sinks; and without a layout.
+    """
+    special = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
+    special += ["dropout"] * bool(dropout) + ["a mask of its own"] * (attention_mask is not None)
+    if special:
+        raise NotImplementedError(f"attention with {', '.join(special)} is not supported")
+    if layout is None:
+        raise NotImplementedError("its layers do not pass on to attention where rows begin")
+    window = sliding_window if sliding_window and sliding_window < layout.longest else None
+    shared = query.shape[1] // key.shape[1]
+    how: dict[str, Any] = {"scale": scaling, "enable_gqa": shared > 1}
+    flat = [x[0].transpose(0, 1) for x in (query, key, value)]  # (N, heads, D)
+    if layout.blocks:
+        sizes = [block.tokens for block in layout.blocks]
+        parts = zip(layout.blocks, *(x.split(sizes) for x in flat), strict=True)
+        out = [
+            _together(_side_by_side([_apart(x, block) for x in own], window, how), block)
+            for block, *own in parts
+        ]
+        return torch.cat(out)[None], None
+    from torch.nn.attention.varlen import varlen_attn
+
+    if "enable_gqa" not in inspect.signature(varlen_attn).parameters:  # before torch 2.12
+        del how["enable_gqa"]
+        flat[1:] = [x.repeat_interleave(shared, 1) for x in flat[1:]]
+    rows = (layout.starts, layout.starts, layout.longest, layout.longest)
+    before = -1 if window is None else window - 1  # of the kernel: not counting the token itself
+    return varlen_attn(*flat, *rows, window_size=(before, 0), **how)[None], None
+
+
+def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -> Tensor:
+    """Causal attention of rows side by side, (rows, heads, longest, D), within a window of tokens."""
+    longest = rows[0].shape[2]
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    if window is None or longest <= window:
+        return sdpa(*rows, is_causal=True, **how)
+    seen = torch.ones(longest, longest, dtype=torch.bool, device=rows[0].device)
+    return sdpa(*rows, attn_mask=seen.tril().triu(1 - window), **how)
+
+
+def _apart(x: Tensor, block: Block) -> Tensor:
+    """(tokens, H, D), rows one after another, as (rows, H, longest, D), rows side by side."""
+    if block.place is not None:
+        x = x.new_zeros(block.rows * block.longest, *x.shape[1:]).index_copy(0, block.place, x)
+    return x.reshape(block.rows, block.longest, *x.shape[1:]).transpose(1, 2)
+
+
+def _together(x: Tensor, block: Block) -> Tensor:
+    """The inverse of `_apart`."""
+    x = x.transpose(1, 2).flatten(0, 1)
+    return x if block.place is None else x[block.place]
+
+
+def register() -> None:
+    """Make `attention` known to `transformers`, by the name `ATTENTION`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, attention)

@@ -1,0 +1,91 @@
+"""What each process of a run of several does: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
+
+torchrun starts it. It connects to the engine (`isolaw.backends.line`), gets the job, and executes
+`loop.train`. The engine decides at which checkpoints a state is written; the first process passes that
+decision on to all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from isolaw.backends.line import Line
+from isolaw.backends.real import environment
+from isolaw.config import RunSpec
+from isolaw.config.parsing import parse_section
+from isolaw.errors import RunError
+
+
+def main(address: str, port: int) -> None:
+    """Execute the job that is told at ``address``, as one of its processes."""
+    environment.prepare()
+    first = os.environ["RANK"] == "0"
+    line = Line(address, port)
+    job = line.receive()
+    spec = parse_section(RunSpec, job["spec"], source="the job")
+    state = Path(job["state"]) if job["state"] else None
+    try:
+        _choose_gpu()
+        from isolaw.backends.real.train import loop
+
+        for checkpoint in loop.train(spec, state, line.asked_to_stop.is_set):
+            if first:
+                report = {
+                    "step": checkpoint.step,
+                    "compute": checkpoint.compute,
+                    "tokens": checkpoint.tokens,
+                    "final": checkpoint.final,
+                    "seconds": checkpoint.seconds,
+                    "rows": [asdict(row) for row in checkpoint.rows],
+                    "counts": [asdict(count) for count in checkpoint.counts],
+                }
+                line.send(report)
+            while (asked := _share(line.receive() if first else None)).get("save"):
+                checkpoint.save(Path(asked["save"]))
+                if first:
+                    line.send({})
+        line.end({"done": True})
+    except RunError as error:
+        # Any process may find the fault; the others then only see that it has gone.
+        line.end({"failed": str(error)})
+        raise
+    # Past the destructors of libraries that disagree about who leaves first.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _share(value: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the first process's value in every process."""
+    import torch.distributed as dist
+
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    assert values[0] is not None
+    return values[0]
+
+
+def _choose_gpu() -> None:
+    """One GPU for each process, chosen before torch looks.
+
+    vLLM's other ways to sum over the ranks of a sampler look for the peers' GPUs among the visible ones, too.
+    """
+    if not environment.gpus():
+        return
+    visible, place = environment.visible(), int(os.environ["LOCAL_RANK"])
+    if place >= len(visible):
+        found = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
+        raise RunError(f"process {place} of this machine has no GPU of its own; visible: {found}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[place]
+    os.environ["LOCAL_RANK"] = "0"
+    for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER"):
+        os.environ.setdefault(name, "0")
+    environment.gpus.cache_clear()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

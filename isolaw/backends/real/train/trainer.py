@@ -1,0 +1,339 @@
+"""The optimiser's side: a DeepSpeed engine around a causal language model.
+
+A step is one update from all rows of the global batch, for any number of processes and micro-batches. The
+objective is a sum over rows with weights of the *global* batch (`algorithms.objective`), so
+
+    gradient = Σ_processes Σ_micro-batches ∂loss
+
+holds exactly when nothing in between rescales: gradient accumulation is held open by hand (DeepSpeed would
+divide by its number of steps), and DeepSpeed's mean over processes is undone by a factor.
+
+AdamW is torch's own; ZeRO 0 to 3, float32 or bfloat16 with float32 master weights. State is kept as
+whole tensors by name (safetensors), so that a run continues on another number of processes or ZeRO stage.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.rollout.samplers import Rollouts
+from isolaw.backends.real.train import process_group
+from isolaw.backends.real.train.footprint import BUCKET, LIVE
+from isolaw.backends.real.train.packing import Packed, micro_batches, pack
+from isolaw.backends.real.train.policy import agrees, load
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Trainer:
+    """A model under DeepSpeed.
+
+    Parameters
+    ----------
+    model
+        folder of the base model.
+    dtype
+        ``float32`` or ``bfloat16``.
+    zero_stage
+        DeepSpeed's ZeRO stage, 0 to 3.
+    weight_decay, max_grad_norm
+        AdamW's, and the norm to which gradients are clipped (0: not).
+    micro_batch_tokens
+        of one forward and backward pass.
+    gradient_checkpointing
+        whether activations are computed again in the backward pass.
+    offload_optimizer
+        whether master weights and moments are in host memory, and the optimiser's step is made there.
+    float32_head
+        whether logits are computed in float32.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str = "float32",
+        zero_stage: int = 0,
+        weight_decay: float = 0.0,
+        max_grad_norm: float = 1.0,
+        micro_batch_tokens: int = 16_384,
+        gradient_checkpointing: bool = True,
+        offload_optimizer: bool = False,
+        float32_head: bool = False,
+    ) -> None:
+        self.micro_batch_tokens = micro_batch_tokens
+        self.dtype = dtype
+        deepspeed = _deepspeed()
+        on_gpu = environment.gpus() > 0
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        self.varlen = on_gpu and dtype == "bfloat16"
+        if dtype == "bfloat16" or offload_optimizer:
+            zero_stage = max(zero_stage, 1)  # where DeepSpeed keeps float32 master weights by name
+        self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
+        self._load = functools.partial(
+            load,
+            dtype=dtype,
+            device=self.device,
+            zero=config if zero_stage == 3 else None,
+            float32_head=float32_head,
+        )
+        policy = self._load(model, gradient_checkpointing=gradient_checkpointing).train()
+        optimizer = torch.optim.AdamW(
+            policy.parameters(),
+            lr=0.0,
+            betas=(0.9, 0.999),
+            weight_decay=weight_decay,
+            fused=on_gpu or offload_optimizer,  # no temporary copies; fast in host memory
+        )
+        self.engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
+        self.world = dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.steps = 0
+        agrees(self.engine, dtype, self.device, varlen=self.varlen)
+
+    def frozen(self, model: str) -> Any:
+        """Return the policy of a model's folder, not to be trained: under ZeRO-3 it is divided, too."""
+        policy = self._load(model).eval().requires_grad_(False)
+        if not hasattr(next(policy.parameters()), "ds_id"):
+            return policy
+        import deepspeed
+
+        return deepspeed.initialize(model=policy, config=self._config)[0]
+
+    @property
+    def module(self) -> Any:
+        """The model itself."""
+        return self.engine.module.model
+
+    def micro_batches(self, rollouts: Rollouts) -> list[list[int]]:
+        """Return rows cut into micro-batches (`packing.micro_batches`), equally many in every process."""
+        parts = micro_batches(rollouts, self.micro_batch_tokens)
+        return parts + [[]] * (self._largest(len(parts)) - len(parts))
+
+    def pack(self, rollouts: Rollouts) -> Packed:
+        """Return rows as this trainer computes them; no rows as one that counts for nothing."""
+        if not len(rollouts):  # the other processes wait for this one's part in the exchange of weights
+            rollouts = Rollouts([[0]], [[0]], [], [])
+        return pack(rollouts, self.device, varlen=self.varlen)
+
+    def _largest(self, value: int) -> int:
+        if self.world == 1:
+            return value
+        tensor = torch.tensor(value, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return int(tensor)
+
+    def logprobs(self, rollouts: Rollouts, temperature: float) -> list[torch.Tensor]:
+        """Return the log-probabilities of each row's response tokens under the current weights."""
+        return self.logprobs_of(self.engine, rollouts, temperature)
+
+    @torch.no_grad()
+    def logprobs_of(self, policy: Any, rollouts: Rollouts, temperature: float) -> list[torch.Tensor]:
+        """Return the log-probabilities of each row's response tokens under another policy."""
+        out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
+        for rows in self.micro_batches(rollouts):
+            logp, _ = policy(self.pack(rollouts.rows(rows)), temperature)
+            for row, values in zip(rows, logp, strict=False):
+                out[row] = values[: len(rollouts.tokens[row])]
+        return out
+
+    def backward(
+        self,
+        rollouts: Rollouts,
+        loss_of: Callable[[Sequence[int], Packed, torch.Tensor, torch.Tensor], torch.Tensor],
+        *,
+        temperature: float,
+    ) -> None:
+        """Accumulate the gradient of the whole batch.
+
+        Parameters
+        ----------
+        rollouts
+            this process's rows of the batch; may be empty.
+        loss_of
+            given the indices of a micro-batch's rows, their tensors, log-probabilities (R, T) and entropy
+            (R, T), its part of the loss. It is called for no rows too, so that a reference model is run by
+            all processes or none; the tensors are then of a row that is to count for nothing.
+        temperature
+            the sampler's.
+        """
+        parts = self.micro_batches(rollouts)
+        for number, rows in enumerate(parts):
+            self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
+            packed = self.pack(rollouts.rows(rows))
+            logp, entropy = self.engine(packed, temperature)
+            loss = loss_of(rows, packed, logp, entropy)
+            # DeepSpeed takes the mean over processes; the objective is their sum.
+            self.engine.backward(loss * self.world)
+
+    def update(self, lr: float) -> float:
+        """Make the optimiser's step from the accumulated gradient; return its norm before clipping."""
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = lr
+        whole = [p.grad for p in self.module.parameters() if p.grad is not None and not _partitioned(p)]
+        norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed tells only its own
+        self.engine.step()
+        self.steps += 1
+        return float(self.engine.get_global_grad_norm() if norm is None else norm)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Return the accumulated gradient by name, as whole tensors, before `update`."""
+        from deepspeed.utils import safe_get_full_grad
+
+        return {
+            name: safe_get_full_grad(p).float().cpu().clone() for name, p in self.module.named_parameters()
+        }
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the current weights by name, each as a whole tensor; all processes take part."""
+        for name, parameter in self.module.named_parameters():
+            with self._gathered([parameter]):
+                yield name, parameter.detach()
+
+    def _gathered(self, parameters: Iterable[torch.nn.Parameter]) -> Any:
+        partitioned = [p for p in parameters if hasattr(p, "ds_id")]
+        if not partitioned:
+            return nullcontext()
+        from deepspeed import zero
+
+        return zero.GatheredParameters(partitioned)
+
+    def save(self, folder: Path) -> None:
+        """Write weights and moments; all processes take part, the first one writes."""
+        tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in ("model", *_MOMENTS)}
+        for name, parameter in self.module.named_parameters():
+            for kind in tensors:
+                if kind == "model" or self.steps:
+                    whole = _read(self.engine, parameter, kind)
+                    if self.rank == 0:
+                        tensors[kind][name] = whole.float().cpu().contiguous().clone()
+        if self.rank == 0:
+            for kind, values in tensors.items():
+                save_file(values, folder / f"{kind}.safetensors")
+            (folder / "optimizer.json").write_text(json.dumps({"steps": self.steps}))
+
+    def restore(self, folder: Path) -> None:
+        """Continue from what `save` wrote."""
+        steps = int(json.loads((folder / "optimizer.json").read_text())["steps"])
+        if steps:
+            self._materialise()
+        for kind in ("model", *_MOMENTS) if steps else ("model",):
+            stored = load_file(folder / f"{kind}.safetensors")
+            for name, parameter in self.module.named_parameters():
+                _write(self.engine, parameter, kind, stored[name].to(self.device))
+        if steps:
+            for state in _adam_states(self.engine.optimizer):
+                state["step"].fill_(steps)
+        self.steps = steps
+
+    def _materialise(self) -> None:
+        """Make AdamW's moments exist: an update with lr 0 and no gradient."""
+        loss = self.engine(self.pack(Rollouts([], [], [], [])), 1.0)[0].sum() * 0.0
+        self.engine.set_gradient_accumulation_boundary(True)
+        self.engine.backward(loss)
+        self.update(0.0)
+
+    def close(self) -> None:
+        """Release the engine's memory."""
+        self.engine.destroy()
+
+
+def _config(
+    dtype: str, zero_stage: int, max_grad_norm: float, offload_optimizer: bool, on_gpu: bool
+) -> dict[str, Any]:
+    """DeepSpeed's configuration; its buckets, counted in numbers, are memory beside the model's."""
+    zero: dict[str, Any] = {
+        "stage": zero_stage,
+        "reduce_bucket_size": BUCKET,
+        "allgather_bucket_size": BUCKET,
+        "stage3_prefetch_bucket_size": BUCKET,
+        "stage3_max_live_parameters": LIVE,
+        "stage3_max_reuse_distance": LIVE,
+    }
+    if offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpu}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "gradient_clipping": max_grad_norm,
+        "bf16": {"enabled": dtype == "bfloat16"},
+        "steps_per_print": 10**9,
+    }
+    if dtype == "bfloat16":  # whose sums get worse with the number of micro-batches, and so with B
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+        if zero_stage == 1:  # which exchanges the sum, and not each micro-batch's gradient
+            config["communication_data_type"] = "fp32"
+    return config
+
+
+def _deepspeed() -> Any:
+    """Import DeepSpeed and start the process group, of one process unless torchrun says otherwise."""
+    environment.prepare()
+    import deepspeed
+
+    if not environment.gpus():
+        import deepspeed.ops
+
+        # Compiling its shared-memory operator takes 45 s; gloo does without.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    process_group.start()
+    deepspeed.init_distributed(verbose=False)
+    return deepspeed
+
+
+def _partitioned(parameter: torch.nn.Parameter) -> bool:
+    return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")
+
+
+def _read(engine: Any, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    if not _partitioned(parameter):
+        return parameter.detach() if kind == "model" else engine.optimizer.state[parameter][kind]
+    if kind == "model":
+        return safe_get_full_fp32_param(parameter)
+    return safe_get_full_optimizer_state(parameter, kind)
+
+
+def _write(engine: Any, parameter: torch.nn.Parameter, kind: str, value: torch.Tensor) -> None:
+    from deepspeed import zero
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+    with torch.no_grad():
+        if kind != "model":
+            if _partitioned(parameter):
+                safe_set_full_optimizer_state(parameter, value, kind)
+            else:
+                engine.optimizer.state[parameter][kind].copy_(value)
+            return
+        if _partitioned(parameter):  # the float32 master, then the copy that computes
+            safe_set_full_fp32_param(parameter, value)
+        context = (
+            zero.GatheredParameters([parameter], modifier_rank=0)
+            if hasattr(parameter, "ds_id")
+            else nullcontext()
+        )
+        with context:
+            parameter.copy_(value)
+
+
+def _adam_states(optimizer: Any) -> Iterator[dict[str, Any]]:
+    """Yield AdamW's own states, through DeepSpeed's wrappers."""
+    while not isinstance(optimizer, torch.optim.AdamW):
+        optimizer = optimizer.optimizer
+    for state in optimizer.state.values():
+        if "step" in state:
+            yield state

@@ -1,0 +1,17 @@
+"""What is to be run: `Recipe`, `RunSpec`, `SweepSpec`; TOML in, canonical JSON and its hash out.
+
+A sweep file's sections are the fields of `SweepSpec`. Everything wrong with it is reported at once,
+each with its line, what was found, what is accepted and the nearest valid name. What belongs to one
+backend (``[bandit]``, ``[replay]``, ``[real]``) is passed on to it unread.
+"""
+
+from isolaw.config.executor import ExecutorSection
+from isolaw.config.run import RunSpec, canonical_json
+from isolaw.config.sections import EvaluationSpec, ProblemsSpec, Recipe, StoreSection, TrackingSection
+from isolaw.config.sweep import SweepSpec
+from isolaw.config.values import Count, Positive, Share
+
+__all__ = [
+    "Count", "EvaluationSpec", "ExecutorSection", "Positive", "ProblemsSpec", "Recipe", "RunSpec", "Share",
+    "StoreSection", "SweepSpec", "TrackingSection", "canonical_json",
+]  # fmt: skip

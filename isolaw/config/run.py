@@ -1,0 +1,131 @@
+"""`RunSpec`: one run of a sweep, its identity and the steps at which it is looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from isolaw.config.sections import MOST_LOOKS, EvaluationSpec, ProblemsSpec, Recipe
+from isolaw.config.values import Count, Index, Section
+
+IDENTITY_VERSION = 1
+REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
+_POWERS = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}
+
+
+class RunSpec(Section):
+    """One run: a configuration, a seed, and how far and how often it is looked at.
+
+    ``options`` are the backend's own (they count for identity); ``sources`` are paths that it reads
+    (they do not; the hashes of what they hold, in ``content``, do).
+    """
+
+    backend: str
+    backend_version: int = 1
+    problems_per_batch: Count
+    rollouts_per_problem: Count
+    seed: Index = 0
+    recipe: Recipe = Recipe()
+    problems: ProblemsSpec = ProblemsSpec()
+    options: dict[str, Any] = {}
+    content: dict[str, str] = {}
+    sources: dict[str, Any] = {}
+    compute: Count
+    evaluation: EvaluationSpec = EvaluationSpec()
+
+    @property
+    def batch_rollouts(self) -> int:
+        """B = B_p · n."""
+        return self.problems_per_batch * self.rollouts_per_problem
+
+    @property
+    def steps(self) -> int:
+        """M = floor(C / B), the run's last step."""
+        return self.compute // self.batch_rollouts
+
+    @property
+    def gradient_batch(self) -> int:
+        """B_g = B_p · n_train, rollouts in a step's gradient; n_train: ``recipe.gradient_rollouts`` or n."""
+        return self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
+
+    @property
+    def lr_factor(self) -> float:
+        """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
+
+        The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), where all B = B_p · n
+        rollouts that a step generates enter its gradient. With a decoupled baseline n_train < n of them do,
+        and the rule follows those: the square root compensates the gradient's noise, whose variance is
+        ∝ 1 / B_g (derived for Adam in arXiv 2205.10287), and a run with n_train = 64 then differs from a run
+        with n = 64 in its baseline alone. A filter does not change the factor: it holds for the whole run,
+        and how many groups a filter drops is known step by step.
+
+        >>> run = RunSpec(backend="real", problems_per_batch=16, rollouts_per_problem=256, compute=10**6)
+        >>> run.lr_factor
+        2.0
+        >>> run.model_copy(update={"recipe": Recipe(gradient_rollouts=64)}).lr_factor
+        1.0
+        """
+        return float((self.gradient_batch / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes this run this run: no path, device, executor, horizon or schedule.
+
+        Recipe keys at their default are left out, so a key that is added later changes no identity. What
+        ``problems.difficulty`` decides is in the resolved recipe, and counts there.
+        """
+        return {
+            "identity": IDENTITY_VERSION,
+            "backend": [self.backend, self.backend_version],
+            "problems_per_batch": self.problems_per_batch,
+            "rollouts_per_problem": self.rollouts_per_problem,
+            "seed": self.seed,
+            "recipe": self.recipe.model_dump(exclude_defaults=True),
+            "problems": self.problems.model_dump(exclude={"difficulty"}),
+            "options": self.options,
+            "content": self.content,
+        }
+
+    @cached_property
+    def run_id(self) -> str:
+        """SHA-256 of the canonical JSON of `identity`, 64 hexadecimal digits."""
+        return hashlib.sha256(canonical_json(self.identity()).encode()).hexdigest()
+
+    def __copy__(self) -> RunSpec:
+        copied = super().__copy__()
+        vars(copied).pop("run_id", None)  # a copy may be made to be changed
+        return copied
+
+    def schedule(self) -> list[int]:
+        """Return the steps that are evaluated, ascending, 0 and the last among them.
+
+        >>> run = RunSpec(backend="bandit", problems_per_batch=1, rollouts_per_problem=10, compute=1000,
+        ...               evaluation=EvaluationSpec(points=3, start=10, end=1000))
+        >>> run.schedule()
+        [0, 1, 10, 100]
+        """
+        e = self.evaluation
+        start = e.start or self.batch_rollouts
+        end = max(e.end or self.compute, start)
+        budgets = np.geomspace(start, end, e.points)
+        ratio = (end / start) ** (1 / (e.points - 1))
+        if self.compute > end and ratio > 1:
+            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_LOOKS)
+            budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
+        # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
+        budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
+        looks = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
+        ends = {h // self.batch_rollouts for h in (*e.horizons, self.compute) if h <= self.compute}
+        return sorted({0} | looks | ends)
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys and no spaces: equal values give equal text.
+
+    >>> canonical_json({"b": 1, "a": [1.0]})
+    '{"a":[1.0],"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)

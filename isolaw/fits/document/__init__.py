@@ -1,0 +1,1 @@
+"""What `law.json` holds: its parts as dataclasses, how they are made, and how they are written."""

@@ -1,0 +1,128 @@
+"""n*, B_p* and M* at a budget, and the n of a law, as quantities: bounds where they are ends of the grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.document.flags import Code, Flag
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.frontier.candidates import FAR, INTERVALS, Candidate
+from isolaw.fits.law import Law
+from isolaw.fits.laws.families import LAWS
+from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
+from isolaw.fits.selection import Floats
+from isolaw.fits.surface.slices import FLAT, highest
+
+_EDGE = 1e-6  # doublings: as near to an end of the grid is there
+_BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rewards at the budget of G allocations, (1 + D, G), and which of them are the K candidates."""
+
+    log2_n: Floats
+    log2_b: Floats
+    reward: Floats
+    candidates: NDArray[np.int64]
+
+    @property
+    def best(self) -> NDArray[np.int64]:
+        """The allocation of highest reward in each draw, (1 + D,)."""
+        return highest(self.reward, 1)
+
+
+def optimum(
+    cut: Cut,
+    document: LawDocument,
+    budget: int,
+    candidates: Sequence[Candidate],
+    factor: float,
+    flags: list[Flag],
+) -> tuple[Quantity, Quantity, Quantity]:
+    """n*, B_p* and M* at the budget; bounds where they are ends of what was measured and can be paid for."""
+    top, bottom = cut.reward.max(axis=1), cut.reward.min(axis=1)
+    if top[0] - bottom[0] <= FLAT * max(abs(top[0]), abs(bottom[0])):
+        flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))
+        return REFUSED, REFUSED, REFUSED
+    n, b = cut.log2_n[cut.best], cut.log2_b[cut.best]
+    known = top - bottom > FLAT * np.maximum(np.abs(top), np.abs(bottom))
+    stepwise = document.method == "paper"
+    levels = np.unique([e.rollouts_per_problem for e in candidates]) if stepwise else None
+    star = _star(np.where(known, n, np.nan), cut.log2_n, factor, levels)
+    _edges(star, n, cut, document, flags)
+    batch = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
+    steps = math.log2(budget) - n - b
+    counted = document.x.unit in ("rollouts", "steps")
+    if document.setting == "fixed-b":
+        held = Quantity(float(budget / document.fixed["batch_rollouts"]))
+        return star, _star(b, cut.log2_b, factor, None), held
+    if document.setting == "fixed-bp":
+        held = Quantity(float(document.fixed["problems_per_batch"]))
+        return star, held, _star(steps, batch, factor, None) if counted else REFUSED
+    at_end = np.isclose(n, cut.log2_n.max()) | np.isclose(n, cut.log2_n.min())
+    at_end |= np.isclose(b, cut.log2_b.max()) | np.isclose(b, cut.log2_b.min())
+    # Where n* or B_p* is a bound, so is M*, on the side of the smaller or of the larger batches.
+    ends = np.where(steps > np.median(steps), batch.max(), batch.min())
+    m_star = _star(np.where(at_end, ends, steps), batch, factor, None, float(np.exp2(steps[0])))
+    return star, _star(b, cut.log2_b, factor, None), m_star if counted else REFUSED
+
+
+def _star(
+    log2: Floats, grid: Floats, factor: float, levels: NDArray[np.int64] | None, value: float | None = None
+) -> Quantity:
+    """2^log2 of the estimate, with the interval of its draws, an end open where they are at the grid's."""
+    low, high = float(grid.min()), float(grid.max())
+    at = float(np.exp2(log2[0])) if value is None else value
+    if factor > FAR or math.isnan(at):
+        return Quantity(at if math.isfinite(at) else None, None, "not_identified")
+    ends = np.where(log2 >= high - _EDGE, np.inf, np.where(log2 <= low + _EDGE, -np.inf, np.exp2(log2)))
+    status: Status = "ok"
+    if value is None and np.isinf(ends[0]):
+        status = "lower_bound" if ends[0] > 0 else "upper_bound"
+    elif factor > INTERVALS:
+        status = "lower_bound" if np.log2(at) > (low + high) / 2 else "upper_bound"
+    found = from_draws(at, ends[1:], status, levels)
+    if found.interval is None:
+        return found
+    a, b = found.interval
+    return Quantity(at, (a and min(a, at), b and max(b, at)), found.status)
+
+
+def _edges(star: Quantity, log2_n: Floats, cut: Cut, document: LawDocument, flags: list[Flag]) -> None:
+    """Say where n* is, or may be, beyond an end of the grid."""
+    low, high = (float(np.exp2(v)) for v in (cut.log2_n.min(), cut.log2_n.max()))
+    largest = max(g.rollouts_per_problem for g in document.grid)
+    at_top, at_bottom = (np.isclose(log2_n, v) for v in (np.log2(high), np.log2(low)))
+    if at_top[0]:
+        where = "measured" if high == largest else "that was measured here and fits"
+        flags.append(Flag(Code.GRID_EDGE, f"the best n may be larger than {high:g}, the largest {where}"))
+    elif at_bottom[0]:
+        text = f"the best n may be smaller than {low:g}, the smallest measured"
+        flags.append(Flag(Code.GRID_EDGE, text))
+    elif high == largest and at_top.size > 1 and at_top[1:].mean() > _BEYOND:
+        text = f"in {at_top[1:].mean():.0%} of draws n* is the largest measured, {high:g}, or more"
+        flags.append(Flag(Code.GRID_EDGE, text))
+
+
+def law_n(law: Law, budget: int, factor: float) -> Quantity:
+    """The n of the preferred law at the budget."""
+    document = law.document
+    name = document.comparison.preferred
+    if name == "non-monotone" and budget > max(e.measured[1] + e.step_cost for e in document.grid):
+        return REFUSED  # a parabola says nothing of what comes after its turn
+    theta = None if name is None else law.theta(name)
+    if theta is None or name is None:
+        return REFUSED
+    x = float(budget)
+    if document.setting == "fixed-b":
+        x = float(budget // document.fixed["batch_rollouts"])
+    if x < 1:
+        return REFUSED
+    log2_n = LAWS[name](np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
+    return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor, None)

@@ -1,0 +1,87 @@
+"""The paper's comparison: what the best constant n and the logistic law lose on the fitted curves.
+
+In the sample, and without draws; `isolaw.fits.laws.comparison` is isolaw's own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.fits.document.schema import Comparison, ConstantRule, Regret
+from isolaw.fits.frontier.trace import TOLERANCE, Frontier
+from isolaw.fits.selection import Floats
+
+
+def nearest_level(
+    log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """Return the index of the measured n nearest in log2; ``allowed`` (levels, …) restricts it.
+
+    Half way between two it is the smaller.
+
+    >>> nearest_level(np.array([3.4, 3.5, 3.6]), np.array([8, 16]))
+    array([0, 0, 1])
+    """
+    distance = np.abs(np.log2(levels).reshape((-1,) + (1,) * log2_n.ndim) - log2_n).round(9)
+    if allowed is not None:
+        distance = np.where(allowed, distance, np.inf)
+    return np.asarray(distance.argmin(axis=0))
+
+
+def summary(losses: Floats) -> Regret | None:
+    """Mean and largest of the losses that are known."""
+    known = losses[~np.isnan(losses)]
+    return Regret(float(known.mean()), float(known.max())) if known.size else None
+
+
+def rules(frontier: Frontier, law_log2_n: Floats | None) -> Comparison:
+    """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
+
+    Parameters
+    ----------
+    frontier
+        row 0 is used.
+    law_log2_n
+        the law at the frontier's compute, (X,); None when it was refused.
+    """
+    # Only where the neighbours of n* were measured: elsewhere every rule is right by default.
+    shown = ~frontier.alone[0]
+    if not shown.any():
+        return Comparison(constant=None, logistic=None, monotone=True, verdict="no law")
+    reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
+    measured = np.isfinite(reward)
+    columns = np.arange(best.size)
+    throughout = np.flatnonzero(measured.all(axis=1))
+
+    def losses(log2_n: Floats) -> Floats:
+        level = nearest_level(log2_n, frontier.levels, measured)
+        return np.asarray(best - reward[level, columns])
+
+    constants = {int(n): losses(np.full(columns.size, np.log2(n))) for n in frontier.levels[throughout]}
+    n = min(constants, key=lambda n: round(float(constants[n].mean()), 12)) if constants else None
+    constant = None if n is None else ConstantRule(float(constants[n].mean()), float(constants[n].max()), n)
+    logistic = None if law_log2_n is None else summary(losses(law_log2_n[shown]))
+    monotone = not falls(frontier)
+    return Comparison(constant, logistic, monotone, _verdict(constant, logistic, monotone))
+
+
+def falls(frontier: Frontier) -> bool:
+    """Return whether n* comes down again by more than the tolerance in reward can excuse."""
+    strict, reward = frontier.strict[0], frontier.reward[0]
+    highest = 0
+    for x in np.flatnonzero(~frontier.censored[0]):
+        if strict[x] < highest and reward[strict[x], x] - reward[highest, x] > TOLERANCE:
+            return True
+        highest = max(highest, int(strict[x]))
+    return False
+
+
+def _verdict(constant: ConstantRule | None, logistic: Regret | None, monotone: bool) -> str:
+    if constant is not None and constant.max_regret <= TOLERANCE:
+        return "constant"
+    if logistic is None or (constant is not None and logistic.mean_regret >= constant.mean_regret):
+        return "no law"
+    if not monotone and logistic.max_regret > TOLERANCE:
+        return "no law"
+    return "logistic"

@@ -1,0 +1,231 @@
+"""The model-size law: how fast models of different size N learn (Tan et al., arXiv 2509.25300).
+
+    log10 L = −K(N) · log10 X + E(N),    K(N) = K_max / (1 + N0 / N),    L = 1 − pass@1
+
+X is compute (in FLOPs 6 N T, with T the tokens trained on) or data (prompts). E(N) is free for each size. Two
+losses: squared error in L, which is the authors', and squared error in log10 L; in both, every size counts
+the same, however many checkpoints it has (`isolaw.fits.studies.model_size.solve`).
+
+Intervals come from draws of the mean curves (`draws`), the run being the unit; each
+draw repeats the whole fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.quantity import Quantity, from_draws
+from isolaw.fits.studies.model_size.curves import Floats, SizeCurves
+from isolaw.fits.studies.model_size.draws import shifts
+from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
+
+Loss = Literal["reward", "log"]
+
+_LEAST_SIZES_FOR_E = 4
+_LEAST_EXPONENT = 1e-9  # below it, rounding
+
+
+@dataclass(frozen=True)
+class SizeLaw:
+    """A fitted model-size law.
+
+    Attributes
+    ----------
+    curves
+        what was fitted.
+    loss
+        ``reward`` (squared error in L) or ``log``.
+    fits
+        the estimate, then D draws.
+    bends
+        by which share K changes in a decade of X, each; the law says 0; (1 + D,).
+    unit
+        what was drawn: ``run``, or ``block`` where no size has two runs.
+    """
+
+    curves: SizeCurves
+    loss: Loss
+    fits: SizeFits
+    bends: Floats
+    unit: Literal["run", "block"]
+
+    @cached_property
+    def N0(self) -> Quantity:
+        """The size at which K(N) is half of K_max, in the unit of N."""
+        at_zero = self.fits.log_n0 <= bounds(self.curves.sizes)[0]
+        found = self._if_saturating(np.where(at_zero, 0.0, np.exp(self.fits.log_n0)))
+        return Quantity(0.0, found.interval, "upper_bound") if at_zero[0] else found
+
+    @cached_property
+    def K_max(self) -> Quantity:
+        """The exponent of an infinitely large model."""
+        return self._if_saturating(self.fits.kappa * (1 + np.exp(self.fits.log_n0) / self.curves.sizes[-1]))
+
+    @cached_property
+    def K(self) -> dict[float, Quantity]:
+        """K(N) of each size that was fitted."""
+        return {float(n): _estimate(k) for n, k in zip(self.curves.sizes, self.fits.K.T, strict=True)}
+
+    @cached_property
+    def E(self) -> dict[float, Quantity]:
+        """E(N) of each size that was fitted, in log10."""
+        return {float(n): _estimate(e) for n, e in zip(self.curves.sizes, self.fits.E.T, strict=True)}
+
+    @cached_property
+    def bend(self) -> Quantity:
+        """By which share K changes within a decade of X: how far the curves are from straight."""
+        return _estimate(self.bends)
+
+    def _if_saturating(self, values: Floats) -> Quantity:
+        """A quantity that runs away with N0: unknown at the search's end, open where draws stop there."""
+        values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
+        if not np.isfinite(values[0]):
+            return Quantity(None, None, "not_identified")
+        found = _estimate(values)
+        if found.interval is not None and found.interval[1] is None:
+            return Quantity(found.value, found.interval, "lower_bound")
+        return found
+
+    def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
+        """Return the reward (pass@1 = 1 − L) expected at X = ``x``, the mean over runs.
+
+        A size that was fitted keeps its E(N), also far beyond its last checkpoint. Of E(N) for any other size
+        the law says nothing. There it is extrapolated as
+
+            E(N) = K(N) · (a + r · log10 N) + ε,
+
+        which has all lines reach L = 1 at an X ∝ N^r, by least squares over the S sizes fitted; ε is their
+        scatter, as Student's t with S − 2 degrees of freedom, drawn from ``seed``.
+
+        Raises
+        ------
+        InputError
+            ``size`` or ``x`` is not positive.
+        Refused
+            a size that was not fitted, where fewer than four were.
+        """
+        for name, value in {"N": size, "X": x}.items():
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"{name} = {value:g}: accepted: a positive number")
+        known = np.flatnonzero(np.isclose(self.curves.sizes, size, rtol=1e-9))
+        if known.size:
+            K, E = self.fits.K[:, known[0]], self.fits.E[:, known[0]]
+        else:
+            one = np.array([size])
+            K = exponents(self.fits.kappa, self.fits.log_n0, one, self.curves.sizes[-1])[0][:, 0]
+            E = self._extrapolated(size, K, np.random.default_rng(seed))
+        return _estimate(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
+
+    def _extrapolated(self, size: float, K: Floats, rng: np.random.Generator) -> Floats:
+        """E of a size that was not fitted, (1 + D,)."""
+        S = len(self.curves.sizes)
+        if S < _LEAST_SIZES_FOR_E:
+            raise Refused(
+                f"N = {size:g} was not fitted, and E(N) is extrapolated from {_LEAST_SIZES_FOR_E} sizes or "
+                f"more; there are {S}. Add runs of another size, or a short one of this size"
+            )
+        rows = np.stack([self.fits.K, self.fits.K * np.log10(self.curves.sizes)], axis=2)
+        inverse = np.linalg.pinv(rows.transpose(0, 2, 1) @ rows)
+        b = np.einsum("dij,dsj,ds->di", inverse, rows, self.fits.E)
+        scatter = np.sum((self.fits.E - np.einsum("dsi,di->ds", rows, b))[0] ** 2) / (S - 2)
+        new = np.stack([K, K * np.log10(size)], axis=1)
+        width = np.sqrt(scatter * (1.0 + np.einsum("i,ij,j->", new[0], inverse[0], new[0])))
+        epsilon = np.concatenate([[0.0], width * rng.standard_t(S - 2, len(K) - 1)])
+        return np.asarray(np.einsum("di,di->d", new, b) + epsilon)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to know before believing the numbers."""
+        out = []
+        low, high = bounds(self.curves.sizes)
+        if self.fits.log_n0[0] >= high:
+            out.append(
+                f"K(N) grows in proportion to N up to N = {self.curves.sizes[-1]:g}: no saturation is seen, "
+                "and K_max and N0 are not identified. Add runs of larger models"
+            )
+        elif self.fits.log_n0[0] <= low:
+            out.append("K(N) is the same for all sizes: N0 may be 0. Add runs of smaller models")
+        elif "lower_bound" in (self.N0.status, self.K_max.status):
+            out.append("N0 and K_max have no upper end. Add runs of larger models, or more runs of each")
+        first, last = self.bend.interval or (None, None)
+        if first is not None and last is not None and (first > 0 or last < 0):
+            out.append(
+                f"the curves are not as straight as the law has them: K changes by {self.bends[0]:+.0%} in a "
+                f"decade of {self.curves.x_name} (95 %: {first:+.0%} to {last:+.0%}). Predictions beyond the "
+                "checkpoints assume that they go on straight, and their intervals leave this out"
+            )
+        if self.unit == "block" and len(self.fits.kappa) > 1:
+            out.append("no size has two runs: intervals leave out the variation between runs")
+        return out
+
+
+def _estimate(values: Floats) -> Quantity:
+    """The first value, with the interval of the others."""
+    return from_draws(float(values[0]), values[1:] if values.size > 1 else None)
+
+
+def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, seed: int = 0) -> SizeLaw:
+    """Fit the model-size law.
+
+    Parameters
+    ----------
+    curves
+        three sizes or more.
+    loss
+        ``reward``: squared error in L, the authors'; ``log``: in log10 L.
+    bootstrap, seed
+        how many draws, and their stream.
+
+    Raises
+    ------
+    InputError
+        an unknown loss.
+    DataError
+        L = 0 under the log loss.
+    Refused
+        reward does not rise with X.
+
+    >>> import pandas as pd
+    >>> N, step = np.repeat([1.0, 4.0, 16.0, 64.0], 20), np.tile(np.arange(1.0, 21.0), 4)
+    >>> L = 10 ** (-0.15 / (1 + 17 / N) * np.log10(512 * step))
+    >>> table = pd.DataFrame({"model_size": N, "step": step, "data": 512 * step, "loss": L})
+    >>> law = fit_sizes(SizeCurves.from_table(table, "data"), bootstrap=0)
+    >>> round(law.K_max.value, 6), round(law.N0.value, 4)
+    (0.15, 17.0)
+    """
+    if loss not in ("reward", "log"):
+        raise InputError(f"loss {loss!r}: accepted: reward, log")
+    log = loss == "log"
+    if log and curves.loss.min() <= 0:
+        at = int(curves.loss.argmin())
+        raise DataError(
+            f"N = {curves.sizes[curves.of[at]]:g} has reward 1 at step {curves.step[at]:g}, which has no log "
+            "loss; accepted: loss reward"
+        )
+    problem = SizeProblem(curves, log)
+    low, high = bounds(curves.sizes)
+    y = (np.log10(curves.loss) if log else curves.loss)[None]
+    estimate = problem.best(y, [(0.05, v) for v in np.linspace(low, high, 9)[1:-1]])
+    kappa, log_n0 = float(estimate.kappa[0]), float(estimate.log_n0[0])
+    if kappa <= _LEAST_EXPONENT:
+        raise Refused(
+            f"reward does not rise with {curves.x_name}: no speed of learning. Add later checkpoints"
+        )
+    unit: Literal["run", "block"] = "run" if curves.freedom else "block"
+    bends = problem.bend(y, estimate)
+    if not bootstrap:
+        return SizeLaw(curves, loss, estimate, bends, unit)
+    fitted = problem.curve(estimate)[0]
+    shift = shifts(curves, fitted, bootstrap, seed)
+    if log:
+        shift = shift / (np.log(10.0) * fitted)
+    near = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
+    draws = problem.best(y + shift, [(kappa, v) for v in near])
+    bends = np.concatenate([bends, problem.bend(y + shift, draws)])
+    fits = SizeFits(*(np.concatenate(pair) for pair in zip(estimate, draws, strict=True)))
+    return SizeLaw(curves, loss, fits, bends, unit)

@@ -1,0 +1,233 @@
+"""The configuration beside a log: B_p and n stand there, not in the curves.
+
+Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``experiment_config.json``, W&B's
+``config.yaml`` (``key: {value: …}``), prime-rl's TOML, ``args.json``: all become flat dotted keys
+(``actor_rollout_ref.rollout.n``). Nothing is executed: YAML is read as events, so that neither tags
+nor nested aliases do anything, and files and nesting have a size beyond which they are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.readers.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS
+from isolaw.readers.plain_yaml import parse_yaml
+from isolaw.readers.plain_yaml import scalar as scalar
+
+_DEEPEST_TOML = 10  # parts of a key: tomllib's time is quadratic in them
+_LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others
+# Where frameworks and trackers leave it, relative to the log, the most complete first.
+_NAMES = (
+    ".hydra/config.yaml",
+    "experiment_config.json",
+    "config.yaml",
+    "config.yml",
+    "files/config.yaml",
+    "config.toml",
+    "config.json",
+    "args.json",
+    "configs/latest/resolved/rl.json",
+    "configs/latest/resolved/orchestrator.json",
+    "configs/rl.toml",
+    "configs/orchestrator.toml",
+    ".hydra/overrides.yaml",
+)
+# Folders inside a run's directory in which its logs may lie.
+_INSIDE = re.compile(
+    r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
+)
+# It begins only where a key can, and is possessive, so that its time is linear.
+_DEEP_KEY = re.compile(
+    r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
+    f"{{{_DEEPEST_TOML}}}"
+)
+_LONGEST_REFERENCE = 1_000  # characters
+_INTERPOLATION = re.compile(r"\$\{(oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
+
+
+def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a nested configuration under dotted keys.
+
+    Lists of plain values stay lists; of anything else, they are numbered. W&B's ``{key: {value: …}}`` is
+    unwrapped, ``${a.b}`` replaced by the value of ``a.b``, and left out where that is not known.
+
+    Raises
+    ------
+    DataError
+        nested deeper than 100, more than 100,000 values (an alias bomb), or a key of more than 1,000
+        characters.
+
+    >>> flatten({"data": {"train_batch_size": 512}, "n": {"desc": None, "value": 8}})
+    {'data.train_batch_size': 512, 'n.desc': None, 'n.value': 8}
+    >>> flatten({"n": {"desc": None, "value": 8}, "_wandb": {"value": {}}, "b": {"value": "${n}"}})
+    {'n': 8, 'b': 8}
+    """
+    out: dict[str, Any] = {}
+    stack: list[tuple[str, Any, int]] = [("", _unwrapped(config), 0)]
+    seen = 0
+    while stack:
+        prefix, value, depth = stack.pop()
+        seen += 1
+        if len(prefix) > LONGEST_NAME:  # each key below repeats it
+            raise DataError(f"a key longer than {LONGEST_NAME:,} characters: {prefix[:40]}…")
+        if depth > DEEPEST:
+            raise DataError(f"a configuration nested deeper than {DEEPEST}")
+        if isinstance(value, Mapping):
+            items: Iterable[tuple[Any, Any]] = value.items()
+        elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+            items = enumerate(value)
+        else:
+            out[prefix] = value
+            continue
+        if seen + len(value) > MOST_SETTINGS:
+            raise DataError(f"a configuration of more than {MOST_SETTINGS:,} values")
+        dot = f"{prefix}." if prefix else ""
+        stack.extend([(f"{dot}{key}", inner, depth + 1) for key, inner in items][::-1])
+    return _interpolated(out)
+
+
+def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """W&B's form, if every key has it: ``lr: {desc: null, value: 1e-6}``."""
+    own = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
+    for value in own.values():
+        if not (isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "desc"}):
+            return own
+    return {key: value["value"] for key, value in own.items()}
+
+
+def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
+    """OmegaConf's references: Hydra saves a configuration before they are resolved."""
+    out = {}
+    for key, value in flat.items():
+        for _ in range(10):  # a reference to a reference; a circle ends here
+            if not (isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE):
+                break
+            found = _INTERPOLATION.fullmatch(value)
+            if not found:
+                break
+            default = scalar(found[3]) if found[1] and found[3] is not None else value
+            value = flat.get(found[2], default)
+            if value is default:
+                break
+        if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
+            out[key] = value
+    return out
+
+
+def overrides(words: Iterable[str]) -> dict[str, Any]:
+    """Return Hydra's ``key=value`` words (``+key``, ``++key``) as flat keys.
+
+    >>> overrides(["data.train_batch_size=512", "+trainer.seed=1", "python3", "~a.b"])
+    {'data.train_batch_size': 512, 'trainer.seed': 1}
+    """
+    out = {}
+    for word in words:
+        key, equals, value = word.lstrip("+").removeprefix("--").partition("=")
+        if equals and re.fullmatch(r"[A-Za-z_][\w./@-]*", key):
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+            out[key] = value[1:-1] if quoted else scalar(value)
+    return _interpolated(out)
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Return a configuration file (YAML, JSON, TOML, or Hydra's overrides) under flat dotted keys.
+
+    Raises
+    ------
+    DataError
+        missing, larger than 1 MB, none of these, or not a configuration.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_CONFIG + 1)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if len(content) > LARGEST_CONFIG:
+        raise DataError(f"{path}: a configuration larger than {LARGEST_CONFIG // MB} MB")
+    text = content.decode("utf-8-sig", errors="replace")
+    try:
+        config = _parse(text, path.suffix)
+        if isinstance(config, list):
+            config = overrides(word for word in config if isinstance(word, str))
+        if not isinstance(config, Mapping):
+            raise DataError("not a configuration: it has no keys")
+        return flatten(config)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _parse(text: str, suffix: str) -> Any:
+    try:
+        if suffix == ".toml":
+            if len(text) > _LARGEST_TOML:
+                raise DataError(f"a TOML file of more than {_LARGEST_TOML:,} characters")
+            if deep := _DEEP_KEY.search(text):
+                raise DataError(f"a TOML key of more than {_DEEPEST_TOML} parts: {deep[0][:40]}…")
+            return tomllib.loads(text)
+        if text.lstrip()[:1] in ("{", "["):
+            return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if suffix in (".toml", ".json"):
+            raise DataError(f"not {suffix[1:].upper()} ({error})") from None
+    return parse_yaml(text)
+
+
+def beside(path: str | Path) -> tuple[dict[str, Any], str]:
+    """Find the configuration of a log, or of a run's directory: flat keys, and which file holds them.
+
+    Looked for: a file of the log's own name (``run1.yaml`` beside ``run1.jsonl``), then the names that
+    frameworks use, in the log's directory and on to the run's (`home`). A model's ``config.json`` is none.
+
+    Returns
+    -------
+    config, source
+        ``({}, "")`` without any. Where there is one that cannot be read, no keys, and a source that says why.
+    """
+    path = Path(path)
+    folder, names = path, list(_NAMES)
+    if not path.is_dir():
+        folder = path.parent
+        names = [path.stem + suffix for suffix in (".yaml", ".yml", ".toml", ".json")] + names
+    trouble = ""
+    for place in _upwards(folder):
+        for name in names:
+            candidate = place / name
+            if candidate.name == path.name or not candidate.is_file():
+                continue
+            source = os.path.relpath(candidate, folder)
+            try:
+                config = read(candidate)
+            except DataError as error:
+                trouble = trouble or f"{source} (which cannot be read: {str(error).partition(': ')[2]})"
+                continue
+            if config and not {"architectures", "transformers_version"} & set(config):
+                return config, source
+    return {}, trouble
+
+
+def home(folder: str | Path) -> Path:
+    """Return the directory of the run in which a log's folder lies: out of ``checkpoint-500``, ``logs``…
+
+    >>> home("/runs/n8/checkpoint-500").as_posix(), home("/runs/n8").as_posix()
+    ('/runs/n8', '/runs/n8')
+    """
+    found = _upwards(Path(folder))[-1]
+    here = Path.cwd()
+    named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)
+    return found.relative_to(here) if named_so else found  # runs are called as the user calls them
+
+
+def _upwards(folder: Path) -> list[Path]:
+    """Return a folder and those above it, up to the run's."""
+    places = [folder.absolute()]
+    while _INSIDE.fullmatch(places[-1].name) and len(places) < 4:
+        places.append(places[-1].parent)
+    return places

@@ -1,0 +1,44 @@
+"""How a log is written on disk: each module finds its own files by content and reads them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+from isolaw.errors import InputError, unknown
+from isolaw.readers.containers.base import Container
+
+# What --format accepts → its module, imported when it is needed; the most particular first.
+CONTAINERS: dict[str, str] = {
+    "mlflow": "isolaw.readers.containers.mlflow",
+    "wandb-offline": "isolaw.readers.containers.wandb_offline",
+    "tensorboard": "isolaw.readers.containers.tensorboard",
+    "trainer-state": "isolaw.readers.containers.trainer_state",
+    "wandb-csv": "isolaw.readers.containers.wandb_csv",
+    "jsonl": "isolaw.readers.containers.jsonlines",
+    "verl-console": "isolaw.readers.containers.verl_console",
+    "stdout-dicts": "isolaw.readers.containers.stdout_dicts",
+}
+
+
+def get(name: str) -> Container:
+    """Return the container called ``name``.
+
+    Raises
+    ------
+    InputError
+        there is none; the message names those there are.
+
+    >>> get("tensorboard").name
+    'tensorboard'
+    """
+    if name not in CONTAINERS:
+        raise InputError(f"--format: {unknown('format', name, ['auto', *CONTAINERS], 'accepted')}")
+    container: Container = importlib.import_module(CONTAINERS[name]).CONTAINER
+    return container
+
+
+def candidates(name: str = "auto") -> Iterator[Container]:
+    """Yield the containers to try, in order: all of them, or the one that was asked for."""
+    for one in CONTAINERS if name == "auto" else [name]:
+        yield get(one)

@@ -1,0 +1,39 @@
+"""`Container`: what every container's module offers.
+
+A module holds one `Container` called ``CONTAINER``; `isolaw.readers.containers.CONTAINERS` lists them,
+the most particular first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from isolaw.readers.raw import RawLog
+
+
+@dataclass(frozen=True)
+class Container:
+    """How to read one way of writing logs.
+
+    Attributes
+    ----------
+    name
+        what ``--format`` accepts: ``verl-console``, ``tensorboard``.
+    directory
+        ``directory(path)``: whether this directory as a whole is one (an MLflow store, an offline W&B run).
+        Looks at names in it only.
+    file
+        ``file(path, head)``: whether this file is one, by its content: ``head`` is its first 64 KiB.
+        The extension may confirm, never decide.
+    read
+        ``read(path)``: its logs. Never unpickles, imports or evaluates anything that it finds; reads
+        in one pass; raises `isolaw.errors.DataError` naming the file (and line) for what cannot be used,
+        and drops, counted in `RawLog.dropped`, what can be spared: a torn last line, a NUL byte.
+    """
+
+    name: str
+    directory: Callable[[Path], bool]
+    file: Callable[[Path, bytes], bool]
+    read: Callable[[Path], Iterable[RawLog]]

@@ -1,0 +1,149 @@
+"""JSON lines of metrics: veRL's file logger, EasyR1's, prime-rl's ``metrics.jsonl``, and their like.
+
+veRL writes ``{"step": 1, "data": {"critic/score/mean": 0.5, …}}``; EasyR1 nests what its keys join with
+slashes, ``{"step": 1, "reward": {"overall": 0.5}}``; prime-rl is flat, ``{"step": 1, "time": …,
+"optim/lr": …}``, with several lines for one step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from isolaw.errors import DataError
+from isolaw.readers import configs, frameworks
+from isolaw.readers.containers.base import Container
+from isolaw.readers.raw import RawLog, number
+from isolaw.readers.text import lines
+
+_LONGEST_KEY = 300  # of nested metrics, joined
+_EPOCH = 1e9  # seconds; a smaller "time" is no clock
+_SHOWN = 3
+_DEEPEST = 20  # of nested metrics
+_HEAD = 65_536
+_LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
+# File names that say what a file is, not whose run: the run is the directory.
+_BROKEN = "lines that are not JSON objects"
+_GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
+
+
+def is_metrics(_path: Path, head: bytes) -> bool:
+    """Return whether a file's lines are JSON objects whose keys are a framework's metrics."""
+    if head.lstrip(b"\0 \t\r\n")[:1] != b"{":
+        return False
+    whole, end, _ = head.rpartition(b"\n")
+    if not end and len(head) >= _HEAD:  # one line is longer than what was read of it
+        return _LOGGER.match(head) is not None
+    found = [_parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
+    objects = [record for record in found if record is not None]
+    if not objects or len(objects) < len(found) / 2:
+        return False
+    if any(set(record) == {"step", "data"} and type(record["data"]) is dict for record in objects):
+        return True
+    return frameworks.find({key for record in objects for key in _values(record)}, {}) is not None
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read one file in one pass.
+
+    A line that is not a JSON object is left out and counted, with its number in the notes; the last one is
+    a torn line of a run that was killed.
+
+    Raises
+    ------
+    DataError
+        the file cannot be read, or has no line that is a JSON object.
+    """
+    log = RawLog(str(path), "JSON lines", _run(path))
+    log.config, log.config_source = configs.beside(path)
+    began = math.nan
+    broken: list[int] = []  # the first of them
+    torn = 0  # the line before, where it is broken
+    for at, line in lines(path, log):
+        if torn:
+            log.damaged(_BROKEN)
+            broken += [torn] if len(broken) < _SHOWN else []
+            torn = 0
+        record = _parsed(line)
+        if record is None:
+            if line.strip(b"\0 \t\r"):
+                torn = at
+            continue
+        values = _values(record)
+        if b"\\" in line:
+            values = {_printable(key): value for key, value in values.items()}
+        clock = _finite(record.get("time"))
+        clock = clock if clock >= _EPOCH else math.nan
+        began = clock if math.isnan(began) else began
+        log.add(values, _finite(record.get("step")), clock - began)
+    if not log.step:
+        raise DataError(f"{path}: no line of it is a JSON object; accepted: an object on each line")
+    if torn:
+        log.drop("torn last line")
+    if broken:
+        shown = ", ".join(map(str, broken)) + (", …" if log.dropped[_BROKEN] > _SHOWN else "")
+        log.notes.append(f"left out, not a JSON object: line {shown}")
+    yield log
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Return a line's object; None if it is none. NUL bytes are what a crash leaves of a block."""
+    if b"\0" in line:
+        line = line.replace(b"\0", b"")
+    try:
+        record = orjson.loads(line)
+    except ValueError:
+        try:
+            record = json.loads(line)  # four times slower, but knows NaN and Infinity
+        except (ValueError, RecursionError):
+            return None
+    return record if type(record) is dict else None
+
+
+def _values(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record's metrics under flat keys."""
+    data = record.get("data")
+    if type(data) is dict and "step" in record:
+        values = data
+    else:
+        values = {key: value for key, value in record.items() if key != "step"}
+    return dict(_joined(values)) if any(type(value) is dict for value in values.values()) else values
+
+
+def _joined(values: dict[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if len(prefix) + len(key) > _LONGEST_KEY or depth > _DEEPEST:
+            continue
+        if type(value) is dict:
+            yield from _joined(value, f"{prefix}{key}/", depth + 1)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _finite(value: Any) -> float:
+    found = number(value)
+    return found if found is not None and math.isfinite(found) else math.nan
+
+
+def _printable(key: str) -> str:
+    """Return a key without what could not be shown, which JSON can escape: control characters, surrogates."""
+    return key if key.isprintable() else "".join(c if c.isprintable() else "?" for c in key)
+
+
+def _run(path: Path) -> str:
+    if path.stem.lower() in _GENERIC:
+        return str(configs.home(path.parent))
+    return str(path.with_suffix(""))
+
+
+def _nowhere(_path: Path) -> bool:
+    return False
+
+
+CONTAINER = Container("jsonl", directory=_nowhere, file=is_metrics, read=read)

@@ -1,0 +1,126 @@
+"""MLflow's file store: one folder for each run, ``mlruns/<experiment>/<run>``.
+
+::
+
+    meta.yaml                 run_name, lifecycle_stage (a deleted run is left out)
+    metrics/<key>             lines "milliseconds value step"; a key with slashes is nested folders
+    params/<key>              one value a file: the configuration
+    tags/mlflow.runName
+
+Plain text, so MLflow itself is not needed. A store behind a server or a database is not read.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+from isolaw.readers.configs import flatten, scalar
+from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.joined import add_points
+from isolaw.readers.raw import RawLog, number
+
+_LONGEST_LINE = 4_096
+_LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow keeps 6,000
+_LARGEST = 100 * limits.MB  # bytes of a run's metrics: two million values and more
+_DEEPEST = 24  # folders
+_MOST_FILES = 10_000  # of metrics, and of parameters
+_OFTEN = 1_000  # lines between two looks at the clock
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory is a run of a file store (an experiment has a meta.yaml too)."""
+    return (path / "meta.yaml").is_file() and (path / "metrics").is_dir()
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read one run; nothing where it was deleted.
+
+    Raises
+    ------
+    DataError
+        it is no run of a file store, or a file of it cannot be read.
+    """
+    if not is_run(path):
+        raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml beside a folder metrics)")
+    try:
+        lines = (line.partition(":") for line in _text(path / "meta.yaml").splitlines())
+        meta = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
+        if meta.get("lifecycle_stage") == "deleted":
+            return
+        name = _text(path / "tags" / "mlflow.runName").strip() or meta.get("run_name", "")
+        log = RawLog(str(path), "MLflow run", f"{name} ({path.name[:8]})" if name else path.name)
+        params = path / "params"
+        texts = {".".join(param.relative_to(params).parts): _text(param) for param in _files(params)}
+        log.config = _flat(params, texts)
+        log.config_source = "params" if texts else ""
+        add_points(log, _points(path / "metrics", log))
+        if len(log.step) > 1 and not any(log.step):  # MLflow's number for what was logged without one
+            log.step = array("d", [math.nan]) * len(log.step)
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
+    yield log
+
+
+def _flat(params: Path, texts: dict[str, str]) -> dict[str, Any]:
+    try:
+        return flatten({key: scalar(text) for key, text in texts.items()})
+    except DataError as error:
+        raise DataError(f"{params}: {error}") from None
+
+
+def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, float]]:
+    """Each metric line as (key, step, value, seconds)."""
+    files = _files(folder)
+    size = sum(path.stat().st_size for path in files)
+    if size > _LARGEST:
+        raise DataError(
+            f"{folder}: {size / limits.MB:,.0f} MB of metrics; isolaw reads up to "
+            f"{_LARGEST // limits.MB} MB from one run. Move metrics that are not needed out of the folder"
+        )
+    for path in files:
+        key = "/".join(path.relative_to(folder).parts)
+        meter = limits.Meter(path)
+        with limits.opened(path) as file:
+            for count, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b"")):
+                if not count % _OFTEN:
+                    meter.check(file.tell())
+                if not line.endswith(b"\n"):
+                    log.damaged("torn metric lines")
+                    continue
+                fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
+                match fields:
+                    case [float(time), float(value), float(step)] if math.isfinite(time + step):
+                        yield key, step, value, time / 1000
+                    case [_, *_]:
+                        log.damaged("metric lines that are not 'time value step'")
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files below a folder; no pipes: opening one may wait for ever."""
+    found: list[Path] = []
+    for top, inner, names in os.walk(folder):
+        if len(Path(top).relative_to(folder).parts) >= _DEEPEST:
+            inner.clear()
+        found += [path for name in names if (path := Path(top, name)).is_file()]
+        if len(found) > _MOST_FILES:
+            raise DataError(f"{folder}: over {_MOST_FILES:,} files; isolaw reads runs of fewer metrics")
+    return sorted(found)
+
+
+def _text(path: Path) -> str:
+    """Return a small text file's content, "" where there is none."""
+    return limits.start(path, _LARGEST_TEXT).decode("utf-8", "replace")
+
+
+def _never(_path: Path, _head: bytes) -> bool:
+    return False
+
+
+CONTAINER = Container("mlflow", directory=is_run, file=_never, read=read)

@@ -1,0 +1,252 @@
+"""A console in which the metrics are Python dictionaries, amid whatever else was printed.
+
+::
+
+    {'loss': '0.0012', 'reward': '0.25', 'epoch': '0.01'}          transformers' Trainer: TRL; no step
+    rollout 12: {'rollout/raw_reward': 0.25}                       slime
+    Global step 12: {'rollout/reward_mean': 0.25}                  OpenRLHF
+    Step 12:                                                       SkyRL, over several lines
+    {'reward/avg_raw_reward': '0.2500',
+
+The Trainer prints no step, but a progress bar, and the last one before a dictionary shows it. Where there is
+none the records are numbered later, ``logging_steps`` apart. Arguments that were printed become the
+configuration.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from isolaw.errors import DataError
+from isolaw.readers.configs import beside
+from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.printed_arguments import PrintedArguments
+from isolaw.readers.containers.python_dict import parse
+from isolaw.readers.raw import RawLog, number
+from isolaw.readers.text import clean, is_text, lines, unprefixed
+
+_LOOKED_AT = 1 << 22  # bytes: what is printed before the first metrics may be long
+_LARGEST = 1 << 16  # characters of a dictionary over several lines
+_MOST_ENDS = 20
+# One of them is in every line that says something, if none before it waits for more.
+_SIGNS = (b"{'", b"%|", b"tep ", b"-----", b"model_name_or_path=")
+_MOST_BARS = 50
+_STEP = re.compile(
+    r"\b(?:global[_ ]step|step|rollout|eval|perf|passrate|multi_turn) (\d{1,9})(?:, eval_metrics)?: ?$", re.I
+)
+_NUMBERED = re.compile(
+    rb"(?:[sS]tep|rollout|eval|perf|passrate) \d{1,9}(?:, eval_metrics)?: ?(?:\r?\n[^\n]{0,150})?\{'"
+)
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s{0,3}(\d{1,9})/(\d{1,9}) \[")
+
+
+def is_console(path: Path, head: bytes) -> bool:
+    """Return whether a text file holds metrics as Python dictionaries, in its first 4 MB."""
+    if _holds_metrics(head):
+        return True
+    if len(head) < 65_536 or b"\0\0\0\0" in head or not is_text(head):
+        return False
+    try:
+        with path.open("rb") as file:
+            return _holds_metrics(file.read(_LOOKED_AT))
+    except OSError:
+        return False
+
+
+def _holds_metrics(text: bytes) -> bool:
+    if _NUMBERED.search(text):
+        return True
+    at = -1
+    for _ in range(100):
+        at = text.find(b"'epoch': ", at + 1)
+        if at < 0:
+            return False
+        line = text[max(at - 4_000, 0) : at].rpartition(b"\n")[2]
+        if b"{'" in line and (b"loss': " in line or b"'reward': " in line):
+            return True
+    return False
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read a console.
+
+    Raises
+    ------
+    DataError
+        it cannot be read, or there are no metrics in it.
+    """
+    log = RawLog(str(path), "printed dictionaries", str(path))
+    reader = _Reader(log)
+    for _, line in lines(path, log, returns=True):
+        if reader.waits or any(sign in line for sign in _SIGNS) or line.rstrip().endswith(b"("):
+            reader.add(*unprefixed(clean(line)))
+    reader.close()
+    if not log.step:
+        raise DataError(
+            f"{path}: no metrics printed as a Python dictionary in it; accepted: "
+            "{'loss': 0.1, …, 'epoch': 0.5}, or 'step 12: {…}'"
+        )
+    printed = reader.arguments.config
+    config, source = beside(path)
+    log.config = config | printed
+    # Of a model's arguments alone, one is kept.
+    log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
+    yield log
+
+
+class _Bar:
+    """How far a progress bar had come when each dictionary was printed."""
+
+    def __init__(self) -> None:
+        self._before, self._done = array("q"), array("q")  # which dictionary was next, how far it had come
+
+    def move(self, before: int, done: int) -> None:
+        """Take what it shows before this dictionary."""
+        if self._before and self._before[-1] == before:
+            self._done[-1] = done
+        else:
+            self._before.append(before)
+            self._done.append(done)
+
+    def at(self, dictionary: int) -> int:
+        """Return what it showed last before this dictionary, -1 if it was not there yet."""
+        index = bisect_right(self._before, dictionary) - 1
+        return self._done[index] if index >= 0 else -1
+
+
+class _Reader:
+    def __init__(self, log: RawLog) -> None:
+        self.log = log
+        self.arguments = PrintedArguments()
+        self._part: list[str] = []  # the lines of a dictionary that has not ended yet
+        self._size = self._ends = 0  # how long they are, how many of them end in a brace
+        self._worker, self._step = "", math.nan  # of the dictionary that is being read
+        self._next = "", math.nan  # worker and step of one whose number stood on a line of its own
+        self._bars: dict[int, _Bar] = {}  # by their lengths, the one that moved last at the end
+        self._seen: list[tuple[int, bool, int]] = []  # record, of training?, the bar that moved last
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next line may belong to what is being read."""
+        return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
+
+    def add(self, worker: str, text: str) -> None:
+        """Take a line."""
+        if self._part:
+            if worker != self._worker:
+                return
+            if text.startswith((" '", ' "')):
+                self._goes_on(text)
+                return
+            self._give_up()
+        begin = text.find("{'")
+        if begin >= 0:
+            self._begin(worker, text, begin)
+            return
+        if "%|" in text:
+            self._progress(text)
+        numbered = _STEP.search(text[-60:])
+        if numbered:
+            self._next = worker, float(numbered[1])
+        elif worker == self._next[0]:
+            self._next = "", math.nan
+        self.arguments.add(text)
+
+    def close(self) -> None:
+        """No line comes any more."""
+        if self._part:
+            self._give_up()
+        self._number_by_bars()
+
+    def _begin(self, worker: str, text: str, begin: int) -> None:
+        before = text[:begin]
+        self._progress(before)
+        self._worker, self._step = worker, math.nan
+        numbered = _STEP.search(before[-60:])
+        if numbered:
+            self._step = float(numbered[1])
+        elif worker == self._next[0]:
+            if not before.strip():
+                self._step = self._next[1]
+            self._next = "", math.nan
+        self._part, self._size, self._ends = [text[begin:]], 0, 0
+        self._dictionary(self._part[0])
+
+    def _goes_on(self, text: str) -> None:
+        self._part.append(text)
+        self._size += len(text)
+        if text.rstrip().endswith("}"):
+            self._ends += 1  # a nested one may end, too, but not for ever
+            if self._ends > _MOST_ENDS:
+                self._give_up()
+            else:
+                self._dictionary("\n".join(self._part))
+        elif self._size > _LARGEST:
+            self._give_up()
+
+    def _dictionary(self, text: str) -> None:
+        """Read a dictionary, if it is whole and its values are metrics."""
+        values, end = parse(text)
+        if values is None and end >= len(text) and len(text) <= _LARGEST:
+            return  # it may go on
+        if values is None:
+            self._give_up()
+            return
+        step, self._part = self._step, []
+        trained = "loss" in values or "reward" in values
+        if "train_runtime" in values:
+            return  # the summary at the end
+        if math.isnan(step):
+            if not ("epoch" in values and (trained or any(key.startswith("eval_") for key in values))):
+                return  # something else was printed
+            self._seen.append((len(self.log.step), trained, next(reversed(self._bars), 0)))
+        elif all(number(value) is None for value in values.values()):
+            return
+        self.log.add(values, step)
+
+    def _give_up(self) -> None:
+        """Leave a dictionary that is torn; one that holds no metrics is nothing lost."""
+        text = self._part[0]
+        if not math.isnan(self._step) or "'loss': " in text or "'reward': " in text or "'eval_" in text:
+            self.log.drop("torn dictionaries")
+        self._part = []
+
+    def _progress(self, text: str) -> None:
+        for bar in _BAR.finditer(text):
+            described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
+            total = int(bar[2])
+            if not described and (total in self._bars or len(self._bars) < _MOST_BARS):
+                own = self._bars.pop(total, None) or _Bar()
+                self._bars[total] = own  # the last one is the latest
+                own.move(len(self._seen), int(bar[1]))
+
+    def _number_by_bars(self) -> None:
+        """Take the missing steps from the training's progress bar, if it tells the records apart."""
+        latest = Counter(total for _, training, total in self._seen if training)
+        if not latest:
+            return
+        total = latest.most_common(1)[0][0]
+        bar = self._bars.get(total) or _Bar()
+        at = [bar.at(i) for i in range(len(self._seen))]
+        trained = [step for step, (_, training, _) in zip(at, self._seen, strict=True) if training]
+        # Where stdout and stderr were buffered apart, several dictionaries follow one bar.
+        apart = all(one != other for one, other in pairwise(trained))
+        if total <= 0 or min(trained) < 1 or not apart:
+            return
+        for step, (record, _, _) in zip(at, self._seen, strict=True):
+            self.log.step[record] = step if step >= 0 else math.nan
+        self.log.notes.append(f"steps were read off the progress bar (of {total})")
+
+
+def _never(_path: Path) -> bool:
+    return False
+
+
+CONTAINER = Container("stdout-dicts", directory=_never, file=is_console, read=read)

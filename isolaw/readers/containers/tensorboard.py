@@ -1,0 +1,190 @@
+"""TensorBoard event files, ``events.out.tfevents.*``: every scalar of every event, nothing sampled.
+
+A file is TFRecords (length, masked CRC-32C of the length, data, masked CRC-32C of the data), each an
+``Event`` message, the first of which holds the file version ``brain.Event:2``. The frames are walked here, so
+that a length is compared with the file before anything of that size is read; messages and checksums are
+TensorBoard's own. The files of one directory are parts of one run; their names sort by time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+from isolaw.readers.configs import flatten
+from isolaw.readers.containers.base import Container
+from isolaw.readers.raw import RawLog
+
+VERSION = b"brain.Event:2"
+_FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC
+_CRC = struct.Struct("<I")
+_LARGEST = 1 << 20  # scalars and a configuration are far below; pictures and graphs above
+_OFTEN = 100  # records between two looks at the clock
+_MOST_JOINED = 10_000  # scalars of one step
+# Where Hugging Face's callback and our own mirror write a run's configuration, and the prefix of its keys.
+_CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
+
+
+def is_events(_path: Path, head: bytes) -> bool:
+    """Return whether a file's first record is an event with the file version."""
+    if len(head) < _FRAME.size:
+        return False
+    length, _ = _FRAME.unpack_from(head)
+    return length < len(head) and VERSION in head[_FRAME.size : _FRAME.size + length]
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read one event file.
+
+    Raises
+    ------
+    DataError
+        TensorBoard is not installed, or the file cannot be read.
+    """
+    log = RawLog(str(path), "TensorBoard events", str(path.parent))
+    began = step = wall_s = math.nan
+    values: dict[str, float] = {}
+    for event in _events(path, log):
+        began = event.wall_time if math.isnan(began) else began
+        found = _scalars(event, log)
+        if not found:
+            continue
+        # Writers make an event of each scalar; those of one step that follow each other are one record.
+        full = len(values) > _MOST_JOINED
+        if values and (event.step != step or full or not values.keys().isdisjoint(found)):
+            log.add(values, step, wall_s)
+            values = {}
+        if not values:
+            step, wall_s = float(event.step), event.wall_time - began
+        values |= found
+    if values:
+        log.add(values, step, wall_s)
+    yield log
+
+
+def _events(path: Path, log: RawLog) -> Iterator[Any]:
+    """Walk the file's events; what is torn or damaged is left out and counted."""
+    try:
+        from google.protobuf.message import DecodeError
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+    except ImportError:
+        raise DataError(
+            f"{path}: TensorBoard events, and TensorBoard is not installed: pip install 'isolaw[tensorboard]'"
+        ) from None
+    try:
+        meter, walked = limits.Meter(path), 0
+        with limits.opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            while len(frame := file.read(_FRAME.size)) == _FRAME.size:
+                length, crc = _FRAME.unpack(frame)
+                walked += 1
+                if not walked % _OFTEN:
+                    meter.check(file.tell())
+                if masked_crc32c(frame[:8]) != crc:
+                    # Without a length there is no next record to go on with.
+                    at = file.tell() - _FRAME.size
+                    log.drop(f"damaged from byte {at:,} on: the rest of the file")
+                    return
+                if file.tell() + length + _CRC.size > size:
+                    log.drop("torn last record")
+                    return
+                if length > _LARGEST:
+                    log.drop("records over 1 MiB (pictures, graphs)")
+                    file.seek(length + _CRC.size, 1)
+                    continue
+                if not length:
+                    log.damaged("empty records")
+                    file.seek(_CRC.size, 1)
+                    continue
+                data = file.read(length)
+                (crc,) = _CRC.unpack(file.read(_CRC.size))
+                try:
+                    event = Event.FromString(data)
+                except DecodeError:
+                    log.damaged("damaged records")
+                    continue
+                if not event.summary.value:
+                    continue
+                if len(event.summary.value) > _MOST_JOINED:
+                    log.drop(f"records of over {_MOST_JOINED:,} values")
+                    continue
+                if masked_crc32c(data) != crc:
+                    log.damaged("damaged records")
+                    continue
+                yield event
+            if frame:
+                log.drop("torn last record")
+    except struct.error as error:  # the file shrank while it was read
+        raise DataError(f"{path}: {error}") from None
+
+
+def _scalars(event: Any, log: RawLog) -> dict[str, float]:
+    """The scalars of an event by tag; a configuration among its texts goes to the log."""
+    found = {}
+    for value in event.summary.value:
+        kind = value.WhichOneof("value")
+        if kind == "simple_value":
+            found[value.tag] = _shortest(value.simple_value)
+        elif kind == "tensor" and value.tag in _CONFIGS:
+            _configure(log, value.tag, value.tensor)
+        elif kind == "tensor" and (number := _only_number(value.tensor)) is not None:
+            found[value.tag] = number
+    return found
+
+
+def _only_number(tensor: Any) -> float | None:
+    """Return a tensor's number, None if it holds another count than one or no number."""
+    from tensorboard.util.tensor_util import make_ndarray
+
+    if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
+        return None  # looked at first: a shape is a promise that would be allocated
+    try:
+        array = make_ndarray(tensor)
+    except (TypeError, ValueError, KeyError):
+        return None
+    if array.size != 1 or array.dtype.kind not in "fiu":
+        return None
+    return _shortest(array.item()) if array.dtype == np.float32 else float(array.item())
+
+
+def _shortest(value: float) -> float:
+    """Return the shortest decimal that is this 32-bit number: the 0.7 that was logged, not 0.69999999.
+
+    >>> _shortest(0.699999988079071)
+    0.7
+    """
+    return float(str(np.float32(value)))
+
+
+def _configure(log: RawLog, tag: str, tensor: Any) -> None:
+    """Take a text that is a JSON object as configuration."""
+    if len(tensor.string_val) != 1:
+        return
+    try:
+        text = tensor.string_val[0]
+        config = json.loads(text) if len(text) <= limits.LARGEST_CONFIG else None
+        flat = flatten(config) if isinstance(config, dict) else {}
+    except (ValueError, RecursionError, DataError):
+        flat = {}
+    if not flat:
+        log.drop(f"text {tag}: not a JSON object")
+        return
+    log.config |= {f"{_CONFIGS[tag]}{key}": value for key, value in flat.items()}
+    log.config_source = log.config_source or tag
+
+
+def _nowhere(_path: Path) -> bool:
+    return False
+
+
+CONTAINER = Container("tensorboard", directory=_nowhere, file=is_events, read=read)

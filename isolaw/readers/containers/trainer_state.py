@@ -1,0 +1,147 @@
+"""``trainer_state.json``, which Hugging Face's Trainer leaves in ``checkpoint-<step>/`` and at a run's end.
+
+Its ``log_history`` holds a record for each logging and each evaluation, with ``step``. Every checkpoint's
+state repeats the history up to there, so the states of one run's checkpoints are parts of one run. Of the
+batch it holds the share of one device only (``train_batch_size``); the arguments lie in
+``training_args.bin``, a pickle, which is never loaded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+from isolaw.readers.configs import beside
+from isolaw.readers.containers.base import Container
+from isolaw.readers.raw import RawLog, number
+
+_LONGEST = limits.MB  # characters of a record, and of what is before or behind the history
+_CHUNK = 4 * limits.MB
+_MOST_BETWEEN = 1_000  # characters between two records
+_HISTORY = re.compile(r'"log_history"\s{0,9}:\s{0,9}\[')
+_BETWEEN = re.compile(r"[\s,]*")
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+# What of the state is configuration.
+_SETTINGS = ("train_batch_size", "logging_steps", "max_steps", "num_train_epochs", "eval_steps", "save_steps")
+_PICKLE = "training_args.bin"
+
+
+def is_state(_path: Path, head: bytes) -> bool:
+    """Return whether a file is a trainer's state."""
+    return (
+        head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+        and b'"log_history"' in head
+        and b'"global_step"' in head
+    )
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read one state; of one that was cut off while it was written, the records that are whole.
+
+    Raises
+    ------
+    DataError
+        it cannot be read, takes too long, or has no history.
+    """
+    folder = path.parent
+    if _CHECKPOINT.fullmatch(folder.absolute().name):
+        folder = folder.parent
+    log = RawLog(str(path), "trainer state", str(folder))
+    with limits.opened(path) as file:
+        text = _Window(path, file)
+        found = _HISTORY.search(text.ahead())
+        if found is None:
+            raise DataError(f"{path}: not a trainer's state: no list 'log_history' in its first MB")
+        begin = text.take(found.end())
+        whole = _add_history(log, text)
+        if not log.step:
+            raise DataError(
+                f"{path}: its log_history holds no record: nothing was logged before it was written"
+            )
+        state = _around(begin, text.ahead() if whole else "")
+    config, source = beside(path)
+    log.config = {key: state[key] for key in _SETTINGS if key in state} | config
+    log.config_source = source or path.name
+    if not config and (path.parent / _PICKLE).is_file():
+        log.notes.append(f"{_PICKLE} beside it holds the arguments, but is a pickle: it was left closed")
+    yield log
+
+
+class _Window:
+    """A file's text, of which only the next MB or more is held."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._file, self._meter = file, limits.Meter(path)
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self.text, self.at, self._ended = "", 0, False
+
+    def ahead(self) -> str:
+        """Return the text from here on: a MB, unless the file ends before."""
+        self.fill()
+        return self.text[self.at :]
+
+    def take(self, size: int) -> str:
+        """Return the next characters and go on behind them."""
+        self.at += size
+        return self.text[self.at - size : self.at]
+
+    def fill(self) -> None:
+        """Read on until there is a MB from here on."""
+        if self._ended or len(self.text) - self.at >= _LONGEST:
+            return
+        self._meter.check(self._file.tell())
+        content = self._file.read(_CHUNK)
+        self._ended = not content
+        more = self._decoder.decode(content, final=self._ended)
+        # A crash may leave NUL bytes where the file system had not written yet.
+        self.text, self.at = self.text[self.at :] + more.rstrip("\0"), 0
+
+
+def _add_history(log: RawLog, window: _Window) -> bool:
+    """Add the records from here on; return whether the list ends.
+
+    One record at a time: a long history is never held as a tree of objects, and a torn one ends the list.
+    """
+    decoder = json.JSONDecoder()
+    while True:
+        window.fill()
+        at = _BETWEEN.match(window.text, window.at).end()  # type: ignore[union-attr]  # it matches nothing, too
+        if window.text.startswith("]", at):
+            window.at = at
+            return True
+        try:
+            if at > window.at + _MOST_BETWEEN:
+                raise ValueError
+            record, window.at = decoder.raw_decode(window.text, at)
+        except (ValueError, RecursionError):
+            log.drop("torn end of the file")
+            return False
+        if not isinstance(record, dict):
+            log.damaged("records that are not objects")
+            continue
+        step = number(record.pop("step", None))
+        log.add(record, float("nan") if step is None else step)
+
+
+def _around(begin: str, end: str) -> dict[str, Any]:
+    """What the state holds beside its history: all of it, or where that is torn, what comes before."""
+    for tail in (end, "]}"):
+        try:
+            state = json.loads(begin + tail)
+        except (ValueError, RecursionError):
+            continue
+        return state if isinstance(state, dict) else {}
+    return {}
+
+
+def _never(_path: Path) -> bool:
+    return False
+
+
+CONTAINER = Container("trainer-state", directory=_never, file=is_state, read=read)

@@ -1,0 +1,224 @@
+"""veRL's console: ``step:1 - actor/grad_norm:0.3 - …`` among model output, progress bars and Ray's prefixes.
+
+A step's line may be broken in two, or printed twice, once for training and once for validation. The
+configuration is printed at the start (`isolaw.readers.printed`); otherwise one beside the file is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from isolaw.errors import DataError
+from isolaw.readers import configs, limits
+from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.step_lines import continued, record, steps
+from isolaw.readers.printed import Printed
+from isolaw.readers.raw import RawLog
+from isolaw.readers.text import clean, is_text, lines, unprefixed
+
+_PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,60})")
+_INITIAL = "Initial validation metrics: {"
+_MOST_LINES = 200  # of one step
+_LONGEST_QUOTED = 100_000  # characters of the initial validation
+_SEARCHED = 64  # MB in which a console has its first step
+_MOST_TRIED = 100_000  # lines that look like one
+_HEAD = 65_536
+# File names that say what a file is, not whose run: the run is the directory.
+_GENERIC = {
+    "output",
+    "console",
+    "train",
+    "training",
+    "log",
+    "stdout",
+    "stderr",
+    "run",
+    "nohup",
+    "main",
+    "verl",
+}
+
+
+def is_console(path: Path, head: bytes) -> bool:
+    """Return whether a text file has a line of veRL's with a step's metrics."""
+    if head.count(b"\0") > len(head) / 2 or _is_json(head) or not is_text(head):
+        return False
+    if any(_has_step(line) for line in head.replace(b"\r", b"\n").split(b"\n")):
+        return True
+    if len(head) < _HEAD:
+        return False
+    rest, tried = b"", 0
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        for _ in range(_SEARCHED):
+            if not (chunk := file.read(limits.MB)):
+                break
+            text = rest + chunk
+            rest = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
+            if b"step:" not in text:
+                continue  # whole MBs are passed over at once: there may be many short lines
+            for line in text.replace(b"\r", b"\n").split(b"\n"):
+                if b"step:" in line:
+                    tried += 1
+                    if _has_step(line):
+                        return True
+            if tried > _MOST_TRIED:
+                return False
+    return False
+
+
+def _is_json(head: bytes) -> bool:
+    try:
+        orjson.loads(head.lstrip().partition(b"\n")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _has_step(line: bytes) -> bool:
+    return b"step:" in line and any(record(text)[0] for _, text in steps(unprefixed(clean(line))[1]))
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read one console in one pass.
+
+    Raises
+    ------
+    DataError
+        the file cannot be read, or has no step's metrics.
+    """
+    log = RawLog(str(path), "veRL console", _run(path))
+    reader = _Reader(log)
+    for _, line in lines(path, log, returns=True):
+        if reader.waiting or b"step:" in line or b"{" in line or b"python" in line or line[-1:] == b":":
+            reader.take(*unprefixed(clean(line)))
+    reader.finish(torn=_torn(path))
+    if not log.step:
+        raise DataError(f"{path}: no line like 'step:1 - critic/score/mean:0.5 - …' in it")
+    _configure(log, reader.printed, path)
+    yield log
+
+
+@dataclass
+class _Step:
+    """A step whose line the next one may go on with."""
+
+    worker: str
+    number: float
+    items: str
+    lines: int = 1
+    last: bool = True  # whether its line is the file's last so far
+
+
+class _Reader:
+    """Puts lines together: steps over two of them, and what is printed around them."""
+
+    def __init__(self, log: RawLog) -> None:
+        self.log = log
+        self.printed = Printed()
+        self._step: _Step | None = None
+        self._initial: dict[str, str] = {}
+        self._quoted: list[str] | None = None  # the initial validation, over several lines
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the next line matters, whatever is in it."""
+        return self._step is not None or self._quoted is not None or self.printed.collecting
+
+    def take(self, worker: str, text: str) -> None:
+        """Take a line of a worker's."""
+        step = self._step
+        if step is not None:
+            step.last = False
+            longer = None
+            if worker in (step.worker, "") and step.lines < _MOST_LINES:
+                longer = continued(step.items, text)
+            if longer is not None:
+                step.items, step.lines, step.last = longer, step.lines + 1, True
+                return
+        found = steps(text)
+        if step is not None and worker != step.worker:
+            found = [own for own in found if record(own[1])[0]]  # another worker's talk of steps ends none
+        if found or (step is not None and worker == step.worker):
+            self._flush()
+        for own, items in found:
+            self._flush()
+            self._step = _Step(worker, own, items)
+        if not found:
+            self._validation(text)
+            self.printed.add(worker, text)
+
+    def finish(self, torn: bool) -> None:
+        """Take what is left when the file ends; ``torn`` if in the middle of a line."""
+        if torn and self._step is not None and self._step.last:
+            self._step.items = self._step.items.rpartition(" - ")[0]  # half a number looks like a number
+            self.log.drop("torn last value")
+        self._flush()
+        if self._initial and not self.log.step:
+            self.log.add(self._initial, 0)
+        self.printed.close()
+
+    def _flush(self) -> None:
+        if self._step is None:
+            return
+        step, items = self._step.number, self._step.items
+        self._step = None
+        values, unread = record(items)
+        if not values:
+            return  # model output may well say "step:1 - "
+        if unread:
+            self.log.drop("values that could not be read", unread)
+        if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
+            self.log.add(self._initial, 0)  # it was printed, and not logged
+        self._initial = {}
+        self.log.add(values, step)
+
+    def _validation(self, text: str) -> None:
+        """``"Initial validation metrics: {…}"``, a printed string that may go over several lines."""
+        if self._quoted is None and _INITIAL in text:
+            self._quoted = []
+        if self._quoted is not None:
+            self._quoted.append(text.strip().removeprefix("(").removesuffix(")")[1:-1])
+            size = sum(map(len, self._quoted))
+            if "}" in text or len(self._quoted) > _MOST_LINES or size > _LONGEST_QUOTED:
+                self._initial = dict(_PAIR.findall("".join(self._quoted)[:_LONGEST_QUOTED]))
+                self._quoted = None
+
+
+def _torn(path: Path) -> bool:
+    """Whether a file ends in the middle of a line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, 2)
+            return file.read(1) not in b"\r\n"
+    except OSError:
+        return False
+
+
+def _configure(log: RawLog, printed: Printed, path: Path) -> None:
+    if printed.config:
+        log.config, log.config_source = printed.config, "the printed configuration"
+        return
+    log.config, log.config_source = configs.beside(path)
+    if printed.command:
+        log.config = log.config | printed.command
+        beside = f"{log.config_source} and " if log.config_source else ""
+        log.config_source = f"{beside}the printed command"
+
+
+def _run(path: Path) -> str:
+    if path.stem.lower() in _GENERIC:
+        return str(configs.home(path.parent))
+    return str(path.with_suffix(""))
+
+
+def _nowhere(_path: Path) -> bool:
+    return False
+
+
+CONTAINER = Container("verl-console", directory=_nowhere, file=is_console, read=read)

@@ -1,0 +1,200 @@
+"""Weights & Biases as CSV: a panel's export, or a run's history from the API.
+
+*Wide*, a panel's "Export CSV": the first column is the panel's x axis, the others are ``<run> - <metric>``,
+each followed by ``…__MIN`` and ``…__MAX``, its range within a bin; where x is not the step, a run may have a
+column ``<run> - _step``. *Long*: ``run_name, metric, step, value``. *History*, ``run.history().to_csv()``:
+``_step`` and a column for each metric.
+
+The configuration is in none of them. The points are a sample of the run's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.joined import Points
+from isolaw.readers.raw import RawLog, number
+
+_LONG = {"run_name", "metric", "step", "value"}
+_TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
+_RANGES = ("__MIN", "__MAX")
+_RUN = ("run_name", "run", "name", "run_id")
+_SAMPLED = (
+    "a W&B export is a sample of the run's history; its own folder, or run.scan_history(), holds all of it"
+)
+_MOST_RUNS = 10_000
+_MOST_COLUMNS = 100_000
+_LONGEST_LINE = 8 * limits.MB  # characters: a panel of many runs has long lines
+_OFTEN = 100  # lines between two looks at the clock
+Rows = Iterable[list[str]]
+LogOf = Callable[[str], RawLog]
+
+
+def is_export(_path: Path, head: bytes) -> bool:
+    """Return whether a file is one of the three, by its header."""
+    line, newline, _ = head.decode("utf-8-sig", "replace").partition("\n")
+    try:
+        header = next(csv.reader([line.rstrip("\r")]), [])
+    except csv.Error:
+        return False
+    if not newline:
+        header = header[:-1]  # many runs make a header longer than the head: its last name is cut
+    return "\0" not in line and any(is_it(header) for is_it, _ in _KINDS)
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read an export, one log for each run.
+
+    Raises
+    ------
+    DataError
+        the x axis is a time, two runs have one name, or it is not a CSV table.
+    """
+    logs: dict[str, RawLog] = {}
+    held = limits.Held(str(path))
+    torn = 0
+
+    def log_of(run: str) -> RawLog:
+        if run not in logs:
+            if len(logs) == _MOST_RUNS:
+                raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
+            logs[run] = RawLog(str(path), "W&B CSV", run, notes=[_SAMPLED], held=held)
+        return logs[run]
+
+    def whole(row: list[str], header: list[str]) -> bool:
+        nonlocal torn
+        torn += 0 < len(row) < len(header)
+        return len(row) >= len(header)
+
+    with limits.opened(path) as file:
+        rows = csv.reader(_lines(path, file))
+        try:
+            header = next(rows, [])
+            if len(header) > _MOST_COLUMNS:
+                raise DataError(
+                    f"{path}: {len(header):,} columns; limit: {_MOST_COLUMNS:,}. Export fewer runs"
+                )
+            add = next((add for is_it, add in _KINDS if is_it(header)), None)
+            if add is None:
+                raise DataError(f"{path}: not a W&B export; its header: {', '.join(header)[:200]!r}")
+            add(path, header, (row for row in rows if whole(row, header)), log_of)
+        except csv.Error as error:
+            raise DataError(f"{path}: line {rows.line_num}: not CSV ({error})") from None
+    if not logs:
+        raise DataError(f"{path}: a W&B export without any value")
+    for log in logs.values():
+        if torn:
+            log.drop("torn lines", torn)
+        yield log
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
+    """Each line as text: a line is not read before its length is known."""
+    meter = limits.Meter(path)
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+    for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
+        if len(line) == _LONGEST_LINE:
+            raise DataError(
+                f"{path}: line {count} has over {_LONGEST_LINE // limits.MB} million characters: not a W&B "
+                "export. Export the runs a few at a time"
+            )
+        if not count % _OFTEN:
+            meter.check(file.tell())
+        yield line
+
+
+def _is_wide(header: list[str]) -> bool:
+    return (
+        len(header) > 1
+        and all(" - " in column for column in header[1:])
+        and (header[0] == "Step" or header[0] in _TIMES or any(c.endswith(_RANGES) for c in header))
+    )
+
+
+def _is_long(header: list[str]) -> bool:
+    return set(header) >= _LONG
+
+
+def _is_history(header: list[str]) -> bool:
+    return "_step" in header and not {"_runtime", "_timestamp"}.isdisjoint(header)
+
+
+def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
+    x, names = header[0], set(header)
+    runs: dict[str, dict[str, int]] = {}
+    for index, column in enumerate(header[1:], 1):
+        if column.endswith(_RANGES) and column.removesuffix("__MIN").removesuffix("__MAX") in names:
+            continue
+        run, _, metric = column.rpartition(" - ")
+        if metric in runs.setdefault(run, {}):
+            raise DataError(
+                f"{path}: two columns are called {column!r}; give the runs names of their own in W&B"
+            )
+        runs[run][metric] = index
+    for metrics in runs.values():
+        if "_step" not in metrics and not _counts_steps(x):
+            said = "a time" if x in _TIMES else "not a count of steps"
+            raise DataError(
+                f"{path}: the x axis {x!r} is {said}; accepted: Step, or the metric that counts update "
+                "steps. In W&B, edit the panel's x axis and export again"
+            )
+    for row in rows:
+        for run, metrics in runs.items():
+            values = {metric: row[i] for metric, i in metrics.items() if row[i]}
+            own = number(values.pop("_step", ""))
+            if values:
+                at = number(row[0])
+                if x not in _TIMES and x != "Step" and at is not None:
+                    values[x] = row[0]
+                step = own if own is not None and not _counts_steps(x) else at
+                log_of(run).add(values, math.nan if step is None else step)
+
+
+def _counts_steps(x: str) -> bool:
+    return "step" in x.lower()
+
+
+def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
+    run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
+    points: dict[str, Points] = {}
+    for row in rows:
+        at, found = number(row[step]), number(row[value])
+        if found is None:
+            continue
+        if row[run] not in points:
+            points[row[run]] = Points(log_of(row[run]))
+        points[row[run]].add(row[metric], math.nan if at is None else at, found, math.nan)
+    for own in points.values():
+        own.close()
+
+
+def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
+    run = next((header.index(name) for name in _RUN if name in header), None)
+    for row in rows:
+        values = {key: cell for key, cell in zip(header, row, strict=False) if key and cell}
+        step, seconds = number(values.pop("_step", "")), number(values.pop("_runtime", ""))
+        name = values.pop(header[run], str(path)) if run is not None else str(path)
+        values = {key: cell for key, cell in values.items() if not key.startswith(("_", "Unnamed: "))}
+        if values:
+            unknown = math.nan
+            log_of(name).add(
+                values, unknown if step is None else step, unknown if seconds is None else seconds
+            )
+
+
+_KINDS = ((_is_wide, _add_wide), (_is_long, _add_long), (_is_history, _add_history))
+
+
+def _never(_path: Path) -> bool:
+    return False
+
+
+CONTAINER = Container("wandb-csv", directory=_never, file=is_export, read=read)

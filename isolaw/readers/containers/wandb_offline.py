@@ -1,0 +1,219 @@
+"""A run's own folder of Weights & Biases, ``wandb/offline-run-<time>-<id>`` or ``wandb/run-<time>-<id>``.
+
+::
+
+    run-<id>.wandb            every record of the run: configuration, and history, not sampled
+    files/config.yaml         the configuration again (online runs)
+    files/wandb-metadata.json the command line
+    files/output.log          what was printed
+
+The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
+buffers. The library once had a reader of the blocks and has none now, so they are walked here; the messages
+are the library's. Where they hold no history, `files/output.log` is read instead, if it is a console we know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+from isolaw.readers.configs import beside, flatten, overrides
+from isolaw.readers.containers.base import Container
+from isolaw.readers.raw import RawLog, number
+
+_MAGIC = b":W&B"
+_HEADER = 7  # the magic, two bytes of check, a version
+_BLOCK = 32_768
+_CHUNK = struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_LARGEST = (
+    2 << 20
+)  # a logged table may be large, a step's numbers are not; a message takes 50 times its bytes
+_MOST_TOLD = 4 * limits.MB  # of configuration, which is told again when it changes
+_HEAD = 65_536
+_OWN = "_wandb"
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a directory is one run's folder."""
+    named = path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir()
+    return named or any(path.glob("run-*.wandb"))
+
+
+def is_file(_path: Path, head: bytes) -> bool:
+    """Return whether a file is a ``.wandb`` file."""
+    return head.startswith(_MAGIC)
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read a run's folder, or its ``.wandb`` file alone.
+
+    Raises
+    ------
+    DataError
+        W&B is not installed, or the run has neither a history nor a console that is known.
+    """
+    folder = path if path.is_dir() else path.parent
+    log = RawLog(str(path), "W&B run", folder.name)
+    try:
+        for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
+            if file.is_file():  # no pipe: opening one may wait for ever
+                _add_records(log, file)
+        if not log.config:
+            log.config, log.config_source = beside(folder)
+        if not log.config:
+            _add_command_line(log, folder / "files" / "wandb-metadata.json")
+        if log.series:
+            yield log
+        else:
+            yield from _console(log, folder / "files" / "output.log")
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
+
+
+def _add_records(log: RawLog, file: Path) -> None:
+    try:
+        from google.protobuf.message import DecodeError
+        from wandb.proto.wandb_internal_pb2 import Record
+    except ImportError:
+        raise DataError(
+            f"{file}: a W&B run, and wandb is not installed: pip install 'isolaw[wandb]'"
+        ) from None
+    config: dict[str, Any] = {}
+    told = 0  # bytes of configuration
+    for data in _chunks(file, log):
+        try:
+            record = Record.FromString(data)
+        except DecodeError:
+            log.damaged("damaged records")
+            continue
+        kind = record.WhichOneof("record_type")
+        told += len(data) if kind in ("config", "run") else 0
+        if told > _MOST_TOLD:
+            raise DataError(f"{file}: over {_MOST_TOLD // limits.MB} MB of configuration; a run has a few kB")
+        if kind == "history":
+            _add_history(log, record.history)
+        elif kind == "config":
+            _update(config, record.config)
+        elif kind == "run":
+            _update(config, record.run.config)
+            name, run_id = record.run.display_name, record.run.run_id
+            log.run = f"{name} ({run_id})" if name else run_id or log.run
+    if config:
+        try:
+            log.config, log.config_source = flatten(config), file.name
+        except DataError as error:
+            raise DataError(f"{file}: {error}") from None
+
+
+def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
+    """Walk the blocks and join what was split; a damaged block costs what is left of it."""
+    parts: list[bytes] | None = None  # of a record that goes on in the next block
+    meter, size = limits.Meter(file), 0
+    with limits.opened(file) as blocks:
+        block, at = blocks.read(_BLOCK), _HEADER
+        if not block.startswith(_MAGIC):
+            raise DataError(f"{file}: not a .wandb file (it does not begin with {_MAGIC.decode()!r})")
+        while block:
+            meter.check(blocks.tell())
+            while at + _CHUNK.size <= len(block):
+                crc, length, kind = _CHUNK.unpack_from(block, at)
+                data = block[at + _CHUNK.size : at + _CHUNK.size + length]
+                at += _CHUNK.size + length
+                if at > len(block) and len(block) < _BLOCK:
+                    parts = [data]  # the file ends in it
+                    break
+                if zlib.crc32(data, zlib.crc32(bytes([kind]))) != crc:
+                    log.damaged("damaged records")
+                    parts = None
+                    break
+                if kind in (_FULL, _FIRST):
+                    parts, size = [], 0
+                elif kind not in (_MIDDLE, _LAST) or parts is None:
+                    continue  # the rest of something damaged
+                size += len(data)
+                if size <= _LARGEST:
+                    parts.append(data)
+                if kind in (_FULL, _LAST):
+                    if size > _LARGEST:
+                        log.drop("records over 2 MiB")
+                    else:
+                        yield b"".join(parts)
+                    parts = None
+            else:
+                if at < len(block) < _BLOCK:
+                    parts = []  # a last chunk's header is torn
+            block, at = blocks.read(_BLOCK), 0
+    if parts is not None:
+        log.drop("torn last record")
+
+
+def _add_history(log: RawLog, history: Any) -> None:
+    values: dict[str, str] = {}
+    own: dict[str, float] = {}
+    for item in history.item:
+        key = item.key or ".".join(item.nested_key)
+        text = item.value_json.strip('"')  # a number may have been logged as text
+        if not key.startswith("_"):
+            values[key] = text
+        elif (found := number(text)) is not None:
+            own[key] = found
+    if values:
+        step = float(history.step.num) if history.HasField("step") else own.get("_step", math.nan)
+        log.add(values, step, own.get("_runtime", math.nan))
+
+
+def _update(config: dict[str, Any], record: Any) -> None:
+    """Apply a configuration record: the last value of a key counts."""
+    for item in record.update:
+        *outer, key = [item.key] if item.key else item.nested_key or [_OWN]
+        inside = config
+        for name in outer:
+            below = inside.get(name)
+            inside[name] = inside = below if isinstance(below, dict) else {}
+        if key != _OWN:
+            with contextlib.suppress(ValueError, RecursionError):
+                inside[key] = json.loads(item.value_json)
+
+
+def _add_command_line(log: RawLog, path: Path) -> None:
+    """Take what Hydra was told (``data.train_batch_size=512``) where the configuration was not logged."""
+    try:
+        words = json.loads(limits.start(path, limits.LARGEST_CONFIG))["args"]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return  # none, or none that says anything
+    log.config = overrides(word for word in words if isinstance(word, str)) if isinstance(words, list) else {}
+    log.config_source = path.name if log.config else ""
+
+
+def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
+    """Read what was printed, as the run that it is."""
+    from isolaw.readers.containers import candidates
+
+    lacks = f"{log.source}: a W&B run without history"
+    if not path.is_file():
+        raise DataError(f"{lacks}, and without files/output.log to read instead")
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    console = next((container for container in candidates() if container.file(path, head)), None)
+    if console is None:
+        raise DataError(f"{lacks}, and its files/output.log holds no metrics that are known")
+    for printed in console.read(path):
+        printed.run = log.run
+        if log.config:
+            printed.config, printed.config_source = log.config, log.config_source
+        printed.notes.append("W&B holds no history of it: read from files/output.log")
+        for reason, times in log.dropped.items():
+            printed.drop(reason, times)
+        yield printed
+
+
+CONTAINER = Container("wandb-offline", directory=is_run, file=is_file, read=read)

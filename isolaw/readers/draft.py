@@ -1,0 +1,171 @@
+"""A first draft of a mapping file for a table: guesses by name, to be looked over by its owner."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isolaw.metrics import is_accuracy
+from isolaw.readers.load import load
+
+# What columns of ours are called elsewhere. Names lie, so whatever is found is shown to the user.
+_CALLED = {
+    "step": "step steps global_step training_step train_step trainer_step iteration iter update updates",
+    "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size num_generations "
+    "n_samples_per_prompt samples_per_prompt rollouts_per_example rollouts_per_prompt "
+    "num_samples_per_prompt_rollout num_generations_per_prompt",
+    "problems_per_batch": "problems_per_batch b_p bp prompts_per_step prompts_per_batch problems_per_step "
+    "num_prompts_per_step num_unique_prompts_rollout train_batch_size rollout_batch_size",
+    "compute": "compute compute_rollouts rollouts rollouts_seen total_rollouts num_rollouts",
+    "seed": "seed random_seed rng_seed",
+    "run_id": "run_id run run_name experiment experiment_name",
+    "problem_set": "problem_set train_set dataset",
+    "algorithm": "algorithm algo",
+    "eval_set": "eval_set",
+    "tokens": "tokens num_tokens total_tokens tokens_seen",
+    "wall_s": "wall_s wall_time runtime elapsed elapsed_s _runtime",
+}
+_NEEDED = ("rollouts_per_problem", "problems_per_batch")
+_EXAMPLE = {"rollouts_per_problem": 8, "problems_per_batch": 512}
+_TRAINING = {"train", "training", "rollout", "batch"}
+_HELD_OUT = {"val", "valid", "validation", "eval", "test", "holdout", "heldout"}
+_REWARD = {"reward", "rewards", "score", "scores"}
+_SHOWN = 200
+
+
+def draft(path: str | Path, name: str = "mapping.toml") -> str:
+    """Return a mapping file for a CSV, Parquet or JSON lines table.
+
+    Parameters
+    ----------
+    path
+        the table.
+    name
+        what the file will be called, for the command that it shows.
+
+    Raises
+    ------
+    DataError
+        the table cannot be read.
+
+    >>> import tomllib
+    >>> text = draft("examples/data/tan_rollout_n_base.csv")
+    >>> tomllib.loads(text)["columns"]
+    {'step': 'step', 'rollouts_per_problem': 'rollout_n'}
+    """
+    frame = load(path)
+    columns = [str(column) for column in frame.columns]
+    guessed = _guess(columns)
+    lines = [
+        f"# How the columns of {Path(path).name} become isolaw's: a draft, made of guesses. Correct it, then",
+        f"#     isolaw read {path} --mapping {name}",
+        f"#     isolaw fit {path} --mapping {name} --out law.json",
+        "#",
+        "# Its columns: how many rows have a value, and the first values",
+        *(_described(frame, column) for column in columns[:_SHOWN]),
+        *([f"#   … and {len(columns) - _SHOWN} more"] if len(columns) > _SHOWN else []),
+        "",
+        '[columns]   # our name = "its column"',
+        *(f"{ours} = {_quoted(column)}" for ours, column in guessed.items()),
+        *(f'# {ours} = "…"' for ours in ("seed", "run_id", "problem_set") if ours not in guessed),
+        "",
+        '[derive]   # our name = "arithmetic on its columns": numbers, names, + - * / // and brackets',
+        *_derived(columns, guessed),
+        "",
+        "[constants]   # our name = one value for all rows",
+        *(
+            f"# {ours} = {_EXAMPLE[ours]}   # needed, and no column looks like it"
+            for ours in _NEEDED
+            if ours not in guessed
+        ),
+        '# problem_set = "…"',
+        "",
+    ]
+    if {"metric", "value"} <= set(columns):
+        lines += ["# Each row names its metric (columns metric and value), so there is no [metrics]."]
+    else:
+        lines += ["[metrics]   # metric = its column; an accuracy in percent is divided by 100"]
+        lines += _metrics(frame, [c for c in columns if c not in guessed.values()])
+    return "\n".join(lines) + "\n"
+
+
+def _guess(columns: list[str]) -> dict[str, str]:
+    """Our name → the column that is called like it; one that is called so exactly goes first."""
+    plain = {column: re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_") for column in columns}
+    out: dict[str, str] = {}
+    for exact in (True, False):
+        for ours, called in _CALLED.items():
+            if ours in out:
+                continue
+            free = {plain[column]: column for column in reversed(columns) if column not in out.values()}
+            for other in called.split():
+                close = [other] if exact else difflib.get_close_matches(other, free, n=1, cutoff=0.85)
+                if close and close[0] in free and (exact or len(other) > 4):
+                    out[ours] = free[close[0]]
+                    break
+    return {ours: out[ours] for ours in _CALLED if ours in out}
+
+
+def _derived(columns: list[str], guessed: dict[str, str]) -> list[str]:
+    if "compute" in guessed:
+        return []
+    product = "problems_per_batch · rollouts_per_problem · step"
+    prompts = next(filter(_counts_prompts, columns), None)
+    n = guessed.get("rollouts_per_problem")
+    if prompts and n and prompts not in guessed.values():
+        return [f"# compute = {_quoted(f'{prompts}*{n}')}   # if not {product}"]
+    return [f'# compute = "…"   # if not {product}']
+
+
+def _counts_prompts(column: str) -> bool:
+    return any(word in column.lower() for word in ("prompts", "problems", "questions"))
+
+
+def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
+    """A line for each column of numbers; of each evaluation set the likeliest one counts at once."""
+    lines: list[str] = []
+    taken: set[tuple[str, str]] = set()
+    for column in columns:
+        if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
+            continue
+        if _counts_prompts(column):
+            continue
+        words = set(re.split(r"[^a-z]+", column.lower()))
+        reward = bool(words & _REWARD)
+        held_out = bool(words & _HELD_OUT) or (is_accuracy(column) and not words & _TRAINING)
+        eval_set = "validation" if held_out else "train"
+        known = is_accuracy(column) or reward
+        name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
+        high, low = frame[column].max(), frame[column].min()
+        percent = is_accuracy(column) and low >= 0 and 1 < high <= 100
+        entry = [
+            f"column = {_quoted(column)}",
+            f'eval_set = "{eval_set}"',
+            *(["percent = true"] if percent else []),
+        ]
+        hint = f"   # up to {high:g}" if percent else ""
+        first = known and eval_set not in {own for _, own in taken}
+        if first:
+            taken.add((name, eval_set))
+        lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {', '.join(entry)} }}{hint}")
+    return lines or ['# "avg@4" = "…"   # no column of numbers is left']
+
+
+def _described(frame: pd.DataFrame, column: str) -> str:
+    there = frame[column].dropna()
+    first = ", ".join(str(value)[:20] for value in there.drop_duplicates().head(3))
+    return f"#   {_one_line(column):<30} {len(there):>8,}   {_one_line(first)}"
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:80]
+
+
+def _quoted(text: Any) -> str:
+    """A TOML string; a JSON one is, but for the delete character."""
+    return json.dumps(str(text), ensure_ascii=False).replace("\x7f", "\\u007f")

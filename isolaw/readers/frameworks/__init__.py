@@ -1,0 +1,38 @@
+"""What a framework's names mean: its metrics, and where it keeps B_p and n."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from isolaw.readers.frameworks.base import Framework
+
+# Each framework, as users write it → its module, imported when it is needed; the most particular first.
+FRAMEWORKS: dict[str, str] = {
+    "isolaw": "isolaw.readers.frameworks.isolaw",
+    "veRL": "isolaw.readers.frameworks.verl",
+    "prime-rl": "isolaw.readers.frameworks.prime_rl",
+    "SkyRL": "isolaw.readers.frameworks.skyrl",
+    "slime": "isolaw.readers.frameworks.slime",
+    "NeMo-RL": "isolaw.readers.frameworks.nemo_rl",
+    "open-instruct": "isolaw.readers.frameworks.open_instruct",
+    "OpenRLHF": "isolaw.readers.frameworks.openrlhf",
+    "TRL": "isolaw.readers.frameworks.trl",
+}
+
+
+def known() -> Iterator[Framework]:
+    """Yield every framework, in order."""
+    for module in dict.fromkeys(FRAMEWORKS.values()):
+        yield importlib.import_module(module).FRAMEWORK
+
+
+def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
+    """Return the framework whose metric keys, or whose configuration, these are; None if nobody's."""
+    return next((own for own in known() if own.recognises(keys, config)), None)
+
+
+def named(name: str) -> Framework | None:
+    """Return the framework called ``name``, in any case; None if there is none."""
+    return next((own for own in known() if own.name.lower() == name.lower()), None)

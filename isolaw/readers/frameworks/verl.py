@@ -1,0 +1,203 @@
+"""veRL and its descendants (EasyR1, DAPO's recipe, rLLM): their metric names, and where B_p and n stand.
+
+Validation is ``val-core|val-aux/<data>/<variable>/<statistic>``. The variable ``acc`` is correctness: its
+mean@N is avg@N, and best@k, worst@k, maj@k keep their names. Any other variable is a reward of the user's
+own, which need not lie in [0, 1]: ``reward`` has ``reward@N`` and ``reward_best@k``. The older
+``val/test_score/<data>`` is such a reward too, over a number of samples that is not in the log.
+
+veRL draws best@k with replacement from its N samples. It is biased low against pass@k, most where k is near
+N: at k = N, a problem that one of the N samples solved counts 0.63, not 1. Compare it with itself only.
+
+Batch sizes count prompts, ``ppo_mini_batch_size`` too (veRL multiplies it by n). Tokens are logged for
+each step: ``step_tokens``, prompts included.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.frameworks.configured import Configured, known, one_update
+from isolaw.readers.plain_yaml import scalar
+
+_OWN = (
+    "val-core/",
+    "val-aux/",
+    "val/test_score/",
+    "critic/score/",
+    "critic/rewards/",
+    "timing_per_token_ms/",
+    "global_seqlen/",
+    "actor/ppo_kl",
+    "actor/pg_clipfrac",
+)
+_STATISTIC = re.compile(r"(mean|best|worst|maj)(?:@|_at_)(\d{1,7})(/mean)?")  # MLflow allows no @
+_TRAINING = {
+    "critic/score/mean": "reward",
+    "critic/rewards/mean": "reward_with_kl",
+    "actor/entropy": "entropy",
+    "actor/entropy_loss": "entropy",
+    "actor/kl_loss": "kl",  # to the reference model, as a loss or in the reward
+    "actor/reward_kl_penalty": "kl",
+    "critic/kl": "kl",
+    "actor/ppo_kl": "ppo_kl",  # between the policies before and after the step
+    "actor/grad_norm": "grad_norm",
+    "response_length/mean": "response_length",
+    "response_length/clip_ratio": "truncated_fraction",
+    "perf/total_num_tokens": "step_tokens",
+    "train/num_gen_batches": "num_gen_batches",
+}
+_NOT_KEPT = re.compile(
+    r"(?:timing|perf|mfu|global_seqlen|prompt_length|num_turns|tool_call_counts|system)\w*/"
+    r"|(?:actor|critic)/lr$|training/(?:global_step|epoch)$|.*/(?:max|min|std)$"
+)
+
+
+def metric(key: str) -> tuple[str, str] | None:
+    """Return (eval_set, metric) of one of veRL's keys.
+
+    >>> metric("val-core/openai/gsm8k/acc/mean@8"), metric("val-aux/aime24/acc/best@4/mean")
+    (('openai/gsm8k', 'avg@8'), ('aime24', 'best@4'))
+    >>> metric("val-core/kk_logic/reward/mean@1"), metric("val/test_score/logic")
+    (('kk_logic', 'reward@1'), ('logic', 'test_score'))
+    >>> metric("critic/score/mean"), metric("val-aux/aime24/acc/std@8"), metric("timing_s/gen")
+    (('train', 'reward'), None, None)
+    """
+    if key in _TRAINING:
+        return "train", _TRAINING[key]
+    section, _, rest = key.partition("/")
+    if section in ("val-core", "val-aux"):
+        return _validation(rest)
+    if section == "val" and rest:
+        data = rest.removeprefix("test_score/")
+        return (data, "test_score") if data not in ("", rest) else ("validation", rest)
+    if not rest or _NOT_KEPT.match(key) or section.startswith("val_"):
+        return None
+    return "train", key
+
+
+def _validation(rest: str) -> tuple[str, str] | None:
+    """``<data>/<variable>/mean@8`` or ``<data>/<variable>/best@4/mean``; the data's name may hold slashes."""
+    parts = rest.rsplit("/", 3 if rest.endswith("/mean") else 2)
+    if len(parts) == 4:
+        parts = [*parts[:2], f"{parts[2]}/{parts[3]}"]
+    found = _STATISTIC.fullmatch(parts[-1])
+    if len(parts) != 3 or not parts[0] or not found or (found[1] == "mean") == bool(found[3]):
+        return None
+    data, variable, _ = parts
+    name = "avg" if found[1] == "mean" else found[1]
+    if variable != "acc":
+        name = variable if name == "avg" else f"{variable}_{name}"
+    return data, f"{name}@{int(found[2])}"
+
+
+def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
+    """Return whether these metric keys, or this configuration, are veRL's or EasyR1's."""
+    if any(key.startswith(_OWN) for key in keys):
+        return True
+    own = _dotted(config)
+    return "actor_rollout_ref.rollout.n" in own or {"worker.rollout.n", "data.rollout_batch_size"} <= set(own)
+
+
+def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
+    """Return what veRL's, or EasyR1's, configuration says of the run."""
+    own = Configured(_dotted(config), config_source)
+    easy = "worker.rollout.n" in own.config or "data.rollout_batch_size" in own.config
+    worker = "worker" if easy else "actor_rollout_ref"
+    batch = own.count("data.rollout_batch_size" if easy else "data.train_batch_size")
+    mini = own.count(f"{worker}.actor.{'global_batch_size' if easy else 'ppo_mini_batch_size'}")
+    on_policy = None
+    if batch:
+        passes = own.count(f"{worker}.actor.ppo_epochs")
+        on_policy = one_update(batch.value, mini, passes, _apart(own), "prompts")
+    return known(
+        {
+            "rollouts_per_problem": own.count(f"{worker}.rollout.n"),
+            "problems_per_batch": _generated(own, batch),
+            "on_policy": on_policy,
+            "seed": own.count("data.seed", least=0),
+            "algorithm": own.text("algorithm.adv_estimator"),
+            "problem_set": _problem_set(own),
+            "lr": own.number(f"{worker}.actor.optim.lr"),
+            "kl": _kl(own, f"{worker}.actor"),
+            "entropy": own.number(f"{worker}.actor.entropy_coeff"),
+            "temperature": own.number(f"{worker}.rollout.temperature"),
+            "model": own.text("actor_rollout_ref.model.path", "worker.actor.model.model_path"),
+        }
+    )
+
+
+def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """EasyR1's TensorBoard flattens with slashes, and so does MLflow, which holds texts only."""
+    if not any("/" in key for key in config):
+        return config
+    return {
+        key.replace("/", "."): scalar(value) if isinstance(value, str) else value
+        for key, value in config.items()
+    }
+
+
+def _generated(own: Configured, trained: Fact | None) -> Fact | None:
+    """Prompts of a batch; with DAPO's dynamic sampling more are generated than trained on."""
+    if trained is None or not own.says("algorithm.filter_groups.enable"):
+        return trained
+    generated = own.count("data.gen_batch_size") or trained
+    return Fact(
+        generated.value,
+        f"{generated.origin} (dynamic sampling: so many for each of num_gen_batches batches a step, of "
+        f"which it trains on {trained.value}; compute counts one batch)",
+    )
+
+
+def _apart(own: Configured) -> Fact:
+    """Whether generation runs beside training: the fully asynchronous and the one-step-off trainers."""
+    for key in own.config:
+        if key.startswith("async_training."):
+            return own.fact(key, True)
+    hybrid = "actor_rollout_ref.hybrid_engine"
+    return Fact(own.config.get(hybrid) is False, f"{hybrid} = False{own.where}")
+
+
+def _kl(own: Configured, actor: str) -> Fact | None:
+    """The coefficient that acts: in the loss, or in the reward; 0 where neither is on."""
+    if own.says("algorithm.disable_kl"):
+        return own.fact("algorithm.disable_kl", 0.0)
+    if "algorithm.kl_coef" in own.config:  # EasyR1: one coefficient for both
+        return own.number("algorithm.kl_coef")
+    in_loss, in_reward = f"{actor}.use_kl_loss", "algorithm.use_kl_in_reward"
+    if own.says(in_loss):
+        return own.number(f"{actor}.kl_loss_coef")
+    if own.says(in_reward) or in_reward not in own.config:  # the older versions have no such switch
+        return own.number("algorithm.kl_ctrl.kl_coef")
+    return own.fact(f"{in_loss} and {in_reward} = False", 0.0) if in_loss in own.config else None
+
+
+def _problem_set(own: Configured) -> Fact | None:
+    files = own.config.get("data.train_files")
+    if isinstance(files, str):
+        files = files.strip("[]").split(",") if files.startswith("[") else [files]
+    if files is None:  # MLflow numbers a list
+        files = [own.config.get(f"data.train_files.{i}") for i in range(20)]
+        files = [file for file in files if file is not None]
+    if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
+        return None
+    names = dict.fromkeys(_named(file.strip(" '\"")) for file in files)
+    return own.fact("data.train_files", "+".join(names)) if all(names) else None
+
+
+def _named(file: str) -> str:
+    """A problem set's name from its file: the file's own, or its folder's.
+
+    >>> [_named(f) for f in ("/data/gsm8k/train.parquet", "/data/dapo-17k.parquet", "org/math12k@train")]
+    ['gsm8k', 'dapo-17k', 'org/math12k']
+    """
+    if "@" in file and not file.startswith(("/", ".", "~")):
+        return file.partition("@")[0]
+    path = PurePosixPath(file)
+    return path.parent.name or path.stem if path.stem in ("train", "training", "data") else path.stem
+
+
+FRAMEWORK = Framework("veRL", recognises, ("training/global_step",), metric, facts)

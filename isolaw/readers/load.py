@@ -1,0 +1,156 @@
+"""A table off disk, as it is: CSV, Parquet, or JSON lines, told apart by content."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isolaw.errors import DataError
+from isolaw.parquet import column_names, read_parquet
+from isolaw.readers.configs import flatten
+from isolaw.readers.limits import MB
+
+PARQUET_MAGIC = b"PAR1"
+_LARGEST = 100 * MB  # as text; Parquet has its own limits
+_LONGEST_LINE = 1 * MB  # of JSON
+_MOST_COLUMNS = 10_000
+_MOST_ROWS = 1_000_000
+_MOST_CELLS = 5_000_000  # of up to 100 bytes each, as objects
+_MEND = "Keep only the rows and columns of the evaluations, or write them as Parquet"
+
+
+def load(path: str | Path) -> pd.DataFrame:
+    """Read a table; the index is the line (CSV, JSON lines) or row number.
+
+    What was left out is in the frame's ``attrs["notes"]``.
+
+    Raises
+    ------
+    DataError
+        missing, empty, binary, not a table, or too large to be held: as text over 100 MB, 1 million rows,
+        5 million cells.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:  # once: it may be a pipe
+            content = file.read(len(PARQUET_MAGIC))
+            if content == PARQUET_MAGIC and not path.is_file():
+                raise DataError(
+                    f"{path}: a pipe with Parquet, which is read from its end: write it to a file"
+                )
+            if content == PARQUET_MAGIC:
+                return _read_parquet(path)
+            content += file.read(_LARGEST)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if len(content) > _LARGEST:
+        raise DataError(f"{path}: isolaw reads text tables of up to {_LARGEST // MB} MB. {_MEND}")
+    if not content.strip():
+        raise DataError(f"{path}: the file is empty")
+    frame = (_read_jsonl if content.lstrip().startswith(b"{") else _read_csv)(path, content)
+    if frame.empty:
+        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
+    return frame
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    table = read_parquet(path)
+    left_out = [name for name in column_names(path) if name not in table.column_names]
+    frame = table.to_pandas()
+    if frame.empty:
+        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
+    frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
+    frame.attrs["notes"] = [f"columns of lists were left out: {', '.join(left_out)}"] if left_out else []
+    return frame
+
+
+def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
+    if b"\0" in content[:65_536]:
+        raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
+    commas = content.partition(b"\n")[0].count(b",")
+    if commas >= _MOST_COLUMNS:  # pandas' time is quadratic in names that repeat
+        raise DataError(f"{path}: {commas + 1:,} columns; a table has at most {_MOST_COLUMNS:,}")
+    rows = max(content.count(b"\n"), content.count(b"\r"))
+    _check_size(path, rows, rows + content.count(b","))
+    options: dict[str, Any] = {"encoding": "utf-8-sig", "skip_blank_lines": False, "low_memory": False}
+    try:
+        header = next(csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")), [])
+        if len(header) > _MOST_COLUMNS:  # with line ends in quoted names
+            raise DataError(f"{path}: {len(header):,} columns; a table has at most {_MOST_COLUMNS:,}")
+        frame = pd.read_csv(io.BytesIO(content), **options)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
+    except (csv.Error, pd.errors.ParserError, pd.errors.EmptyDataError, ValueError) as error:
+        raise DataError(f"{path}: not a CSV table ({str(error).strip()[:200]})") from None
+    twice = next((name for name, times in Counter(filter(None, header)).items() if times > 1), None)
+    if twice:
+        raise DataError(f"{path}: two columns are called {twice[:100]!r}")
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the surplus as row labels
+        raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
+    return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
+
+
+def _check_size(path: Path, rows: int, cells: int) -> None:
+    if rows > _MOST_ROWS or cells > _MOST_CELLS:
+        raise DataError(
+            f"{path}: {rows:,} rows with {cells:,} cells; isolaw reads text tables of up to {_MOST_ROWS:,} "
+            f"rows and {_MOST_CELLS:,} cells. {_MEND}"
+        )
+
+
+def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
+    """One object a line; nested ones become dotted columns, a torn last line is left out."""
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    notes: list[str] = []
+    columns: set[str] = set()
+    _check_size(path, content.count(b"\n"), content.count(b":"))
+    for number, line in enumerate(io.BytesIO(content), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line) if len(line) <= _LONGEST_LINE else None
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            if rows and not line.endswith(b"\n"):
+                notes.append("a torn last line was left out")
+                continue
+            raise DataError(f"{path}: line {number} is not a JSON object; accepted: one object a line")
+        try:
+            rows.append({name: value for name, value in flatten(row).items() if _plain(value)})
+        except DataError as error:
+            raise DataError(f"{path}: line {number}: {error}") from None
+        lines.append(number)
+        columns.update(rows[-1])
+        if len(columns) > _MOST_COLUMNS:
+            raise DataError(f"{path}: over {_MOST_COLUMNS:,} columns by line {number}; a table has fewer")
+        _check_size(path, len(rows), len(rows) * len(columns))
+    frame = pd.DataFrame(rows, index=pd.Index(lines, name="line"))
+    frame.attrs["notes"] = notes
+    return frame
+
+
+def _plain(value: Any) -> bool:
+    return not isinstance(value, dict | list) and not (isinstance(value, int) and abs(value) > 2**63)
+
+
+def columns_of(path: Path, head: bytes) -> list[str]:
+    """Return the names of a table's columns by its first bytes; none for what is no table."""
+    if head.startswith(PARQUET_MAGIC):
+        return column_names(path)
+    if b"\0" in head:
+        return []
+    line = head.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")
+    try:
+        if line.startswith("{"):
+            return list(flatten(json.loads(line)))
+        return next(csv.reader([line]), [])
+    except (csv.Error, ValueError, RecursionError, AttributeError, DataError):
+        return []

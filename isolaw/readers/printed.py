@@ -1,0 +1,143 @@
+"""The configuration that a trainer printed into its console, or the command line that started it.
+
+veRL prints it with `pprint` as a Python dictionary of several hundred lines, EasyR1 as JSON or YAML; shell
+scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``. Ray puts its
+prefix before each line and other workers' lines between them. Only literals are read: nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.readers.configs import flatten, overrides
+from isolaw.readers.plain_yaml import parse_yaml
+
+FEWEST = 8  # keys: model output may hold a small dictionary, a configuration is not small
+_LARGEST = 250_000  # characters; veRL's has 25,000
+_MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first
+_FOREIGN = 20  # lines that may stand between those of a dictionary
+_COMMAND = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-m\s+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*\s")
+_SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
+
+
+class Printed:
+    """Collects what is printed of the configuration, line by line; only one is held at a time.
+
+    >>> printed = Printed()
+    >>> for line in ["{'data': {'train_batch_size': 512},", " 'trainer': {'nnodes': 1}}", "done"]:
+    ...     printed.add("", line)
+    >>> printed.add("", "+ python3 -m verl.trainer.main_ppo data.seed=1 trainer.nnodes=2")
+    >>> printed.close()
+    >>> printed.command
+    {'data.seed': 1, 'trainer.nnodes': 2}
+    """
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self.command: dict[str, Any] = {}
+        self._kind = ""  # of what is being collected: "dict", "yaml", "command"
+        self._worker = ""
+        self._lines: list[str] = []
+        self._size = self._open = self._foreign = self._begun = 0
+
+    def add(self, worker: str, line: str) -> None:
+        """Take a line, cleaned and without Ray's prefix, of this worker."""
+        if self._kind:
+            if worker != self._worker:
+                return  # another worker's line in between
+            if self._goes_on(line):
+                self._keep(line)
+                return
+            if self._kind == "dict" and self._foreign < _FOREIGN and not _kind(line):
+                self._foreign += 1  # something else was printed before its end
+                return
+            self.close()
+        kind = _kind(line) if self._begun < _MOST_BEGUN else ""
+        if kind:
+            self._begun += 1
+            self._kind, self._worker = kind, worker
+            self._keep(line)
+
+    def close(self) -> None:
+        """Read what has been collected."""
+        text, kind, whole = "\n".join(self._lines), self._kind, self._open <= 0
+        self._forget()
+        if kind == "command":
+            self.command = _command(text) or self.command
+        elif kind and whole and text.count(":") >= FEWEST:
+            config = _parsed(text, kind)
+            if len(config) >= FEWEST:
+                self.config = config
+
+    @property
+    def collecting(self) -> bool:
+        """Whether the next line may belong to what is being collected."""
+        return bool(self._kind)
+
+    def _keep(self, line: str) -> None:
+        self._lines.append(line)
+        self._size += len(line) + 1
+        if self._size > _LARGEST:
+            self._forget()
+        elif self._kind == "dict":
+            bare = _STRING.sub("", line)  # no string goes over a line
+            self._open += sum(bare.count(c) for c in "{[(") - sum(bare.count(c) for c in "}])")
+            if self._open <= 0:
+                self.close()
+
+    def _forget(self) -> None:
+        self._lines, self._kind = [], ""
+        self._size = self._open = self._foreign = 0
+
+    def _goes_on(self, line: str) -> bool:
+        if self._kind == "command":
+            return self._lines[-1].endswith("\\")
+        if self._kind == "yaml":
+            return bool(_YAML.match(line))
+        return line.startswith((" ", "}", "\t"))  # pprint and json.dumps indent all lines but the first
+
+
+def _kind(line: str) -> str:
+    if line.startswith(("{'", '{"')) or line == "{":
+        return "dict"
+    if _SECTION.match(line):
+        return "yaml"
+    return "command" if "python" in line and _COMMAND.search(line[:2_000]) else ""
+
+
+def _parsed(text: str, kind: str) -> dict[str, Any]:
+    """Return a printed dictionary under flat keys; nothing if it is not one."""
+    try:
+        found = parse_yaml(text) if kind == "yaml" else _literal(text)
+        return flatten(found) if isinstance(found, Mapping) else {}
+    except DataError:
+        return {}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _command(text: str) -> dict[str, Any]:
+    words = text.replace("\\\n", " ").partition("\n")[0]
+    found = _COMMAND.search(words)
+    words = words[found.end() :] if found else ""
+    try:
+        return overrides(shlex.split(words))
+    except ValueError:  # a quotation that does not end
+        return overrides(words.split())

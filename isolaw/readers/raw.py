@@ -1,0 +1,153 @@
+"""`RawLog`: one log as it lies on disk, before anybody says what its names mean.
+
+Reading a foreign log is two questions. *How is it written?* is a container's: JSON lines, a console,
+TensorBoard events, a W&B export (`isolaw.readers.containers`). *What do its names mean?* is a framework's:
+veRL, TRL, OpenRLHF (`isolaw.readers.frameworks`). Any framework's names may come in any container, so
+the two meet only here, in records of numbers under the framework's own keys.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+
+# What a number may be wrapped in when it was printed: np.float64(0.5), tensor(0.5, device='cuda:0').
+_WRAPPED = re.compile(
+    r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
+)
+
+
+@dataclass
+class Series:
+    """One key's values: in which record, and what."""
+
+    record: array[int] = field(default_factory=lambda: array("I"))
+    value: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass
+class RawLog:
+    """One log: records of numbers, in the file's order.
+
+    Attributes
+    ----------
+    source
+        the file (or run directory) it came from, for messages.
+    container
+        how it was written, in words: ``"JSON lines"``, ``"veRL console"``, ``"TensorBoard events"``.
+    run
+        which run it is a part of: parts with one name are stitched, in the order in which they are
+        given (a resumed run's second file, a later checkpoint's state). The run's directory, or the
+        name a tracker gave it.
+    config
+        the framework's configuration as flat dotted keys (``actor_rollout_ref.rollout.n``).
+    config_source
+        the file the configuration was read from; empty without one.
+    step
+        each record's step as the *container* counts it; NaN where it has none. A framework may know a
+        better one among the keys.
+    wall_s
+        each record's wall-clock in seconds since the first; NaN where unknown.
+    series
+        the values, by the framework's own key.
+    dropped
+        what was left out and why: reason → how often.
+    notes
+        what else the user should know.
+    held
+        the memory that the numbers take; the logs of one file share it.
+    """
+
+    source: str
+    container: str
+    run: str
+    config: dict[str, Any] = field(default_factory=dict)
+    config_source: str = ""
+    step: array[float] = field(default_factory=lambda: array("d"))
+    wall_s: array[float] = field(default_factory=lambda: array("d"))
+    series: dict[str, Series] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    held: limits.Held = None  # type: ignore[assignment]  # its own, unless given
+
+    def __post_init__(self) -> None:
+        self.held = self.held or limits.Held(self.source)
+
+    def add(self, values: Mapping[str, Any], step: float = math.nan, wall_s: float = math.nan) -> None:
+        """Append a record; what is not a finite number is dropped and counted, never read as 0.
+
+        Raises
+        ------
+        DataError
+            the file's numbers would take too much memory.
+        """
+        self.held.record(len(values))
+        index = len(self.step)
+        self.step.append(step)
+        self.wall_s.append(wall_s)
+        for key, value in values.items():
+            found = number(value)
+            if found is None:
+                continue  # text, a list: not a curve
+            if not math.isfinite(found):
+                self.drop("values that are not finite")
+                continue
+            series = self.series.get(key)
+            if series is None:
+                if len(key) > limits.LONGEST_NAME:
+                    self.drop(f"values of names longer than {limits.LONGEST_NAME:,} characters")
+                    continue
+                self.held.names += 1
+                series = self.series[key] = Series()
+            series.record.append(index)
+            series.value.append(found)
+
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count something that was left out."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + times
+
+    def damaged(self, reason: str) -> None:
+        """Count a record that cannot be read.
+
+        Raises
+        ------
+        DataError
+            more than 100,000 of them.
+        """
+        self.drop(reason)
+        if self.dropped[reason] > limits.MOST_DAMAGED:
+            raise DataError(
+                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not what {self.container} "
+                "should hold. Leave the file out, or write it again from the tracker"
+            )
+
+
+def number(value: Any) -> float | None:
+    """Return ``value`` as a float if it is one, however it was printed; None if it is something else.
+
+    >>> number("0.25"), number("np.float64(0.5)"), number("easy"), number(True)
+    (0.25, 0.5, None, None)
+    """
+    if type(value) is float:
+        return value
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        return float(value) if abs(value) < 2**1000 else math.inf
+    if isinstance(value, float):
+        return float(value)
+    if not isinstance(value, str) or not value or len(value) > 200:
+        return None
+    text = value.strip()
+    wrapped = _WRAPPED.match(text)
+    try:
+        return float(wrapped.group(1) if wrapped else text)
+    except ValueError:
+        return None

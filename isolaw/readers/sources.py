@@ -1,0 +1,231 @@
+"""Where logs lie: files, globs, and directories searched through.
+
+A directory may be a sweep of ours, or be one log as a whole (an MLflow run, an offline W&B run); any
+other is searched. What is found there and is no log is counted, not read: runs lie beside checkpoints and
+code. Links are followed last, and only to places not searched yet.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+from isolaw.readers.containers import CONTAINERS, candidates
+from isolaw.readers.containers.base import Container
+from isolaw.readers.load import columns_of
+from isolaw.runs import COLUMNS
+from isolaw.store import SweepStore
+
+HEAD = 65_536
+_DEEPEST = 24
+_SKIPPED = {"__pycache__", "node_modules"}
+IsTable = Callable[[Path, bytes], bool]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something to read: a log (it has a container), a sweep's directory, or else a table.
+
+    ``ours`` is a table with the data model's own columns; ``named`` is by the user, not found in a directory.
+    """
+
+    path: Path
+    container: Container | None = None
+    sweep: bool = False
+    ours: bool = False
+    named: bool = True
+
+
+@dataclass
+class Search:
+    """What the sources hold: all that was found, and how many files were looked at and passed over."""
+
+    found: list[Found] = field(default_factory=list)
+    passed: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def search(sources: Sequence[str | Path], format: str = "auto", is_table: IsTable | None = None) -> Search:
+    """Find what is to be read.
+
+    Parameters
+    ----------
+    sources
+        files, directories, globs; what is in one comes in natural order (``step-50`` before ``step-100``).
+    format
+        a container's name; ``auto`` tries all.
+    is_table
+        when given, every file is taken as a table, in a directory those for which this holds.
+
+    Raises
+    ------
+    DataError
+        nothing is there, or nothing in it is a log.
+    """
+    containers = [] if is_table else list(candidates(format))
+    accepted = "a table with the mapped columns" if is_table else accepted_formats()
+    out = Search()
+    for source in sources:
+        before = len(out.found), out.passed
+        for path in _expanded(source):
+            if path.is_dir():
+                _search_directory(path, containers, is_table, out)
+            else:
+                out.found.append(_named_file(path, containers, forced=format != "auto"))
+        if len(out.found) == before[0]:
+            looked = out.passed - before[1]
+            raise DataError(
+                f"{source}: no log in it, and no sweep.json ({looked:,} "
+                f"file{'' if looked == 1 else 's'} looked at). Accepted: {accepted}"
+            )
+    return out
+
+
+def accepted_formats() -> str:
+    """Return what can be read, in words."""
+    return (
+        f"a sweep's directory, CSV or Parquet tables, logs ({', '.join(CONTAINERS)}); "
+        "isolaw read --write-mapping mapping.toml FILE drafts a mapping for any other CSV, JSONL or Parquet"
+    )
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts numbers in names by their size.
+
+    >>> sorted(["step-100", "step-20", "step"], key=natural)
+    ['step', 'step-20', 'step-100']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _expanded(source: str | Path) -> list[Path]:
+    if not str(source).strip():  # as of a variable that is not set; as a path it would be this directory
+        raise DataError(f"a source is {str(source)!r}; accepted: a file, a directory, a glob")
+    if os.path.lexists(source) or not glob.has_magic(str(source)):
+        return [Path(source)]
+    found = sorted(glob.glob(str(source), recursive=True), key=natural)
+    if not found:
+        raise DataError(f"{source}: no file matches")
+    return [Path(name) for name in found]
+
+
+def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    regular = stat.S_ISREG(mode)
+    if not regular and not stat.S_ISFIFO(mode):  # a device may have no end
+        raise DataError(f"{path}: a device or a socket; accepted: a file, a directory, a pipe")
+    if forced:
+        return Found(path, containers[0])
+    if not regular:  # a pipe can be read once only, so it is not looked into
+        return Found(path)
+    return _file(path, containers, named=True)
+
+
+def _file(path: Path, containers: Sequence[Container], named: bool) -> Found:
+    head = _head(path)
+    if is_ours(path, head):
+        return Found(path, ours=True, named=named)
+    return Found(path, next((own for own in containers if own.file(path, head)), None), named=named)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def _search_directory(
+    top: Path, containers: Sequence[Container], is_table: IsTable | None, out: Search
+) -> None:
+    for path in _places(top, containers, out.notes):
+        if path.is_dir():
+            whole = next((own for own in containers if own.directory(path)), None)
+            sweep = SweepStore(path).exists
+            out.found.append(Found(path, None if sweep else whole, sweep, named=path == top))
+            continue
+        try:
+            found = _file(path, containers, named=False)
+            taken = is_table(path, _head(path)) if is_table else found.container or found.ours
+        except DataError as error:
+            out.notes.append(f"not read: {error}")
+            continue
+        if taken:
+            out.found.append(found)
+            if len(out.found) > limits.MOST_LOGS:
+                raise DataError(
+                    f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/**/metrics.jsonl'"
+                )
+        else:
+            out.passed += 1
+
+
+def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Iterator[Path]:
+    """Yield the files below ``top``, and the directories that are one whole; each place once, links last."""
+    seen: set[tuple[int, int]] = set()
+    too_many = DataError(
+        f"{top}: over {limits.MOST_FILES:,} files and directories; name those with the logs, as "
+        f"'{top}/**/*.jsonl'"
+    )
+    roots = [(top, 0)]
+
+    def first_visit(path: Path) -> bool:
+        try:
+            found = path.stat()
+        except OSError:  # a link to nowhere
+            return False
+        here = (found.st_dev, found.st_ino)
+        new = here not in seen
+        seen.add(here)
+        if len(seen) > limits.MOST_FILES:
+            raise too_many
+        return new
+
+    def walk(path: Path, depth: int) -> Iterator[Path]:
+        if not first_visit(path):
+            return
+        if not path.is_dir():
+            if path.is_file():  # no pipe: opening one may wait for ever
+                yield path
+            return
+        if SweepStore(path).exists or any(own.directory(path) for own in containers):
+            yield path
+            return
+        if depth > _DEEPEST:
+            notes.append(f"not searched, deeper than {_DEEPEST} directories: {path}")
+            return
+        try:
+            with os.scandir(path) as listed:
+                entries = list(islice(listed, limits.MOST_FILES + 1))
+        except OSError as error:
+            notes.append(f"not searched: {path}: {error.strerror or error}")
+            return
+        if len(entries) > limits.MOST_FILES:
+            raise too_many
+        for entry in sorted(entries, key=lambda entry: natural(entry.name)):
+            if entry.name.startswith(".") or entry.name in _SKIPPED:
+                continue
+            if entry.is_symlink():
+                roots.append((Path(entry.path), depth + 1))
+            else:
+                yield from walk(Path(entry.path), depth + 1)
+
+    while roots:
+        yield from walk(*roots.pop(0))
+
+
+def is_ours(path: Path, head: bytes) -> bool:
+    """Return whether a file is a table with the data model's own columns."""
+    return set(COLUMNS) <= set(columns_of(path, head))

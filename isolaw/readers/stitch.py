@@ -1,0 +1,258 @@
+"""The parts of one run as one: steps counted in updates made, repeated ones merged, the later kept.
+
+A framework counts its first update as 1 or as 0; here the step is the number of updates made, so that
+compute is rollouts per step times step. Where updates are counted from 0, the record of step 0 stands
+after the first update, unless it holds evaluations only: that is the validation before training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.readers.frameworks.base import Framework
+from isolaw.readers.raw import RawLog
+
+Floats = NDArray[np.float64]
+Target = tuple[str, str]  # (eval_set, metric)
+
+LAST_STEP = 2**40  # beyond it is no step
+MOST_POINTS = 50_000  # of a metric
+_MOST_IN_ALL = 1_000_000  # of a run's metrics together: its table takes 400 bytes for each
+_HUGE = 1e100
+_NONE = np.empty(0, np.int64), np.empty(0, bool)
+# Measured on a batch of rollouts: where one of these is, a batch was generated.
+_OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
+
+
+@dataclass
+class Curve:
+    """One metric of one run: (P,) updates made, ascending; values; seconds since the start."""
+
+    step: NDArray[np.int64]
+    value: Floats
+    wall_s: Floats
+
+
+@dataclass
+class Curves:
+    """All metrics of one run.
+
+    Attributes
+    ----------
+    of
+        (eval_set, metric) → its curve.
+    ignored
+        the framework's keys that are no metric of ours.
+    dropped, notes
+        as in `RawLog`.
+    """
+
+    of: dict[Target, Curve] = field(default_factory=dict)
+    ignored: set[str] = field(default_factory=set)
+    dropped: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def drop(self, reason: str, times: int = 1) -> None:
+        """Count something that was left out."""
+        if times:
+            self.dropped[reason] = self.dropped.get(reason, 0) + times
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """First and last step of any metric."""
+        ends = [(int(c.step[0]), int(c.step[-1])) for c in self.of.values()]
+        return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else None
+
+
+def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | None = None) -> Curves:
+    """Join the logs of one run, in their order.
+
+    Parameters
+    ----------
+    parts
+        the logs, the earliest first.
+    framework
+        what their names mean.
+    logging_steps
+        updates between two records, for logs that number nothing; 1 unless known.
+    """
+    out = Curves()
+    targets = _targets(parts, framework, out)
+    steps = _steps(parts, framework, targets, logging_steps, out)
+    repeated: list[tuple[NDArray[np.int64], NDArray[np.bool_]]] = []  # steps, and whether their values differ
+    most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
+    thinned = 0
+    # What is told in several ways is rounded in one of them.
+    slack = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
+    for target, keys in targets.items():
+        pieces = [_piece(part, own, keys, out) for part, own in zip(parts, steps, strict=True)]
+        step, value, wall_s = (np.concatenate([piece[i] for piece in pieces]) for i in range(3))
+        if step.size:
+            curve = _later_wins(step.astype(np.int64), value, wall_s, repeated, slack)
+            thinned += curve.step.size > most
+            out.of[target] = _thinned(curve, most)
+    again, differs = (
+        _by_step(*(np.concatenate(own) for own in zip(*repeated, strict=True))) if repeated else _NONE
+    )
+    differing = int(differs.sum())
+    if differing:
+        out.notes.append(f"{_count(differing, 'step')} repeated with other values: the later ones were kept")
+    if again.size > differing:
+        same = again.size - differing
+        out.notes.append(f"{_count(same, 'step')} repeated with the same values, counted once")
+    if thinned:
+        out.notes.append(
+            f"{_count(thinned, 'metric')} of over {most:,} steps: so many were kept, evenly spread"
+        )
+    for part in parts:
+        out.notes += [note for note in part.notes if note not in out.notes]
+        for reason, times in part.dropped.items():
+            out.drop(reason, times)
+    return out
+
+
+def _targets(parts: Sequence[RawLog], framework: Framework, out: Curves) -> dict[Target, list[str]]:
+    """The framework's keys of each metric, in the order in which the logs bring them."""
+    targets: dict[Target, list[str]] = {}
+    for key in dict.fromkeys(key for part in parts for key in part.series):
+        target = framework.metric(key)
+        if target is not None:
+            targets.setdefault(target, []).append(key)
+        elif key not in framework.step_keys:
+            out.ignored.add(key)
+    return targets
+
+
+def _steps(
+    parts: Sequence[RawLog],
+    framework: Framework,
+    targets: dict[Target, list[str]],
+    logging_steps: int | None,
+    out: Curves,
+) -> list[Floats]:
+    """Each part's (R,) updates made at its records; NaN where a record has no step."""
+    trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
+    batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
+    logged = [_logged(part, framework) for part in parts]
+    last, numbered, first = 0, 0, framework.first_step
+    for part, own in zip(parts, logged, strict=True):
+        if np.any(own[_holding(part, batch)] == 0):
+            first = 0
+    for i, (part, own) in enumerate(zip(parts, logged, strict=True)):
+        training = _holding(part, trained)
+        if np.isnan(own).all():
+            counted = (
+                training if training.any() else _holding(part, [k for ks in targets.values() for k in ks])
+            )
+            logged[i] = np.asarray((last + np.cumsum(counted)) * (logging_steps or 1), np.float64)
+            last += int(counted.sum())
+            numbered += int(counted.sum())
+        else:
+            before_training = (own == 0) & ~training
+            logged[i] = np.where(before_training, own, own + (1 - first))
+    if numbered:
+        every = f", one every {logging_steps} steps (logging_steps)" if (logging_steps or 1) > 1 else ""
+        out.notes.append(f"no step in the log: {_count(numbered, 'record')} numbered in order{every}")
+    if first != framework.first_step:
+        out.notes.append("its steps count from 0: step 0 is after the first update")
+    return logged
+
+
+def _logged(part: RawLog, framework: Framework) -> Floats:
+    """Return the (R,) steps that the log itself gives; NaN for none and for what is no step."""
+    own = _checked(np.asarray(part.step, dtype=np.float64))
+    keyed: Floats = np.full(own.size, np.nan)
+    for key in framework.step_keys:
+        if key in part.series:
+            record = np.asarray(part.series[key].record)
+            missing = np.isnan(keyed[record])
+            keyed[record[missing]] = _checked(np.asarray(part.series[key].value)[missing])
+    if np.isnan(keyed).all():
+        return own
+    # The container may count something else (W&B's calls to log): it fills in only if it agrees.
+    both = ~np.isnan(keyed) & ~np.isnan(own)
+    if both.any() and np.array_equal(keyed[both], own[both]):
+        return np.where(np.isnan(keyed), own, keyed)
+    return keyed
+
+
+def _checked(step: Floats) -> Floats:
+    whole = np.round(step)
+    with np.errstate(invalid="ignore"):
+        good = (np.abs(step - whole) <= 1e-6) & (whole >= 0) & (whole <= LAST_STEP)
+    return np.where(good, whole, np.nan)
+
+
+def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
+    """Which (R,) records hold one of these keys."""
+    out = np.zeros(len(part.step), dtype=bool)
+    for key in keys:
+        if key in part.series:
+            out[np.asarray(part.series[key].record)] = True
+    return out
+
+
+def _piece(part: RawLog, steps: Floats, keys: list[str], out: Curves) -> tuple[Floats, Floats, Floats]:
+    """One part's (P,) steps, values and seconds of a metric, in the order of the log."""
+    step, value, wall_s = np.empty(0), np.empty(0), np.empty(0)
+    clock = np.asarray(part.wall_s, dtype=np.float64)
+    used = ""
+    for key in keys:
+        if key not in part.series:
+            continue
+        record = np.asarray(part.series[key].record)
+        own_step, own_value = steps[record], np.asarray(part.series[key].value)
+        there = ~np.isnan(own_step)
+        out.drop("values without a step", int((~there).sum()))
+        sound = np.abs(own_value) <= _HUGE
+        out.drop(f"values beyond {_HUGE:g}", int((there & ~sound).sum()))
+        # Two of the framework's names for one thing, old and new: the first is used.
+        known = np.isin(own_step, step)
+        if used and known.any():
+            out.notes.append(f"{used} and {key} are one metric: the first was used")
+        keep = there & sound & ~known
+        step = np.concatenate([step, own_step[keep]])
+        value = np.concatenate([value, own_value[keep]])
+        wall_s = np.concatenate([wall_s, clock[record][keep]])
+        used = used or key
+    return step, value, wall_s
+
+
+def _later_wins(
+    step: NDArray[np.int64],
+    value: Floats,
+    wall_s: Floats,
+    repeated: list[tuple[NDArray[np.int64], NDArray[np.bool_]]],
+    slack: tuple[float, float],
+) -> Curve:
+    order = np.argsort(step, kind="stable")
+    step, value, wall_s = step[order], value[order], wall_s[order]
+    last = np.append(step[1:] != step[:-1], True)
+    if not last.all():
+        kept = value[last][np.cumsum(last) - last]  # for each value, the one that is kept at its step
+        repeated.append(_by_step(step[~last], ~np.isclose(value, kept, *slack)[~last]))
+    return Curve(step[last], value[last], wall_s[last])
+
+
+def _by_step(
+    step: NDArray[np.int64], differs: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Each step once, and whether any of its values differs."""
+    unique, place = np.unique(step, return_inverse=True)
+    return unique, np.bincount(place, differs, unique.size) > 0
+
+
+def _thinned(curve: Curve, most: int) -> Curve:
+    """A hundred thousand points tell no more of a curve than these, and would fill the memory."""
+    if curve.step.size <= most:
+        return curve
+    kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
+    return Curve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,107 @@
+"""Console text as it was meant: without colours, NUL bytes, progress bars and Ray's prefixes.
+
+Files are read in chunks, so that neither their size nor a line's length costs memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from isolaw.errors import DataError
+from isolaw.readers import limits
+from isolaw.readers.raw import RawLog
+
+LONGEST = limits.LONGEST_LINE
+_OFTEN = 1_000  # lines between two looks at the clock
+_CHUNK = 1 << 20
+# Escape sequences (colours, cursor, window titles), and colours whose escape byte a copy has lost.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
+# What Ray puts before a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
+_RAY = re.compile(
+    r"\s{0,8}(\([^()\s]{1,100}(?: [^()\s]{1,100}){0,3}? pid=\d{1,10}(?:, ip=[\w.:]{1,50})?\)) ?"
+)
+_CONTROL = dict.fromkeys([*range(9), *range(11, 32), 127])
+
+
+def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Yield each line's number and bytes, without its end; empty ones left out.
+
+    A line of more than 1 MB is dropped and counted in ``log``. With ``returns`` a carriage return ends a
+    line as well: progress bars write many lines into one.
+
+    Raises
+    ------
+    DataError
+        the file cannot be read, takes too long, or has a line of more than 256 MB.
+    """
+    number, rest, skipped, done = 0, b"", 0, 0
+    meter = limits.Meter(path)
+    with limits.opened(path) as file:
+        while chunk := file.read(_CHUNK):
+            done += len(chunk)
+            meter.check(done)
+            if returns:
+                chunk = chunk.replace(b"\r", b"\n")
+            if skipped:
+                before, end, chunk = chunk.partition(b"\n")
+                skipped += len(before)
+                if skipped > limits.LONGEST_SKIPPED:
+                    raise DataError(
+                        f"{path}: line {number} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB: "
+                        "not a text log, or one with a hole. Cut the file before that line"
+                    )
+                if not end:
+                    continue
+                skipped = 0
+            whole = (rest + chunk).split(b"\n")
+            rest = whole.pop()
+            for line in whole:
+                number += 1
+                if not number % _OFTEN:
+                    meter.check(done)
+                if len(line) > LONGEST:
+                    log.drop("lines longer than 1 MB")
+                elif line:
+                    yield number, line
+            if len(rest) > LONGEST:
+                log.drop("lines longer than 1 MB")
+                rest, skipped = b"", len(rest)
+                number += 1
+    if rest:
+        yield number + 1, rest
+
+
+def is_text(head: bytes) -> bool:
+    """Return whether a file's first bytes may be a console's: weights and archives are not searched through.
+
+    >>> is_text("τ = 0.5".encode()), is_text(b"\\0" * 99 + b"step:1"), is_text(bytes(range(256)))
+    (True, True, False)
+    """
+    text = head.replace(b"\0", b"")
+    return text.decode("utf-8", errors="replace").count("\ufffd") <= len(text) / 20
+
+
+def clean(line: bytes) -> str:
+    r"""Return a line as text: NUL and control bytes, escape sequences and what cannot be decoded removed.
+
+    >>> clean(b"\x1b[36m(main_task pid=7)\x1b[0m step:1 \x00- a/b:0.5 [32m")
+    '(main_task pid=7) step:1 - a/b:0.5 '
+    """
+    text = line.decode("utf-8", errors="ignore")
+    if "\x1b" in text or "[" in text:
+        text = _ANSI.sub("", text)
+    return text if text.isprintable() else text.translate(_CONTROL)
+
+
+def unprefixed(text: str) -> tuple[str, str]:
+    """Return the worker that Ray says wrote a line, empty if none, and the line itself.
+
+    >>> unprefixed("(TaskRunner pid=123, ip=10.0.0.2) step:1 - a/b:0.5 [repeated 2x across cluster]")
+    ('(TaskRunner pid=123, ip=10.0.0.2)', 'step:1 - a/b:0.5')
+    """
+    prefix = _RAY.match(text)
+    worker = prefix[1] if prefix else ""
+    text = text[prefix.end() :] if prefix else text
+    return worker, text.partition(" [repeated ")[0] if worker else text

@@ -1,0 +1,256 @@
+"""The figures of arXiv 2603.12151, drawn of any runs that can carry them; the others say why they cannot.
+
+frontier    reward against compute at one B_p, with the frontier
+law         n*(C) at one B_p
+fixed-b     reward and n*, B_p* against M, where n trades with B_p at one B = B_p · n
+joint       reward and n*, B_p against C, where both vary
+best-worst  best@k and worst@k by n
+tokens      reward and n* for budgets in tokens
+d-sweep     n*(C) for each number of training problems
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from isolaw.errors import InputError, IsolawError, Refused
+from isolaw.fits.document.schema import FrontierPoint
+from isolaw.fits.law import Law
+from isolaw.fits.metric import choose
+from isolaw.fits.pipeline import fit
+from isolaw.report.figures.law import GREY, STYLE, draw_frontier, draw_n_star, n_colours, n_ticks, plain, save
+from isolaw.report.figures.series import closed, n_stars
+from isolaw.report.final_rewards import common_compute, finals
+from isolaw.report.study import Study, one_batch, spread
+from isolaw.report.text import words
+from isolaw.runs import Runs
+
+KINDS = ("png", "svg", "pdf")
+_BLUE, _ORANGE = "#1f4e79", "#c55a11"
+_BUDGETS = 30
+_D = "n_train_problems"
+
+
+@dataclass(frozen=True)
+class Material:
+    """The runs, and how they are fitted.
+
+    Attributes
+    ----------
+    runs
+        recorded runs.
+    fixed
+        what is held in every fit.
+    options
+        further keywords of `isolaw.fit`.
+    """
+
+    runs: Runs
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def law(self, setting: str, x: str = "compute", fixed: Mapping[str, Any] | None = None) -> Law:
+        """Fit in one setting."""
+        keywords: dict[str, Any] = {"setting": setting, "x": x, "fixed": {**self.fixed, **(fixed or {})}}
+        return fit(self.runs, **keywords, **self.options)
+
+    @cached_property
+    def at_one_batch(self) -> Law:
+        """The law at one B_p, which two figures show."""
+        return self.law("fixed-bp")
+
+
+def write(material: Material, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
+    """Draw every figure that the runs can carry, as PNG, SVG and PDF.
+
+    Returns
+    -------
+    The files, and by name why the other figures were not drawn.
+
+    Raises
+    ------
+    Refused
+        none can be drawn.
+    DataError
+        the folder cannot be written.
+    """
+    drawn: dict[str, Figure] = {}
+    reasons: dict[str, str] = {}
+    for name, draw in FIGURES.items():
+        try:
+            with mpl.rc_context(STYLE):
+                drawn[name] = draw(material)
+        except IsolawError as error:
+            reasons[name] = str(error)
+    if not drawn:
+        raise Refused("no figure can be drawn: " + "; ".join(f"{n}: {why}" for n, why in reasons.items()))
+    return save(drawn, folder, KINDS), reasons
+
+
+def _frontier(material: Material) -> Figure:
+    (figure, (axes,)) = _panels(1)
+    draw_frontier(axes, material.at_one_batch, material.runs)
+    return figure
+
+
+def _law(material: Material) -> Figure:
+    (figure, (axes,)) = _panels(1)
+    draw_n_star(axes, material.at_one_batch)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7)
+    return figure
+
+
+def _fixed_b(material: Material) -> Figure:
+    law = material.law("fixed-b")
+    batch = law.document.fixed["batch_rollouts"]
+    figure, (left, right) = _panels(2)
+    draw_frontier(left, law, material.runs)
+    frontier = law.document.frontier
+    x = np.array([p.x for p in frontier])
+    n = n_stars(frontier)
+    levels = law.levels
+    _band(right, frontier, law, _BLUE)
+    right.plot(x, n, color=_BLUE, lw=1.6, label="n*")
+    right.plot(x, batch / n, color=_ORANGE, lw=1.6, label="B_p* = B / n*")
+    every = np.unique(np.concatenate([levels, batch // levels]))
+    right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
+    n_ticks(right, "y", every)
+    _finish(right, law, f"how B = {batch:,} is split best", "n*, B_p*")
+    return figure
+
+
+def _joint(material: Material) -> Figure:
+    law = material.law("joint")
+    document = law.document
+    batches = sorted({g.problems_per_batch for g in document.grid})
+    if len(batches) < 2:
+        raise Refused(f"all runs have B_p = {batches[0]}; run others, too")
+    figure, (left, right) = _panels(2)
+    draw_frontier(left, law, material.runs)
+    frontier = document.frontier
+    x = np.array([p.x for p in frontier])
+    _band(right, frontier, law, _BLUE)
+    right.plot(x, n_stars(frontier), color=_BLUE, lw=1.6, label="n*")
+    budgets, chosen = _chosen(law, x)
+    right.step(budgets, chosen, where="mid", color=_ORANGE, lw=1.6, label="B_p that loses least")
+    every = np.unique([*law.levels, *batches])
+    right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
+    n_ticks(right, "y", every)
+    _finish(right, law, "the best n and B_p for a budget", "n*, B_p")
+    return figure
+
+
+def _chosen(law: Law, x: np.ndarray[Any, Any]) -> tuple[list[float], list[int]]:
+    """The recommended B_p at budgets along x; left out where none is affordable or recommended."""
+    budgets, chosen = [], []
+    for budget in np.geomspace(x.min(), x.max(), _BUDGETS):
+        try:
+            best = law.predict(float(budget)).allocation
+        except InputError:
+            continue
+        if best is not None:
+            chosen.append(best.problems_per_batch)
+            budgets.append(float(budget))
+    return budgets, chosen
+
+
+def _best_worst(material: Material) -> Figure:
+    metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
+    study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
+    found = spread(study)
+    if found is None:
+        raise Refused(f"best@k and worst@k were not both measured on {eval_set}")
+    b = one_batch(study)
+    figure, panels = _panels(2)
+    colour = n_colours(study.levels)
+    for axes, name in zip(panels, found[1], strict=True):
+        rows = study.rows(name)
+        rows = rows[rows["problems_per_batch"] == b]
+        compute = common_compute(rows)
+        table = finals(rows, compute)
+        n = table["rollouts_per_problem"].tolist()
+        places = np.arange(len(n))
+        error = table["error"].fillna(0)
+        axes.bar(places, table["value"], yerr=error, color=[colour.to_rgba(v) for v in n], width=0.75,
+                 error_kw={"lw": 0.8, "ecolor": GREY})  # fmt: skip
+        low, high = (table["value"] - error).min(), (table["value"] + error).max()
+        axes.set_ylim(max(low - 0.4 * (high - low) - 1e-3, 0), high + 0.1 * (high - low) + 1e-3)
+        axes.set_xticks(places, [f"{v:,}" for v in n])
+        axes.grid(visible=False, axis="x")
+        axes.set_xlabel("n, rollouts per problem")
+        axes.set_ylabel(plain(name))
+        axes.set_title(f"{plain(name)} at C = {words.number(compute)}, B_p = {b}", loc="left", fontsize=9)
+    return figure
+
+
+def _tokens(material: Material) -> Figure:
+    if material.runs.points["tokens"].isna().all():
+        raise Refused("the runs did not record tokens")
+    law = material.law("fixed-bp", x="tokens")
+    figure, (left, right) = _panels(2)
+    draw_frontier(left, law, material.runs)
+    draw_n_star(right, law)
+    right.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _d_sweep(material: Material) -> Figure:
+    table = material.runs.table()
+    sizes = sorted({int(v) for v in table[_D].dropna()}) if _D in table else []
+    if len(sizes) < 2:
+        raise Refused("the runs do not differ in the number of training problems, n_train_problems")
+    figure, (axes,) = _panels(1)
+    colour = n_colours(np.array(sizes))
+    laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
+    for size, law in laws.items():
+        frontier = law.document.frontier
+        x = [p.x for p in frontier]
+        tint = colour.to_rgba(np.array(size))
+        _band(axes, frontier, law, tint)
+        axes.plot(x, n_stars(frontier), color=tint, lw=1.6, label=f"D = {size:,}")
+    levels = np.unique(np.concatenate([law.levels for law in laws.values()]))
+    axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
+    n_ticks(axes, "y", levels)
+    _finish(
+        axes, laws[sizes[0]], "the best n by the number of training problems D", "n*, rollouts per problem"
+    )
+    return figure
+
+
+FIGURES: dict[str, Callable[[Material], Figure]] = {
+    "frontier": _frontier,
+    "law": _law,
+    "fixed-b": _fixed_b,
+    "joint": _joint,
+    "best-worst": _best_worst,
+    "tokens": _tokens,
+    "d-sweep": _d_sweep,
+}
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(6.6 if count == 1 else 11.0, 4.2), layout="constrained")
+    return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
+
+
+def _band(axes: Axes, frontier: Sequence[FrontierPoint], law: Law, colour: Any) -> None:
+    """Where 95 % of draws have n* at each x."""
+    low, high = closed([p.n_star.interval for p in frontier], law.levels)
+    axes.fill_between([p.x for p in frontier], low, high, color=colour, alpha=0.18, lw=0, zorder=1)
+
+
+def _finish(axes: Axes, law: Law, title: str, y: str) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel(words.axis(law.document))
+    axes.set_ylabel(y)
+    axes.set_title(f"{title} (bands: 95 % of draws)", loc="left", fontsize=9)
+    axes.legend(frameon=False, fontsize=8)

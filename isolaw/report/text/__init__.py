@@ -1,0 +1,1 @@
+"""Laws, runs and recommendations in words."""

@@ -1,0 +1,256 @@
+"""What each algorithm sets, and which recipes are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolaw.backends.real.algorithms.presets import ALGORITHMS, recipe_issues, resolve_recipe, unsaid
+from isolaw.config import ProblemsSpec, Recipe
+
+KINDS = ("easy", "hard", None)
+
+
+def problems(n: int = 8, kind: str | None = None, **keys: Any) -> dict[str, str]:
+    """Where something is wrong, and what is said about it."""
+    found = recipe_issues(resolve_recipe(Recipe(**keys), kind), n)
+    assert len({p.where for p in found}) == len(found)
+    return {p.where: str(p) for p in found}
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = "import sys, isolaw.backends.real.algorithms.presets\n"
+    code += "print(*(m in sys.modules for m in ('torch', 'numpy')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_the_papers_recipe_is_the_default() -> None:
+    easy, hard = (resolve_recipe(Recipe(), kind) for kind in ("easy", "hard"))
+    common = {
+        "algorithm": "grpo",
+        "lr": 1e-6,
+        "lr_scaling": "sqrt",
+        "warmup_steps": 10,
+        "advantage": "group_std",
+        "temperature": 0.6,
+        "top_p": 1.0,
+        "importance_sampling": "token",
+        "importance_cap": 2.0,
+        "zero_variance_filter": False,
+        "dynamic_sampling": False,
+        "staleness": 0,
+        "overlong_buffer": 0,
+        "clip_low": None,
+        "clip_high": None,
+    }
+    for recipe in (easy, hard):
+        assert {key: getattr(recipe, key) for key in common} == common
+    assert easy.kl == easy.entropy == 1e-3
+    assert (easy.kl_estimator, easy.kl_in) == ("k3", "loss")
+    assert hard.kl == hard.entropy == 0
+    assert (hard.kl_estimator, hard.kl_in) == (None, None)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, kind: str | None) -> None:
+    recipe = resolve_recipe(Recipe(algorithm=algorithm, staleness=1), kind)
+    assert recipe_issues(recipe, 2) == []
+    for key, value in ALGORITHMS[algorithm].items():
+        assert getattr(recipe, key) == value
+    # All that is still open has no effect, or means that something is off.
+    still_open = {key for key, value in recipe.model_dump().items() if value is None}
+    allowed = {"gradient_rollouts", "no_positive_resampling"} | (
+        set() if recipe.kl else {"kl_estimator", "kl_in"}
+    )
+    assert still_open == allowed
+    Recipe.model_validate(recipe.model_dump())
+
+
+def test_every_key_that_an_algorithm_sets_is_one() -> None:
+    for keys in ALGORITHMS.values():
+        assert set(keys) <= set(Recipe.model_fields)
+
+
+def open_or(*values: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from([None, *values])
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "algorithm": st.sampled_from(sorted(ALGORITHMS)),
+            "staleness": st.integers(0, 2),
+            "kl": open_or(0.0, 0.1),
+            "kl_in": open_or("loss", "reward"),
+            "kl_estimator": open_or("k1", "k3"),
+            "entropy": open_or(0.0, 0.1),
+            "clip_low": open_or(0.1),
+            "clip_high": open_or(0.3),
+            "importance_sampling": open_or("none", "token", "sequence"),
+            "importance_cap": open_or(3.0),
+            "advantage": open_or("none", "batch_std"),
+            "aggregation": open_or("token", "fixed_length"),
+            "overlong_buffer": open_or(0, 5),
+            "dynamic_sampling": open_or(True, False),
+            "lr": open_or(1e-4),
+            "max_response_tokens": open_or(16),
+            "gradient_rollouts": open_or(2),
+        }
+    ),
+    st.sampled_from(KINDS),
+)
+def test_what_is_given_stays_and_resolving_twice_is_resolving_once(
+    keys: dict[str, Any], kind: str | None
+) -> None:
+    recipe = resolve_recipe(Recipe(**keys), kind)
+    assert {k: v for k, v in keys.items() if v is not None}.items() <= recipe.model_dump().items()
+    assert resolve_recipe(recipe, kind) == recipe
+    # The seven keys that may be without effect are refused exactly where they are.
+    refused = {p.where.removeprefix("recipe.") for p in recipe_issues(recipe, 8)}
+    stale = recipe.staleness > 0
+    for key in ("clip_low", "clip_high"):
+        assert (key in refused) == (keys[key] is not None and not stale)
+    for key in ("kl_in", "kl_estimator"):
+        assert (key in refused) == (keys[key] is not None and not recipe.kl)
+    assert ("importance_cap" in refused) == (
+        keys["importance_cap"] is not None and recipe.importance_sampling == "none"
+    )
+    assert ("algorithm" in refused) == (keys["algorithm"] in ("gspo", "cispo") and not stale)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "difficulty", "told"),
+    [
+        ({}, None, True),
+        ({"algorithm": "grop"}, None, True),
+        ({}, "easy", False),
+        ({}, "hard", False),
+        ({"kl": 0.0}, None, False),
+        ({"entropy": 0.1}, None, False),
+        ({"algorithm": "dapo"}, None, False),
+    ],
+)
+def test_terms_that_nobody_chose_are_named_with_how_to_choose(
+    recipe: dict[str, Any], difficulty: str | None, told: bool
+) -> None:
+    notes = unsaid(Recipe(**recipe), ProblemsSpec.model_validate({"difficulty": difficulty}))
+    assert len(notes) == told
+    for words in ("recipe.kl = 0 and recipe.entropy = 0", 'problems.difficulty = "easy"') if told else ():
+        assert words in notes[0]
+
+
+def test_the_estimator_follows_the_place() -> None:
+    assert resolve_recipe(Recipe(kl=0.1), "hard").kl_estimator == "k3"
+    assert resolve_recipe(Recipe(kl=0.1, kl_in="reward"), "hard").kl_estimator == "k1"
+    assert resolve_recipe(Recipe(kl=0.1, kl_in="reward", kl_estimator="k3"), "hard").kl_estimator == "k3"
+
+
+def test_an_explicit_zero_turns_a_term_off() -> None:
+    recipe = resolve_recipe(Recipe(kl=0.0, entropy=0.0), "easy")
+    assert recipe.kl == recipe.entropy == 0
+    assert recipe.kl_estimator is None
+
+
+def test_papers_without_kl_have_none_on_easy_problems_either() -> None:
+    for algorithm in ("dr_grpo", "dapo", "gspo", "cispo"):
+        recipe = resolve_recipe(Recipe(algorithm=algorithm), "easy")
+        assert recipe.kl == recipe.entropy == 0
+    assert resolve_recipe(Recipe(algorithm="dapo", kl=0.1), "easy").kl == 0.1
+
+
+def test_dapo_punishes_the_last_fifth() -> None:
+    assert resolve_recipe(Recipe(algorithm="dapo", max_response_tokens=20480), "hard").overlong_buffer == 4096
+    assert resolve_recipe(Recipe(algorithm="dapo", overlong_buffer=0), "hard").overlong_buffer == 0
+    assert resolve_recipe(Recipe(max_response_tokens=20480), "hard").overlong_buffer == 0
+
+
+@pytest.mark.parametrize("algorithm", ["gspo", "cispo"])
+def test_on_policy_clipping_algorithms_are_refused_with_what_they_are(algorithm: str) -> None:
+    said = problems(algorithm=algorithm)
+    assert set(said) == {"recipe.algorithm"}
+    aggregation = ALGORITHMS[algorithm]["aggregation"]
+    assert f"{algorithm} is grpo with recipe.aggregation = '{aggregation}'" in said["recipe.algorithm"]
+    assert "recipe.staleness of at least 1" in said["recipe.algorithm"]
+    assert problems(algorithm=algorithm, staleness=1) == {}
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo"])
+def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: str) -> None:
+    assert problems(algorithm=algorithm) == {}
+    said = problems(algorithm=algorithm, clip_low=0.1, clip_high=0.3)
+    assert set(said) == {"recipe.clip_low", "recipe.clip_high"}
+    assert "found 0.3" in said["recipe.clip_high"]
+    assert problems(algorithm=algorithm, clip_low=0.1, clip_high=0.3, staleness=2) == {}
+
+
+@pytest.mark.parametrize(
+    ("where", "keys"),
+    [
+        ("algorithm", {"algorithm": "grop"}),
+        ("clip_low", {"staleness": 1, "clip_low": 1.5}),
+        ("importance_cap", {"importance_sampling": "none", "importance_cap": 2.0}),
+        ("importance_cap", {"importance_cap": 0.5}),
+        ("top_p", {"top_p": 0.95}),
+        ("gradient_rollouts", {"gradient_rollouts": 9}),
+        ("zero_variance_filter", {"advantage": "none", "zero_variance_filter": True}),
+        ("dynamic_sampling", {"advantage": "none", "algorithm": "dapo"}),
+        ("no_positive_resampling", {"no_positive_resampling": 0.0}),
+        ("kl_estimator", {"kl_estimator": "k1"}),
+        ("kl_in", {"kl": 0.0, "kl_in": "reward"}),
+        ("overlong_buffer", {"max_response_tokens": 10, "overlong_buffer": 11}),
+    ],
+)
+def test_senseless_recipes_are_refused(where: str, keys: dict[str, Any]) -> None:
+    assert set(problems(**keys)) == {f"recipe.{where}"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"top_p": 0.95, "importance_sampling": "none"},
+        {"gradient_rollouts": 8},
+        {"importance_cap": 1.0},
+        {"importance_sampling": "sequence"},
+        {"advantage": "none"},
+        {"zero_variance_filter": True, "advantage": "batch_std"},
+        {"no_positive_resampling": 0.9},
+        {"kl": 0.1, "kl_estimator": "k1", "kl_in": "loss"},
+        {"staleness": 1, "clip_low": 1.0},
+        {"max_response_tokens": 10, "overlong_buffer": 10},
+    ],
+)
+def test_sensible_recipes_are_not(keys: dict[str, Any]) -> None:
+    assert problems(**keys) == {}
+
+
+def test_a_group_of_one_needs_no_baseline() -> None:
+    assert set(problems(n=1)) == {"grid.rollouts_per_problem"}
+    assert problems(n=1, advantage="none") == {}
+
+
+def test_a_misspelt_algorithm_is_told_the_right_one_and_nothing_else() -> None:
+    said = problems(algorithm="gsp")
+    assert list(said) == ["recipe.algorithm"]
+    assert "did you mean 'gspo'?" in said["recipe.algorithm"]
+    assert "grpo, dr_grpo, dapo, gspo, cispo" in said["recipe.algorithm"]
+
+
+def test_all_problems_at_once() -> None:
+    said = problems(
+        n=4,
+        algorithm="cispo",
+        clip_high=3.0,
+        kl_in="loss",
+        top_p=0.5,
+        importance_cap=0.1,
+        gradient_rollouts=5,
+    )
+    keys = ("algorithm", "clip_high", "kl_in", "top_p", "importance_cap", "gradient_rollouts")
+    assert set(said) == {f"recipe.{key}" for key in keys}

@@ -1,0 +1,301 @@
+"""Rewards: exact, math-verify in workers that can hang and die, and a user's function."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout.problems import Problem
+from isolaw.errors import RunError, SpecError
+
+needs_math_verify = pytest.mark.skipif(
+    importlib.util.find_spec("math_verify") is None, reason="needs math-verify (make real-cpu)"
+)
+
+
+def asked(answer: str, name: str = "p1") -> Problem:
+    return Problem(name, f"what is {answer}?", answer)
+
+
+def test_exact_ignores_white_space_around_an_answer_and_nothing_else() -> None:
+    reward = rewards.get("exact")
+    responses = ["42", " 42\n", "42.", "042", "4 2", ""]
+    assert reward([asked(" 42 ")] * 6, responses) == [1, 1, 0, 0, 0, 0]
+    with pytest.raises(ValueError, match="shorter"):
+        reward([asked("42")] * 2, ["42"])
+    reward.close()
+
+
+def test_correct_is_a_reward_of_at_least_one() -> None:
+    assert rewards.correct(np.array([[1.0, 0.999], [1.5, -1.0]])).tolist() == [[True, False], [True, False]]
+
+
+# math
+
+
+HANGS = "$9^{9^{9^{9}}}$"
+
+
+@pytest.fixture
+def verified(request: pytest.FixtureRequest) -> Iterator[rewards.Math]:
+    """One worker; a limit of two seconds where a test waits for it."""
+    reward = rewards.Math(workers=1, limit=getattr(request, "param", 30.0))
+    yield reward
+    reward.close()
+
+
+waits = pytest.mark.parametrize("verified", [2.0], indirect=True)
+
+
+def worker_of(reward: rewards.Math) -> subprocess.Popen[bytes]:
+    worker = reward._idle.get()
+    reward._idle.put(worker)
+    assert worker.process is not None
+    return worker.process
+
+
+@needs_math_verify
+@pytest.mark.slow
+def test_math_compares_expressions(verified: rewards.Math) -> None:
+    cases = [
+        ("42", r"so it is \boxed{42}", 1), ("42", r"\boxed{41}", 0), ("42", "", 0), ("42", "no idea", 0),
+        ("0.5", r"$\frac{1}{2}$", 1), (r"\frac{1}{2}", "0.5", 1), ("1,000", "1000", 1),
+        ("x^2+1", "$1+x^2$", 1), ("(1, 2)", "$(1,2)$", 1), ("(1, 2)", "$(2,1)$", 0),
+        (r"$\sqrt{2}$", r"\boxed{2^{1/2}}", 1),
+    ]  # fmt: skip
+    found = verified([asked(answer) for answer, _, _ in cases], [response for _, response, _ in cases])
+    assert found == [value for _, _, value in cases]
+    assert verified.failures == 0
+
+
+@needs_math_verify
+@pytest.mark.slow
+@waits
+def test_a_hung_worker_is_ended_and_replaced(verified: rewards.Math) -> None:
+    assert verified([asked("1")], ["1"]) == [1.0]
+    hung = worker_of(verified)
+    started = time.monotonic()
+    assert verified([asked("3", "a"), asked("4", "b")], [HANGS, "4"]) == [0.0, 1.0]
+    assert time.monotonic() - started < 60  # a worker's start is in it
+    assert verified.failures == 1
+    assert hung.returncode == -signal.SIGALRM
+    assert worker_of(verified).pid != hung.pid
+
+
+@needs_math_verify
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_replaced(verified: rewards.Math) -> None:
+    assert verified([asked("1")], ["1"]) == [1.0]
+    os.kill(worker_of(verified).pid, signal.SIGKILL)
+    assert verified([asked("2"), asked("2")], ["2", r"\boxed{2}"]) == [0.0, 1.0]
+    assert verified.failures == 1
+
+
+@needs_math_verify
+@pytest.mark.slow
+@waits
+def test_a_stopped_worker_is_not_waited_for_for_ever(
+    verified: rewards.Math, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewards, "_GRACE_S", 0.5)
+    assert verified([asked("1")], ["1"]) == [1.0]
+    os.kill(worker_of(verified).pid, signal.SIGSTOP)  # its alarm does not reach it
+    assert verified([asked("2")], ["2"]) == [0.0]
+    assert verified.failures == 1
+    assert verified([asked("2")], ["2"]) == [1.0]
+
+
+@needs_math_verify
+@pytest.mark.slow
+@waits
+def test_equal_responses_are_looked_at_once_and_all_counted(verified: rewards.Math) -> None:
+    started = time.monotonic()
+    assert verified([asked("3")] * 20, [HANGS] * 20) == [0.0] * 20
+    assert verified.failures == 20
+    assert time.monotonic() - started < 40  # 20 times the limit, were each of them waited for
+
+
+@needs_math_verify
+@pytest.mark.slow
+def test_a_worker_ends_with_its_trainer_even_when_it_hangs(ended) -> None:
+    code = (
+        "import os, threading, time\nfrom isolaw.backends.real import rewards\n"
+        "from isolaw.backends.real.rollout.problems import Problem\n"
+        "reward, q = rewards.Math(workers=1, limit=2.0), Problem('a', 'b', '3')\nreward([q], ['3'])\n"
+        "worker = reward._idle.get(); reward._idle.put(worker)\n"
+        "print(worker.process.pid, flush=True)\n"
+        "threading.Thread(target=reward, args=([q], ['$9^{9^{9^{9}}}$']), daemon=True).start()\n"
+        "time.sleep(0.5)\nos.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    patience = time.monotonic() + 30
+    while not ended(int(done.stdout)):
+        assert time.monotonic() < patience, "the worker outlives its trainer"
+        time.sleep(0.1)
+
+
+@needs_math_verify
+@pytest.mark.slow
+def test_closing_ends_the_workers(verified: rewards.Math) -> None:
+    verified([asked("1")], ["1"])
+    process = worker_of(verified)
+    verified.close()
+    assert process.returncode is not None
+
+
+@needs_math_verify
+@pytest.mark.slow
+def test_an_answer_that_cannot_be_read_stops_the_run(verified: rewards.Math) -> None:
+    with pytest.raises(RunError, match=r"problem 'p7': math-verify cannot read its answer '\\\\ldots'"):
+        verified([asked("1"), asked(r"\ldots", "p7")], ["1", "1"])
+
+
+def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    reward = rewards.Math(workers=1)
+    with pytest.raises(RunError, match="the worker of the math reward does not start"):
+        reward([asked("1")], ["1"])
+    reward.close()
+
+
+# A user's function
+
+MODULE = """
+import decimal
+import numpy as np
+def half(prompt, response, answer): return 0.5 if response in answer else 0
+def truth(prompt, response, answer): return np.bool_(response == answer)
+def single(prompt, response, answer): return np.float32(1.5)
+def seen(prompt, response, answer): return float((prompt, response, answer) == ("what is 12?", "1", "12"))
+def raises(prompt, response, answer): raise KeyError(answer)
+def word(prompt, response, answer): return "1.0"
+def nothing(prompt, response, answer): pass
+def nan(prompt, response, answer): return float("nan")
+def infinite(prompt, response, answer): return float("inf")
+def huge(prompt, response, answer): return 10**400
+def leaves(prompt, response, answer): raise SystemExit(3)
+def two(response, answer): return 1.0
+def complex_(prompt, response, answer): return 1j
+ONE = 1
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A user's module in the working directory, of a name of its own."""
+    monkeypatch.chdir(tmp_path)
+    name = f"graders_{os.getpid()}_{tmp_path.name}".replace("-", "_")
+    Path(f"{name}.py").write_text(MODULE)
+    path = list(sys.path)
+    yield name
+    assert sys.path == path
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("function", "value"), [("half", 0.5), ("truth", 0.0), ("single", 1.5), ("seen", 1.0)]
+)
+def test_a_users_function(module: str, function: str, value: float) -> None:
+    reward = rewards.get(f"{module}:{function}")
+    found = reward([asked("12")], ["1"])
+    assert found == [value]
+    assert type(found[0]) is float
+    reward.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("raises", "it raised KeyError: '12'"),
+        ("word", "it returned '1.0'; accepted: a finite number"),
+        ("nothing", "it returned None; accepted: a finite number"),
+        ("nan", "it returned nan; accepted: a finite number"),
+        ("infinite", "it returned inf; accepted: a finite number"),
+        ("huge", f"it returned {10**400!r}; accepted: a finite number"),
+        ("leaves", "it raised SystemExit: 3"),
+        ("complex_", "it returned 1j; accepted: a finite number"),
+    ],
+)
+def test_what_a_users_function_must_not_do(module: str, function: str, said: str) -> None:
+    reward = rewards.get(f"{module}:{function}")
+    with pytest.raises(RunError) as error:
+        reward([asked("12", "aime-7")], ["1"])
+    assert str(error.value) == f"reward {module}:{function}, problem 'aime-7', response '1': {said}"
+
+
+def test_the_hash_of_a_function_follows_its_file(module: str) -> None:
+    before = rewards.digest(f"{module}:half")
+    assert before == rewards.digest(f"{module}:word")
+    Path(f"{module}.py").write_text(MODULE + "# changed\n")
+    assert rewards.digest(f"{module}:half") != before
+    assert rewards.digest("exact") is None
+    assert rewards.digest("sys:exit") is None  # of no file
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("exct", "found 'exct'; accepted: exact, math, or package.module:function; did you mean 'exact'?"),
+        ("Math", "found 'Math'; accepted: exact, math, or package.module:function; did you mean 'math'?"),
+        (":f", "found ':f'; accepted: exact, math, or package.module:function"),
+        (
+            "nowhere.at.all:f",
+            "cannot import 'nowhere.at.all': ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        ("os.path:jion", "os.path: no such function; found 'jion'; did you mean 'os.path:join'?"),
+        ("os.path:sep", "os.path: is not a function; found 'sep'"),
+    ],
+)
+def test_names_that_are_none(name: str, said: str) -> None:
+    (problem,) = rewards.check(name)
+    assert str(problem).startswith(f"real.reward: {said}")
+    with pytest.raises(SpecError):
+        rewards.get(name)
+
+
+def test_a_module_that_fails_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken_grader.py").write_text("1 / 0\n")
+    (problem,) = rewards.check("broken_grader:f", where="--reward")
+    assert str(problem).startswith(
+        "--reward: cannot import 'broken_grader': ZeroDivisionError: division by zero"
+    )
+
+
+def test_a_module_that_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script_grader.py").write_text("import sys\nsys.exit(3)\n")
+    (problem,) = rewards.check("script_grader:f")
+    assert str(problem).startswith("real.reward: cannot import 'script_grader': SystemExit: 3")
+
+
+def test_a_file_is_not_a_module(module: str) -> None:
+    (problem,) = rewards.check(f"{module}.py:half")
+    assert problem.nearest == f"{module}:half"
+
+
+def test_a_function_of_other_arguments(module: str) -> None:
+    (problem,) = rewards.check(f"{module}:two")
+    told = f"real.reward: {module}: does not take (prompt, response, answer); found 'two(response, answer)'"
+    assert str(problem) == told
+    assert rewards.check("builtins:min") == []  # says nothing of its arguments
+
+
+def test_math_without_math_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (problem,) = rewards.check("math")
+    assert "math-verify is not installed: pip install math-verify" in str(problem)

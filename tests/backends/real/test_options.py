@@ -1,0 +1,80 @@
+"""The ``[real]`` section."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.options import IDENTITY, RealOptions
+from isolaw.config import RunSpec
+from isolaw.errors import SpecError
+
+
+def run(**options: Any) -> RunSpec:
+    return RunSpec(backend="real", problems_per_batch=1, rollouts_per_problem=2, compute=10, options=options)
+
+
+@pytest.fixture
+def on_gpus(monkeypatch: pytest.MonkeyPatch):
+    def set_number(number: int) -> None:
+        monkeypatch.setattr(environment, "gpus", lambda: number)
+
+    return set_number
+
+
+def test_what_depends_on_the_machine(on_gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus(0)
+    monkeypatch.setattr(environment, "installed", lambda name: True)
+    options = RealOptions.read(run(model="m"))
+    assert (options.dtype, options.sampler, options.logprob_tolerance) == ("float32", "vllm", 1e-4)
+    on_gpus(1)
+    monkeypatch.setattr(environment, "installed", lambda name: name != "vllm")
+    options = RealOptions.read(run(model="m"))
+    assert (options.dtype, options.sampler, options.logprob_tolerance) == ("bfloat16", "transformers", 0.1)
+
+
+def test_what_is_given_stays(on_gpus) -> None:
+    on_gpus(1)
+    options = RealOptions.read(run(model="m", dtype="float32", sampler="transformers", logprob_tolerance=0.5))
+    assert (options.dtype, options.sampler, options.logprob_tolerance) == ("float32", "transformers", 0.5)
+
+
+def test_torchrun_options_as_text_or_as_a_list() -> None:
+    options = RealOptions.read(run(model="m", torchrun="--nnodes 2"))
+    assert options.torchrun == ("--nnodes", "2")
+    assert RealOptions.read(run(model="m", torchrun=["--nnodes", "2"])) == options
+
+
+def test_the_model_is_needed() -> None:
+    with pytest.raises(SpecError) as raised:
+        RealOptions.read(run(dtype="float32"))
+    assert str(raised.value) == "real.model: the model to train is needed; accepted: its folder"
+
+
+def test_everything_wrong_at_once() -> None:
+    wrong = {
+        "modell": "m",
+        "zero_stage": 4,
+        "micro_batch_tokens": 0,
+        "processes": 1.5,
+        "gpu_memory": 2.0,
+        "dtype": "float16",
+        "checkpoint_minutes": 0,
+    }
+    with pytest.raises(SpecError) as raised:
+        RealOptions.read(run(model="m", **wrong))
+    problems = {problem.where: str(problem) for problem in raised.value.issues}
+    assert set(problems) == {f"real.{key}" for key in wrong}
+    assert "did you mean 'model'?" in problems["real.modell"]
+    assert "'float32'" in problems["real.dtype"]
+
+
+def test_a_resolved_run_tells_its_section_again(on_gpus) -> None:
+    on_gpus(0)
+    options = RealOptions.read(run(model="m", zero_stage=2, torchrun="--nnodes 2", micro_batch_tokens=4))
+    told = options.model_dump(mode="json", exclude_none=True)
+    identity = {key: told.pop(key) for key in IDENTITY}
+    again = run(**identity).model_copy(update={"sources": {**told, "set": "s", "max_model_tokens": 32}})
+    assert RealOptions.of(again) == options

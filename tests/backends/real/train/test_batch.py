@@ -1,0 +1,147 @@
+"""What each process holds of a batch: for any number of processes together the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from isolaw.backends.real.rollout.samplers import Rollouts
+from isolaw.backends.real.train.batch import Batch, Processes
+
+CPU = torch.device("cpu")
+ALONE = Processes(rank=0, world=1, tensor_parallel=1, device=CPU)
+
+
+def rollouts(rows: list[tuple[int, int]]) -> Rollouts:
+    """Rows that tell where they come from: the prompt is the problem, the tokens problem and sample."""
+    return Rollouts(
+        [[p] for p, _ in rows],
+        [[p, i, *[7] * (p % 3)] for p, i in rows],
+        [[-0.1 * p, -0.1 * i, *[-0.5] * (p % 3)] for p, i in rows],
+        [(p + i) % 4 != 0 for p, i in rows],
+    )
+
+
+def batch(visited: list[int], rewards: list[list[float]]) -> Batch:
+    n = len(rewards[0])
+    return ALONE.batch(visited, n, rollouts([(p, i) for p in visited for i in range(n)]), np.ravel(rewards))
+
+
+def whole(one: Batch) -> tuple[object, ...]:
+    return one.visited, one.rewards.tolist(), one.lengths.tolist(), one.truncated.tolist()
+
+
+def test_what_the_batch_knows_of_its_rows() -> None:
+    made = batch([5, 3, 8], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0]])
+    assert made.lengths.tolist() == [[4, 4], [2, 2], [4, 4]]
+    assert made.truncated.tolist() == [[False, False], [False, True], [True, False]]
+    assert made.truncated_fraction == pytest.approx(1 / 3)
+    assert (made.n, made.generated, made.generated_tokens) == (2, 6, 20)
+    assert made.own(made.rewards).tolist() == [0.0, 1.0, 1.0, 1.0, 0.5, 0.0]
+    enters = torch.tensor([[True, False], [False, False], [True, True]])
+    assert made.own_rows(enters) == [0, 4, 5]
+
+
+def test_dynamic_sampling_keeps_the_first_informative_problems() -> None:
+    made = batch([5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]])
+    assert made.keep_informative(2) == 0
+    assert made.visited == [5, 8]
+    assert made.rewards.tolist() == [[0.0, 1.0], [0.5, 0.0]]
+    assert [row[0] for row in made.rollouts.prompts] == [5, 5, 8, 8]
+    assert (made.rows, made.generated, made.generated_tokens) == ([0, 1, 2, 3], 8, 26)  # all were generated
+    assert made.keep_informative(3) == 1
+
+
+def test_batches_are_joined() -> None:
+    made = batch([5, 3], [[0.0, 1.0], [1.0, 1.0]])
+    made.extend(batch([8, 3], [[0.5, 0.0], [0.0, 0.0]]))
+    assert whole(made) == whole(batch([5, 3, 8, 3], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 0.0]]))
+    assert made.rollouts == rollouts([(p, i) for p in (5, 3, 8, 3) for i in range(2)])
+    assert made.rows == list(range(8))
+    assert (made.generated, made.generated_tokens) == (8, 24)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+@pytest.mark.parametrize(("world", "tensor_parallel"), [(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (5, 1)])
+def test_a_batch_in_flight_continues_on_another_number_of_processes(
+    world: int, tensor_parallel: int, stale: bool
+) -> None:
+    made = batch([5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]])
+    if stale:
+        made.old_logprobs = [torch.tensor(row, dtype=torch.float64) - 1 for row in made.rollouts.logprobs]
+    state = json.loads(json.dumps(made.gathered_state(ALONE)))
+    ranks = [Processes(rank, world, tensor_parallel, CPU) for rank in range(world)]
+    parts = [Batch.from_state(state, rank) for rank in ranks]
+    assert all(whole(part) == whole(made) for part in parts)
+    assert all((part.old_logprobs is not None) == stale for part in parts)
+    everything = torch.ones(4, 2, dtype=torch.bool)
+    trained = []
+    for part in parts:
+        for i in part.own_rows(everything):
+            old = part.old_logprobs[i].tolist() if part.old_logprobs else None
+            trained.append((part.rollouts.tokens[i], part.rollouts.logprobs[i], old))
+    expected = [
+        (tokens, logprobs, [value - 1 for value in logprobs] if stale else None)
+        for tokens, logprobs in zip(made.rollouts.tokens, made.rollouts.logprobs, strict=True)
+    ]
+    assert sorted(trained) == sorted(expected)  # every row once, whoever trains on it
+    # And what these processes would write is what the one wrote.
+    told = [
+        (p.rows, p.rollouts, None if p.old_logprobs is None else [v.tolist() for v in p.old_logprobs])
+        for p in parts
+    ]
+    gathering = SimpleNamespace(all_of=lambda _: told, tensor_parallel=tensor_parallel)
+    assert json.loads(json.dumps(parts[0].gathered_state(gathering))) == state
+
+
+def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
+    """Dynamic sampling on three processes, whose rows are those of one after each operation."""
+    first = [5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]]
+    second = [2, 7, 4, 6], [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+
+    def made(processes: Processes) -> Batch:
+        parts = []
+        for visited, rewards in (first, second):
+            rows = processes.share(4, 2)
+            own = rollouts([(visited[r // 2], r % 2) for r in rows])
+            parts.append(dataclasses.replace(batch(visited, rewards), rows=rows, rollouts=own))
+        parts[0].keep_informative(4)
+        parts[0].extend(parts[1])
+        assert parts[0].keep_informative(4) == 0
+        return parts[0]
+
+    alone = made(ALONE)
+    assert alone.visited == [5, 8, 1, 7]
+    held = [made(Processes(rank, 3, 1, CPU)) for rank in range(3)]
+    assert sorted(row for part in held for row in part.rows) == list(range(8))
+    for part in held:
+        assert whole(part) == whole(alone)
+        assert part.rollouts == alone.rollouts.rows(part.rows)
+        assert part.own(part.rewards).tolist() == [alone.rewards.reshape(-1)[row] for row in part.rows]
+
+
+@pytest.mark.parametrize(
+    ("problems", "n", "samplers"), [(8, 64, 16), (7, 4, 2), (5, 3, 4), (2, 2, 7), (1, 1, 3)]
+)
+@pytest.mark.parametrize("first", [None, 1, 2])
+def test_rollouts_are_dealt_out_evenly(problems: int, n: int, samplers: int, first: int | None) -> None:
+    """±1 of all rows, and of the first few of each group, where the gradient is of these alone."""
+    for tensor_parallel in (1, 2):
+        world = samplers * tensor_parallel
+        ranks = [Processes(rank, world, tensor_parallel, CPU).share(problems, n) for rank in range(world)]
+        shares = ranks[::tensor_parallel]
+        assert ranks == [share for share in shares for _ in range(tensor_parallel)]
+        assert sorted(row for share in shares for row in share) == list(range(problems * n))
+        counts = [sum(first is None or row % n < first for row in share) for share in shares]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_a_problems_rollouts_stay_together_where_that_costs_nothing() -> None:
+    shares = [Processes(rank, 4, 1, CPU).share(8, 3) for rank in range(4)]
+    assert [{row // 3 for row in share} for share in shares] == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]

@@ -1,0 +1,404 @@
+"""What a run does, with vLLM and DeepSpeed in this process: what counts, what is updated and measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file
+
+from isolaw.backends import bandit
+from isolaw.backends.base import UnreadableState
+from isolaw.backends.real.algorithms import advantages as adv
+from isolaw.backends.real.rollout import samplers, vllm_sampler
+from isolaw.backends.real.train.loop import Run
+from isolaw.backends.real.train.loop import train as steps
+from isolaw.config import Recipe, RunSpec
+from isolaw.errors import RunError
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+EVERY_STEP = {"points": 1000}
+# Right for some responses of any model, so that there is something to learn.
+HAS_A_ONE = "return float('1' in response)"
+
+
+@pytest.fixture
+def run(resolved):
+    """A run that is made step by step, and closed."""
+    made = []
+
+    def begin(**more: Any) -> Run:
+        made.append(one := Run(resolved(**more)))
+        one._sync()
+        return one
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in run.trainer.weights()}
+
+
+def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+# -- counting ---------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_one_batch_and_what_it_measures(train) -> None:
+    curve = train(evaluation=EVERY_STEP)
+    assert curve.steps == [0, 1, 2, 3, 4, 5]
+    assert [c.compute for c in curve.checkpoints] == [0, 32, 64, 96, 128, 160]
+    assert [c.final for c in curve.checkpoints] == [False] * 5 + [True]
+    tokens = np.diff([c.tokens for c in curve.checkpoints])
+    lengths = curve["train", "response_length"]
+    assert tokens.tolist() == pytest.approx([32 * lengths[step] for step in range(1, 6)])
+    assert set(curve["train", "generated_rollouts"].values()) == {32.0}
+    assert set(curve["train", "ratio"].values()) == {1.0}  # on-policy
+    assert set(curve["train", "clip_fraction"].values()) == {0.0}
+    assert max(curve["train", "mismatch_max"].values()) <= 1e-4
+    for name in ("reward", "grad_norm", "entropy", "zero_fraction", "gini", "informative_fraction"):
+        values = list(curve["train", name].values())
+        assert len(values) == 5
+        assert all(map(math.isfinite, values))
+    assert min(curve["train", "grad_norm"].values()) > 0
+    assert {"generate", "reward", "train", "sync", "evaluate"} <= set(curve.last.seconds)
+
+
+def test_counts_of_problems_are_what_the_metrics_are_made_of(train, made) -> None:
+    curve = train(evaluation={"metrics": ["avg@4", "best@2", "worst@4", "avg@8"], "samples": 8})
+    for checkpoint in curve.checkpoints:
+        (counts,) = checkpoint.counts
+        assert (counts.eval_set, counts.samples, len(counts.problem_ids)) == ("validation", 8, 16)
+        share = np.array(counts.correct) / 8
+        assert curve["avg@8"][checkpoint.step] == pytest.approx(share.mean())
+        assert curve["avg@4"][checkpoint.step] == pytest.approx(share.mean())
+        pairs = 1 - (8 - 8 * share) * (7 - 8 * share) / 56
+        assert curve["best@2"][checkpoint.step] == pytest.approx(pairs.mean())
+        assert curve["zero_fraction"][checkpoint.step] == (share == 0).mean()
+    known = {json.loads(line)["id"] for line in (made.easy / "validation.jsonl").open()}
+    assert set(curve.last.counts[0].problem_ids) <= known
+
+
+def test_dynamic_sampling_counts_what_it_discards(train, run) -> None:
+    pairs: dict[str, Any] = {"recipe": {"algorithm": "dapo"}, "grid": {"rollouts_per_problem": [2]}}
+    curve = train(**pairs, evaluation=EVERY_STEP)
+    generated = np.diff([c.compute for c in curve.checkpoints])
+    assert max(generated) > 16
+    assert all(count % 16 == 0 for count in generated)
+    told = curve["train", "generated_rollouts"]  # the mean of the steps since the last look
+    updates = np.diff(curve.steps)
+    assert [told[step] for step in curve.steps[1:]] == pytest.approx((generated / updates).tolist())
+    assert set(curve["train", "informative_fraction"].values()) == {1.0}
+    assert curve.last.compute >= 160 > curve.checkpoints[-2].compute
+    batch = run(**pairs).generate()
+    assert len(batch.visited) == 8
+    assert (batch.rewards.amax(1) > batch.rewards.amin(1)).all()
+    assert batch.generated_tokens > int(batch.lengths.sum())
+
+
+def test_dynamic_sampling_gives_up(run, reward) -> None:
+    one = run(recipe={"algorithm": "dapo"}, real=reward("return 1.0"))
+    with pytest.raises(RunError, match="step 1: 10 batches had only 0 problems whose rewards differ"):
+        one.advance()
+
+
+# -- what is updated --------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_the_filter_empties_makes_no_update(run, reward) -> None:
+    one = run(recipe={"zero_variance_filter": True}, real=reward("return 1.0"))
+    before = weights(one)
+    one.advance()
+    assert same_weights(weights(one), before)
+    assert (one.step, one.compute) == (1, 32)
+    rows = {row.metric: row.value for row in one.look()[0] if row.eval_set == "train"}
+    assert rows["grad_norm"] == 0
+    assert rows["informative_fraction"] == 0
+
+
+def test_only_the_first_rollouts_of_a_group_are_trained_on(run) -> None:
+    one = run(
+        recipe={"gradient_rollouts": 2, "zero_variance_filter": True},
+        grid={"problems_per_batch": [24], "rollouts_per_problem": [3]},
+    )
+    batches, trained = [], []
+    generate, backward = one.generate, one.trainer.backward
+    one.generate = lambda: batches.append(generate()) or batches[-1]
+    one.trainer.backward = lambda rows, *more, **also: trained.append(rows) or backward(rows, *more, **also)
+    one.advance()
+    (batch,), (rows,) = batches, trained
+    kept = torch.nonzero(batch.rewards.amax(1) > batch.rewards.amin(1))[:, 0].tolist()
+    assert 0 < len(kept) < 24
+    assert rows.tokens == [batch.rollouts.tokens[3 * j + i] for j in kept for i in range(2)]
+
+
+def test_mastered_problems_are_not_asked_again(run) -> None:
+    one = run(
+        recipe={"no_positive_resampling": 0.5, "lr": 1e-9},
+        problems={"n_train": 32},
+        grid={"problems_per_batch": [4]},
+    )
+    for _ in range(8):  # an epoch
+        one.advance()
+    rate = one.landscape.rate
+    mastered = set(np.flatnonzero(rate >= 0.5).tolist())
+    assert 4 < len(mastered) < 28
+    visited = [p for _ in range((32 - len(mastered)) // 4) for p in one.order.take()]
+    assert not mastered & set(visited)
+
+
+def test_penalties_are_the_overlong_one_and_the_kl(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = run(
+        recipe={"kl": 0.5, "kl_in": "reward", "max_response_tokens": 4, "overlong_buffer": 2, "lr": 0.01}
+    )
+    for _ in range(3):
+        one.advance()
+    batch = one.generate()
+    kl = [
+        float((p - q).double().sum())
+        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference.model, batch), strict=True)
+    ]
+    over = ((batch.lengths - 2) / 2).clamp(0, 1)
+    expected = over + 0.5 * torch.tensor(kl, dtype=torch.float64).reshape(8, 4)
+    assert min(kl) < -0.01
+    assert max(kl) > 0.01
+    torch.testing.assert_close(one._penalties(batch), expected, atol=1e-4, rtol=0)
+    compared = []
+    advantages = adv.advantages
+    monkeypatch.setattr(adv, "advantages", lambda r, *more: compared.append(r) or advantages(r, *more))
+    one._update(batch)
+    torch.testing.assert_close(compared[0], batch.rewards - expected, atol=1e-4, rtol=0)
+    assert float(batch.rewards.amax()) <= 1.0  # what is measured has no penalty in it
+    assert float(batch.rewards.amin()) >= 0.0
+
+
+@torch.no_grad()
+def exact(model: Any, batch: Any) -> list[torch.Tensor]:
+    """Log-probabilities of each row's tokens, a row at a time, by the model's own attention."""
+    packed = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    out = []
+    for prompt, tokens in zip(batch.rollouts.prompts, batch.rollouts.tokens, strict=True):
+        logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        out.append(torch.log_softmax(logits, -1)[range(len(tokens)), tokens])
+    model.set_attn_implementation(packed)
+    return out
+
+
+def test_the_kl_term_holds_the_policy_at_the_base_model(train, reward) -> None:
+    more = {"sweep": {"compute": 32 * 12}, "evaluation": EVERY_STEP, "real": reward(HAS_A_ONE)}
+    free, held = (train(recipe={"kl": kl, "lr": 5e-3}, **more)["train", "kl"] for kl in (1e-6, 5.0))
+    assert free[1] == pytest.approx(0, abs=1e-6)
+    assert free[12] > 0.05
+    assert held[12] < free[12] / 4
+
+
+def test_a_stale_policy_has_ratios(train) -> None:
+    more = {"recipe": {"staleness": 2, "clip_low": 0.01, "clip_high": 0.01}, "evaluation": EVERY_STEP}
+    curve = train(**more)
+    ratio, clipped = curve["train", "ratio_max"], curve["train", "clip_fraction"]
+    assert ratio[1] == pytest.approx(1, abs=1e-5)  # sampled by the policy that it updates
+    assert min(ratio[step] for step in (2, 3, 4, 5)) > 1.01
+    assert (clipped[1], min(clipped[step] for step in (2, 3, 4, 5)) > 0) == (0, True)
+    assert max(curve["train", "mismatch_max"].values()) <= 1e-4  # against the policy that sampled
+    assert [c.compute for c in curve.checkpoints] == [0, 32, 64, 96, 128, 160]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "power", "trained"),
+    [("sqrt", 0.5, 4), ("sqrt", 0.5, 2), ("linear", 1.0, 2), ("constant", 0.0, 2)],
+)
+def test_the_learning_rate(train, scaling: str, power: float, trained: int) -> None:
+    """It follows the rollouts in the gradient, and is that of a simulated run (whose unit is lr at B = 1)."""
+    recipe = {"lr": 1e-3, "lr_scaling": scaling, "warmup_steps": 4, "gradient_rollouts": trained}
+    lr = train(recipe=recipe, evaluation=EVERY_STEP)["train", "lr"]
+    top = 1e-3 * (8 * trained / 1024) ** power
+    assert list(lr.values()) == pytest.approx([top / 4, top / 2, top * 3 / 4, top, top])
+    del recipe["warmup_steps"]
+    run = RunSpec(
+        backend="bandit", problems_per_batch=8, rollouts_per_problem=4, recipe=Recipe(**recipe), compute=160
+    )
+    assert bandit.update_of(bandit.BACKEND.resolve(run)).step_size / 32 == pytest.approx(top)
+
+
+def test_a_run_is_a_function_of_its_spec(train) -> None:
+    still = {"recipe": {"lr": 1e-30, "weight_decay": 0.0}, "evaluation": EVERY_STEP}
+    first, second = train(**still), train(**still)
+    assert first.lines() == second.lines()
+    assert len(set(first["avg@4"].values())) > 1  # every look draws anew
+    assert len(set(first["train", "response_length"].values())) > 1
+    assert min(first["train", "grad_norm"].values()) > 0
+    assert max(first["train", "kl"].values() or [0]) == 0
+    assert train(sweep={"seeds": [1]}, **still).lines() != first.lines()
+
+
+# -- the looks --------------------------------------------------------------------------------------------
+
+
+def test_further_evaluation_sets_and_the_training_set(train, made, tmp_path: Path) -> None:
+    shutil.copytree(made.easy, folder := tmp_path / "easy")
+    shutil.copy(made.hard / "validation.jsonl", folder / "three.jsonl")
+    curve = train(
+        problems={"set": str(folder)}, evaluation={"sets": ["validation", "three", "train"], **EVERY_STEP}
+    )
+    third = len((folder / "three.jsonl").read_text().splitlines())
+    for name, problems in (("validation", 16), ("three", third), ("train", 64)):
+        assert list(curve[name, "avg@4"]) == curve.steps
+        rows = [row for row in curve.last.rows if (row.eval_set, row.metric) == (name, "avg@4")]
+        assert [(row.n_problems, row.n_samples) for row in rows] == [(problems, 4)]
+    keys = [(row.eval_set, row.metric) for row in curve.last.rows]
+    assert len(keys) == len(set(keys))
+    assert ("train", "grad_norm") in keys
+    assert curve["three", "avg@4"][5] < curve["validation", "avg@4"][5] - 0.05  # the hard ones
+    assert [count.eval_set for count in curve.last.counts] == ["three", "train", "validation"]
+
+
+# -- sampler and trainer ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+def test_stale_weights_stop_the_run(train, reward, monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
+    kinds = {"vllm": vllm_sampler.VLLMSampler, "transformers": samplers.TransformersSampler}
+    loads = []
+
+    def once(self: Any, weights: Any, load: Any = kinds[sampler].load) -> None:
+        if not loads:
+            load(self, weights)
+        loads.append(1)
+
+    monkeypatch.setattr(kinds[sampler], "load", once)
+    wanted = (
+        r"step \d: sampler and trainer differ by .* than real.logprob_tolerance = 0.0001: the sampler has"
+    )
+    with pytest.raises(RunError, match=wanted):
+        train(real={"sampler": sampler, **reward(HAS_A_ONE)})
+    assert len(loads) >= 2  # the first batches may hold nothing to learn from
+
+
+@pytest.fixture
+def tied(made, tmp_path: Path) -> Path:
+    """The tiny model with its embedding for a head: it makes no sense, and can learn."""
+    shutil.copytree(made.model, folder := tmp_path / "tied")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    stored = load_file(folder / "model.safetensors")
+    del stored["lm_head.weight"]
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_tied_embeddings(train, tied: Path, reward, monkeypatch: pytest.MonkeyPatch) -> None:
+    more: dict[str, Any] = {
+        "sweep": {"compute": 32 * 6},
+        "real": {"model": str(tied), **reward(HAS_A_ONE)},
+        "evaluation": EVERY_STEP,
+    }
+    curve = train(**more)
+    assert max(curve["train", "mismatch_max"].values()) <= 1e-4
+    assert max(curve["train", "kl"].values() or [0]) == 0
+    assert min(curve["train", "grad_norm"].values()) > 0.01
+    # As any other model vLLM keeps the head that it began with, and the check says so.
+    samplers.close_samplers()
+    monkeypatch.setattr(vllm_sampler, "is_tied", lambda model: False)
+    with pytest.raises(RunError, match=r"step [12]: sampler and trainer differ"):
+        train(**more)
+    samplers.close_samplers()
+
+
+def test_runs_of_several_models_in_one_process(train, made, tmp_path: Path) -> None:
+    shutil.copytree(made.model, other := tmp_path / "other")
+    curves = [train(real={"model": str(model)}) for model in (made.model, other, made.model)]
+    assert torch.distributed.is_initialized()  # DeepSpeed's too
+    for curve in curves[1:]:
+        assert curve["train", "reward"] == curves[0]["train", "reward"]
+
+
+@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+def test_bfloat16_with_and_without_a_float32_head(train, sampler: str) -> None:
+    for head in (False, True):
+        curve = train(
+            recipe={"float32_head": head, "kl": 0.01},
+            real={"dtype": "bfloat16", "sampler": sampler},
+            evaluation=EVERY_STEP,
+        )
+        assert curve.last.compute == 160
+        assert max(curve["train", "mismatch"].values()) < 0.1
+        if sampler == "vllm":  # the other one computes as the trainer does
+            assert max(curve["train", "mismatch_max"].values()) > 1e-4
+        assert curve["train", "kl"][1] == pytest.approx(0, abs=1e-3)
+        assert curve["train", "kl"][5] > curve["train", "kl"][1]
+
+
+# -- interruptions ----------------------------------------------------------------------------------------
+
+
+def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "grid": {"problems_per_batch": [4]},
+        "sweep": {"compute": 16 * 12},
+        "problems": {"n_train": 20},
+        "recipe": {"staleness": 1, "kl": 0.01, "no_positive_resampling": 0.7},
+        "evaluation": {"points": 4},
+    }
+    whole = train(**more)
+    assert whole.steps == [0, 1, 2, 5, 12]
+    # A point between looks after every step: nothing that is measured depends on them.
+    more["real"] = {"checkpoint_minutes": 1e-9}
+    states = {}
+    for checkpoint in steps(resolved(**more), None):
+        folder = tmp_path / str(checkpoint.step)
+        folder.mkdir()
+        checkpoint.save(folder)
+        states[checkpoint.step] = folder
+    assert list(states) == list(range(13))
+    for step in (0, 1, 3, 5, 9, 11):
+        rest = list(steps(resolved(**more), states[step]))
+        assert [c.step for c in rest] == list(range(step + 1, 13))
+        lines = [c.line(0.0) for c in rest if c.rows]
+        for line in lines:
+            del line["seconds"]
+        assert lines == [line for line in whole.lines() if line["step"] > step]
+    assert list(steps(resolved(**more), states[12])) == []
+
+
+@pytest.mark.parametrize(
+    "damage", ["model.safetensors", "exp_avg.safetensors", "loop.json", "optimizer.json"]
+)
+@pytest.mark.parametrize("how", ["cut", "gone", "foreign"])
+def test_a_state_that_cannot_be_read_is_named(run, tmp_path: Path, damage: str, how: str) -> None:
+    one = run(real={"sampler": "transformers"})
+    one.advance()
+    one.save(tmp_path)
+    path = tmp_path / damage
+    if how == "gone":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif path.suffix == ".json":
+        path.write_text("{}")
+    else:
+        save_file({"other.weight": torch.zeros(1)}, path)
+    with pytest.raises(UnreadableState):
+        run(real={"sampler": "transformers"}).restore(tmp_path)
+
+
+def test_out_of_memory_says_what_to_lower(resolved, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Run) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nmore")
+
+    monkeypatch.setattr(Run, "advance", fail)
+    with pytest.raises(RunError, match=r"^out of memory \(CUDA.*GiB\.\); lower real\.micro_batch"):
+        list(steps(resolved(), None))

@@ -1,0 +1,361 @@
+"""The memory planner: its equations against measurement, what it chooses, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from isolaw import SweepSpec, engine, executors
+from isolaw.backends.real import environment, models
+from isolaw.backends.real.train import footprint, memory
+from isolaw.backends.real.train.footprint import GIB, PARTS, Load
+from isolaw.backends.real.train.shapes import Decoder
+from isolaw.cards import Cards, cards
+from isolaw.cli import run
+from isolaw.errors import SpecError
+
+ROOT = Path(__file__).parents[4]
+EXAMPLES = ("real-qwen-easy.toml", "real-qwen-hard.toml", "cluster/real-ray.toml", "cluster/real-slurm.toml")
+H100 = "h100-80g:8"
+
+
+def _benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("memory_benchmark", ROOT / "benchmarks" / "memory.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCHMARK = _benchmark()
+SMALL = {
+    **BENCHMARK.MODELS["Qwen2.5-0.5B"],
+    "vocab_size": 2_000,
+    "hidden_size": 256,
+    "intermediate_size": 1_024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "tie_word_embeddings": False,
+}
+
+# -- the equations ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("Qwen2.5-0.5B", 494_032_768),
+        ("Qwen2.5-1.5B", 1_543_714_304),
+        ("Qwen2.5-7B", 7_615_616_512),
+        ("Llama-3.1-8B", 8_030_261_248),
+    ],
+)
+def test_parameters_are_counted_from_the_configuration(name: str, parameters: int) -> None:
+    decoder = Decoder.of(BENCHMARK.MODELS[name])
+    assert decoder
+    assert decoder.parameters == parameters  # as published
+
+
+@pytest.mark.real
+def test_parameters_are_those_of_the_files(made: Any) -> None:
+    decoder = Decoder.read(made.model)
+    assert decoder
+    assert decoder.parameters == models.parameters(made.model)
+
+
+def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_current() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "memory.json").read_text())
+    cells = list(itertools.product(BENCHMARK.MODELS, BENCHMARK.GPUS, BENCHMARK.STAGES, (False, True)))
+    assert len(cells) == len(measured)
+    for name, gpus, stage, kl in cells:
+        peak = measured[f"{name}/{gpus}/{stage}/{'KL' if kl else ''}"]
+        assert BENCHMARK.planned(name, gpus, stage, kl) == pytest.approx(peak, rel=0.1), (name, gpus, stage)
+    documented = (ROOT / "docs" / "real.md").read_text()
+    assert BENCHMARK.table() in documented, "python benchmarks/memory.py --write"
+
+
+def load(**more: Any) -> Load:
+    plain = {
+        "number_bytes": 2, "processes": 8, "zero_stage": 2, "offload_optimizer": False,
+        "gradient_checkpointing": True, "micro_batch_tokens": 2_048, "tensor_parallel": 1, "row_tokens": 256,
+        "reference": False, "float32_head": False, "vllm": True, "gpu_bytes": 80 * GIB, "gpu_memory": 0.4,
+    }  # fmt: skip
+    return Load(**{**plain, **more})
+
+
+_MEASURE = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("benchmark", sys.argv[1])
+benchmark = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(benchmark)
+benchmark._prepare()
+found = benchmark.measure(json.loads(sys.argv[2]), **json.loads(sys.argv[3]))
+print(json.dumps([max(parts.values()) for parts in found.values()]))
+"""
+
+
+def measured(**more: Any) -> list[int]:
+    """Peaks without and with a KL term, from a process of its own."""
+    arguments = [str(ROOT / "benchmarks" / "memory.py"), json.dumps(SMALL), json.dumps(more)]
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return list(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"zero_stage": 0, "dtype": "float32"},
+        {"zero_stage": 1},
+        {"zero_stage": 2, "gradient_checkpointing": False},
+        {"zero_stage": 3},
+    ],
+)
+def test_the_plan_is_within_a_tenth_of_deepspeed(how: dict[str, Any]) -> None:
+    decoder = Decoder.of(SMALL)
+    assert decoder
+    peaks = measured(gpus=8, micro_batch_tokens=16_384, row_tokens=2_048, **how)
+    more = {**how, "number_bytes": 4 if how.pop("dtype", "") else 2}
+    more.pop("dtype", None)
+    for peak, kl in zip(peaks, (False, True), strict=True):
+        planned = footprint.tensors(decoder, load(micro_batch_tokens=16_384, reference=kl, **more))
+        assert planned == pytest.approx(peak, rel=0.1)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_tensors_without_data_take_what_real_ones_do(stage: int) -> None:
+    cell = {"gpus": 2, "zero_stage": stage, "dtype": "float32", "micro_batch_tokens": 512, "row_tokens": 256}
+    assert measured(**cell) == pytest.approx(measured(**cell, fake=False), rel=0.01)
+
+
+def test_what_each_key_saves() -> None:
+    decoder = Decoder.of(BENCHMARK.MODELS["Qwen2.5-7B"])
+    assert decoder
+
+    def total(phase: str, **more: Any) -> int:
+        phases = footprint.footprint(decoder, load(**more))
+        assert all(set(parts) <= set(PARTS) for parts in phases.values())
+        return sum(phases[phase].values())
+
+    p = decoder.parameters
+    assert total("train", zero_stage=2) - total("train", zero_stage=3) == pytest.approx(14 * p / 8, rel=0.2)
+    offloaded = total("sample") - total("sample", offload_optimizer=True)
+    assert offloaded == pytest.approx(1.03 * (12 * p / 8 - 2 * decoder.embedding), rel=1e-3)
+    assert total("train", reference=True) - total("train") == pytest.approx(1.03 * 2 * p, rel=1e-3)
+    # The sampler gives its memory back for all but drawing and taking over weights, and those alone.
+    assert total("train", gpu_memory=0.9) == total("train")
+    assert total("sync", gpu_memory=0.9) == total("sync")
+    assert total("sample", gpu_memory=0.5) - total("sample") == pytest.approx(8 * GIB)
+
+
+# -- GPUs by name -----------------------------------------------------------------------------------------
+
+
+def test_gpus_by_name() -> None:
+    assert cards("A100-80g:4") == Cards(4, 80 * GIB)
+    assert cards("48g") == Cards(1, 48 * GIB)
+    with pytest.raises(SpecError, match="did you mean 'h100-80g'"):
+        cards("h100-80:8")
+    for wrong in ("h100-80g:0", "h100-80g:x", "", "80", "0g", "-1g", "1e9g", "٨٠g", "80g:٨"):
+        with pytest.raises(SpecError, match="names are a10g-24g"):
+            cards(wrong)
+
+
+def test_memory_is_that_of_the_smallest_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, GPU-a, 81559'\necho '1, GPU-b, 40960'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    try:
+        for visible, mib in (("0", 81_559), ("0,1", 40_960), ("GPU-a", 81_559)):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+            environment.gpus.cache_clear()
+            environment.gpu_memory.cache_clear()
+            assert environment.gpu_memory() == mib * 2**20
+        with environment.on_machines(8, 8):
+            assert environment.gpu_memory() == 0  # those of other machines: not known
+            with environment.on_machines(8, 4, 80 * GIB), environment.on_machines(8, 2):
+                assert environment.gpu_memory() == 80 * GIB
+    finally:
+        environment.gpus.cache_clear()
+        environment.gpu_memory.cache_clear()
+
+
+# -- what is chosen, and what is refused --------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., engine.Plan]:
+    """Plan a sweep file of a model that is a configuration and nothing else, for machines of some name."""
+    monkeypatch.setattr(memory, "_prompt_tokens", lambda *_: 1_024)
+    monkeypatch.setattr("isolaw.backends.real._missing", lambda _: [])
+    monkeypatch.setattr("isolaw.backends.real._prompt_issues", lambda *_: ())
+    monkeypatch.setattr("isolaw.executors.check", lambda *_: [])
+    monkeypatch.setattr(environment, "installed", lambda _: True)
+    for name in ("easy", "hard"):
+        folder = tmp_path / "problems" / name
+        folder.mkdir(parents=True)
+        for part, count, shift in (("train", 64, 1), ("validation", 300, 2)):
+            rows = [json.dumps({"prompt": f"{i}+{shift}=", "answer": i + shift}) for i in range(count)]
+            (folder / f"{part}.jsonl").write_text("\n".join(rows))
+    model = tmp_path / "models" / "Qwen2.5-7B-Instruct"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(BENCHMARK.MODELS["Qwen2.5-7B"]))
+    (model / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")  # of no tensor
+    monkeypatch.chdir(tmp_path)
+
+    def plan(example: str, machine: str | None = H100, *settings: str) -> engine.Plan:
+        spec = SweepSpec.read(ROOT / "examples" / example, settings)
+        with executors.planned_for(cards(machine) if machine else None, spec.executor, "real"):
+            made = engine.plan(spec, tmp_path / "out")
+            with executors.machines(spec.executor, "real"):
+                made.notes[:] = memory.tables(made.runs) or [memory.note(made.runs[0])]
+            return made
+
+    return plan
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_shipped_examples_fit_their_machines(planned: Callable[..., engine.Plan], example: str) -> None:
+    (table,) = planned(example).notes
+    assert table["runs"] == len(planned(example).runs)  # of the largest n, too
+    for phase, parts in table["phases"].items():
+        assert sum(parts.values()) <= 0.95 * table["gpu_bytes"], phase
+    assert table["micro_batch_tokens"] >= table["row_tokens"]
+    assert not table["offload_optimizer"]
+    assert table["gpu_memory"] >= 0.4
+
+
+def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine.Plan]) -> None:
+    def table(machine: str, *settings: str) -> dict[str, Any]:
+        (found,) = planned("real-qwen-easy.toml", machine, *settings).notes
+        return found
+
+    roomy, tight = table("h200-141g:8"), table("a100-40g:8")
+    assert (roomy["micro_batch_tokens"], roomy["offload_optimizer"]) == (32_768, False)
+    assert tight["micro_batch_tokens"] < 32_768 or tight["offload_optimizer"]
+    assert tight["gpu_memory"] < roomy["gpu_memory"] <= 0.9
+    given = table(H100, "real.micro_batch_tokens=8192", "real.gpu_memory=0.3", "real.offload_optimizer=true")
+    assert (given["micro_batch_tokens"], given["gpu_memory"], given["offload_optimizer"]) == (8192, 0.3, True)
+    assert given["host_bytes"] > 12 * 7_615_616_512 / 8
+    # The sampler's weights alone, 14.2 GiB, are too much for a card of 16 GiB beside the rest.
+    assert table("16g:8", "recipe.kl=0", "recipe.max_response_tokens=512")["tensor_parallel"] > 1
+
+
+def test_what_does_not_fit_is_refused_with_settings_that_do(planned: Callable[..., engine.Plan]) -> None:
+    stage_1 = ("real.zero_stage=1", "real.micro_batch_tokens=65536")
+    for machine, settings in {H100: stage_1, "a100-40g:8": ("real.zero_stage=2",)}.items():
+        with pytest.raises(SpecError) as raised:
+            planned("real-qwen-easy.toml", machine, *settings)
+        (problem,) = {str(problem): problem for problem in raised.value.issues}.values()
+        assert re.search(
+            r"(sample|train|compare|sync) needs \d+\.\d GiB of each GPU, which has", str(problem)
+        )
+        mended = [part.replace(" = ", "=") for part in problem.accepted.split(" and ")]
+        assert problem.where == mended[0].partition("=")[0]
+        planned("real-qwen-easy.toml", machine, *settings, *mended)  # is as good as its word
+
+
+def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.Plan]) -> None:
+    def mends(machine: str, *settings: str) -> list[str]:
+        with pytest.raises(SpecError) as raised:
+            planned("real-qwen-easy.toml", machine, *settings)
+        named = raised.value.issues[0].accepted.partition(";")[0]
+        return [part.replace(" = ", "=") for part in named.split(" and ")]
+
+    # GPUs that are there, before host memory.
+    alone = ("real.processes=1", "real.zero_stage=0")
+    spread = mends(H100, *alone)
+    assert "real.offload_optimizer=true" not in spread
+    planned("real-qwen-easy.toml", H100, *alone, *spread)
+    # More GPUs than there are: only where no shorter response helps, and it is said.
+    tight = ("real.offload_optimizer=false", "real.gradient_checkpointing=false", "real.tensor_parallel=1")
+    long = ("recipe.max_response_tokens=30000", *tight)
+    planned("real-qwen-easy.toml", "24g:8", *long, *mends("24g:8", *long))
+    with pytest.raises(SpecError, match=r"that takes [0-9]+ GPUs, more than the 1 planned for"):
+        planned("real-qwen-easy.toml", "24g:1", *alone)
+
+
+def test_tensor_parallel_divides_the_heads(planned: Callable[..., engine.Plan]) -> None:
+    with pytest.raises(SpecError, match=r"28 query heads and 4 key heads .* found 8; accepted: 1, 2, 4"):
+        planned("real-qwen-easy.toml", H100, "real.tensor_parallel=8")
+    decoder = Decoder.of(BENCHMARK.MODELS["Llama-3.1-8B"])
+    assert decoder
+    assert [n for n in range(1, 33) if decoder.splits(n)] == [1, 2, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"hidden_size": 0}, {"hidden_size": -3_584}, {"hidden_size": True}, {"vocab_size": "big"},
+        {"num_hidden_layers": 0}, {"num_key_value_heads": "4"}, {"head_dim": -1}, {"intermediate_size": [1]},
+    ],
+)  # fmt: skip
+def test_sizes_that_are_none_are_not_planned_with(odd: dict[str, Any]) -> None:
+    assert Decoder.of({**BENCHMARK.MODELS["Qwen2.5-7B"], **odd}) is None
+
+
+def test_more_processes_or_a_shorter_response_where_no_other_setting_helps(
+    planned: Callable[..., engine.Plan],
+) -> None:
+    def refused(*settings: str) -> str:
+        with pytest.raises(SpecError) as raised:
+            planned("real-qwen-easy.toml", "24g:8", *settings)
+        return str(raised.value.issues[0])
+
+    one = refused("real.processes=1", "real.zero_stage=0", "recipe.kl=0.001", "real.tensor_parallel=1")
+    assert "accepted: real.processes = " in one
+    assert "real.max" not in one
+
+
+def test_a_login_node_refuses_nothing_and_says_why(planned: Callable[..., engine.Plan]) -> None:
+    (said,) = planned("cluster/real-slurm.toml", None).notes
+    assert "--machine h100-80g:8" in said
+    with pytest.raises(SpecError, match=r"executor\.gpus: found 8; accepted: .* at most the 4"):
+        planned("cluster/real-slurm.toml", "h100-80g:4")
+
+
+def test_dry_run_prints_the_table(
+    planned: Callable[..., engine.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["sweep", str(ROOT / "examples" / "real-qwen-easy.toml"), "--out", str(tmp_path / "out")]
+    assert run([*arguments, "--dry-run", "--machine", H100]) == 0
+    printed = capsys.readouterr().out
+    lines = [line.split() for line in printed.splitlines()]
+    shown = textwrap.indent(printed, "    ", lambda line: not line.isspace())
+    assert shown in (ROOT / "docs" / "real.md").read_text(), shown
+    assert ["GiB", "of", "each", "GPU", "sample", "compare", "train", "sync"] in lines
+    assert ["the", "GPU", "has", *["79.6"] * 4] in lines
+    assert run([*arguments, "--dry-run", "--machine", H100, "--json"]) == 0
+    (table,) = json.loads(capsys.readouterr().out)["memory"]
+    assert sum(table["phases"]["train"].values()) < 0.95 * table["gpu_bytes"]
+    assert run([*arguments, "--machine", H100]) == 2  # for this machine it is not
+    assert "accepted with --dry-run" in capsys.readouterr().err
+
+
+def test_a_run_decides_once_for_all_its_processes(planned: Callable[..., engine.Plan]) -> None:
+    one = planned("real-qwen-easy.toml").runs[0]
+    with environment.on_machines(8, 8, cards(H100).gpu_bytes):
+        told = memory.settled(one)
+    with environment.on_machines(8, 8, 10 * GIB):  # a process that sees another card decides nothing
+        assert memory.chosen(told).micro_batch_tokens == 32_768
+    assert told.run_id == one.run_id

@@ -1,0 +1,188 @@
+"""Runs of several processes: the same curve as of one, and what is told when one of them fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+
+from isolaw import engine
+from isolaw.backends.base import RunContext
+from isolaw.backends.real import environment
+from isolaw.backends.real.train import ranks
+from isolaw.errors import RunError
+from isolaw.executors import launcher
+from isolaw.store import SweepStore
+
+# Raises in the second process, for as long as there is a file that says so.
+REWARD = """\
+import os
+if os.environ.get("RANK") == "1" and os.path.exists(os.environ["FLAG"]):
+    raise ValueError("told to")
+return float(response.strip() == answer)
+"""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_two_processes_draw_what_one_draws(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
+    """With vLLM in each of them, and an odd number of problems to share."""
+    more: dict[str, Any] = {
+        "grid": {"problems_per_batch": [7]},
+        "sweep": {"compute": 28 * 5},
+        "recipe": {"staleness": 1, "kl": 0.01, "entropy": 0.001},
+        "evaluation": {"points": 100},
+    }
+    one = engine.sweep(sections(**more), tmp_path / "one").to_pandas()
+    two = engine.sweep(sections(**more, real={"processes": 2, "zero_stage": 2}), tmp_path / "two").to_pandas()
+    assert one["step"].max() == 5
+    compare(two, one)
+
+
+def ranks_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes of the run that a sweep is making, by rank."""
+    found = {}
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            rank = child.environ().get("RANK")
+            if rank and "isolaw.backends.real.train.ranks" in " ".join(child.cmdline()):
+                found[int(rank)] = child
+    return [found[rank] for rank in sorted(found)]
+
+
+def failure(out: Path) -> dict[str, Any]:
+    (path,) = out.glob("runs/*/FAILED.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_process_that_is_killed_or_fails(
+    sections: Callable[..., Any], reward, sweep_file, compare, ended, command: str, tmp_path: Path
+) -> None:
+    flag, out = tmp_path / "flag", tmp_path / "out"
+    data = sections(
+        sweep={"seeds": [0, 1], "compute": 32 * 40},
+        evaluation={"points": 5},
+        problems={"n_validation": 8},
+        real={
+            "sampler": "transformers",
+            "processes": 2,
+            "checkpoint_minutes": 1e-6,
+            **reward(REWARD),
+        },
+        executor={"kind": "processes", "jobs": 1},
+    )
+    words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
+    where = {**os.environ, "PYTHONPATH": str(tmp_path), "FLAG": str(flag)}
+
+    def started() -> subprocess.Popen[bytes]:
+        """The sweep, once the run that it is making has a new state."""
+        before = time.time()
+
+        def new(state: Path) -> bool:
+            with contextlib.suppress(FileNotFoundError):  # the next one has taken its place
+                return state.stat().st_mtime > before
+            return False
+
+        process = subprocess.Popen(words, env=where, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not any(map(new, out.glob("runs/*/state/[1-9]*"))):
+            assert process.poll() is None, "the sweep ended before it could be hurt"
+            time.sleep(0.01)
+        return process
+
+    # The second process of the first run is killed: the first run fails, and the other one is made.
+    process = started()
+    first, second = ranks_of(process)
+    second.kill()
+    assert process.wait(timeout=600) == 3
+    told = failure(out)
+    assert told["cause"].startswith("a process of the run ended (torchrun's exit status")
+    assert any("SIGKILL" in line for line in told["log"])
+    assert ended(first.pid)
+    state = engine.status(out)
+    assert (state["done"], state["failed"]) == (1, 1)
+    (failed,) = (SweepStore(out).run(path.parent.name) for path in out.glob("runs/*/FAILED.json"))
+    assert failed.last_state
+
+    # Its reward raises in the second process: what is told is that, and not that a process has gone.
+    flag.touch()
+    assert subprocess.run(words, env=where, capture_output=True, timeout=600, check=False).returncode == 3
+    assert failure(out)["cause"].endswith("it raised ValueError: told to")
+    assert "problem '" in failure(out)["cause"]
+
+    # The engine and its worker are killed: the processes of the run do not outlive them.
+    flag.unlink()
+    process = started()
+    ranks = ranks_of(process)
+    assert len(ranks) == 2
+    for victim in (process, ranks[0].parent().parent()):
+        victim.kill()
+    process.wait()
+    patience = time.monotonic() + 60
+    while not all(ended(rank.pid) for rank in ranks):
+        assert time.monotonic() < patience, "the processes of a run outlive its engine"
+        time.sleep(0.05)
+
+    # The same command finishes it, on one process: where it is made changes nothing.
+    words += ["--set", "real.processes=1"]
+    assert subprocess.run(words, env=where, capture_output=True, timeout=600, check=False).returncode == 0
+    more = {**data, "real": {**data["real"], "processes": 1}, "executor": {"kind": "inline"}}
+    alone = engine.sweep(more, tmp_path / "alone").to_pandas()
+    compare(pd.read_parquet(out / "points.parquet"), alone)
+
+
+@pytest.mark.parametrize("visible", ["2,5", "GPU-a, MIG-b"])
+def test_each_rank_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    first, second = visible.replace(" ", "").split(",")
+    for name in ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for place, own in enumerate((first, second)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setenv("LOCAL_RANK", str(place))
+        environment.gpus.cache_clear()
+        ranks._choose_gpu()
+        assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["LOCAL_RANK"]) == (own, "0")
+        assert environment.gpus() == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(
+        RunError, match=f"^process 2 of this machine has no GPU .* visible: {first}, {second}"
+    ):
+        ranks._choose_gpu()
+    environment.gpus.cache_clear()
+
+
+def test_only_who_knows_the_secret_is_told_the_job() -> None:
+    """A stranger who finds the port gets nothing; a process of the run does, whatever strangers do."""
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            job = {"spec": {}, "state": None}
+            processes = launcher._Connections(listening, "right", job, process, RunContext())  # type: ignore[arg-type]
+
+            def hello(text: str) -> str:
+                with socket.create_connection(listening.getsockname(), timeout=10) as line:
+                    line.sendall(text.encode())
+                    return line.makefile().readline()
+
+            for stranger in ("\n", "[]\n", "x" * 5000, '{"secret": "wrong", "rank": 0}\n', '{"rank": 0}\n'):
+                with contextlib.suppress(ConnectionResetError):
+                    assert hello(stranger) == ""
+            assert json.loads(hello('{"secret": "right", "rank": 1}\n')) == job
+            assert processes.first is None  # nobody came as the first process
+            processes.close()
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,92 @@
+"""Which metric counts as reward when nobody said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw.errors import DataError
+from isolaw.fits.metric import choose
+from isolaw.runs import Runs
+
+
+def runs(*series: tuple[str, str], steps: int = 3) -> Runs:
+    rows = [
+        {"run_id": "a", "step": s, "compute": 8 * s, "eval_set": e, "metric": m, "value": 0.5}
+        for m, e in series
+        for s in range(1, steps + 1)
+    ]
+    fixed: dict[str, Any] = {"problem_set": "p", "algorithm": "grpo", "seed": 0}
+    return Runs(
+        pd.DataFrame(rows).assign(problems_per_batch=2, rollouts_per_problem=4, **fixed), source="logs"
+    )
+
+
+TRAINING = [("reward", "train"), ("entropy", "train"), ("acc", "train")]
+
+
+@pytest.mark.parametrize(
+    ("series", "asked", "chosen"),
+    [
+        ([("avg@4", "validation"), ("avg@8", "aime24")], (None, None), ("avg@4", "validation")),
+        ([("avg@8", "aime24"), *TRAINING], (None, None), ("avg@8", "aime24")),
+        (
+            [("avg@8", "aime24"), ("best@8", "aime24"), ("worst@8", "aime24")],
+            (None, None),
+            ("avg@8", "aime24"),
+        ),
+        ([("pass@1", "math"), ("pass@8", "math")], (None, None), ("pass@1", "math")),
+        (
+            [("holdout_acc", "validation"), ("reward", "validation")],
+            (None, None),
+            ("holdout_acc", "validation"),
+        ),
+        ([("best@8", "aime24"), *TRAINING], (None, None), ("best@8", "aime24")),
+        ([("avg@8", "aime24"), ("avg@8", "math")], (None, "math"), ("avg@8", "math")),
+        ([("avg@8", "aime24"), ("avg@4", "math")], (None, "math"), ("avg@4", "math")),
+        ([("avg@8", "aime24"), ("best@8", "aime24")], ("best@8", None), ("best@8", "aime24")),
+        ([("reward", "train"), ("reward", "validation")], ("reward", None), ("reward", "validation")),
+        ([("reward", "train"), ("avg@8", "aime24")], ("reward", None), ("reward", "train")),
+        ([("acc", "train"), ("avg@8", "aime24")], (None, "train"), ("acc", "train")),
+        ([("avg@8", "aime24")], ("anything", "anywhere"), ("anything", "anywhere")),
+    ],
+)
+def test_the_only_one_it_can_be(series: Any, asked: Any, chosen: tuple[str, str]) -> None:
+    metric, eval_set, said = choose(runs(*series), *asked)
+    assert (metric, eval_set) == chosen
+    default = (asked[0] or "avg@4", asked[1] or "validation")
+    assert bool(said) == (chosen != default)
+    assert all(f"reward is {metric} on {eval_set}, the only" in flag.text for flag in said)
+
+
+@pytest.mark.parametrize(
+    ("series", "asked", "words"),
+    [
+        (
+            [("avg@8", "aime24"), ("avg@8", "math"), *TRAINING],
+            (None, None),
+            [
+                "logs: no avg@4 on validation, and 2 that could stand for it",
+                "--metric and --eval-set",
+                "avg@8 on aime24 (1 run, 3 checkpoints), avg@8 on math (1 run, 3 checkpoints)",
+                "--metric reward --eval-set train (1 run, 3 checkpoints)",
+            ],
+        ),
+        (
+            TRAINING,
+            (None, None),
+            ["none that could stand for it", "measured: no evaluation", "reward --eval-set train"],
+        ),
+        ([("loss", "train")], (None, None), ["measured: no evaluation", "on train: loss"]),
+        ([("avg@8", "aime24")], ("avg@5", None), ["no avg@5 on validation", "avg@8 on aime24"]),
+        ([("avg@8", "aime24")], (None, "math"), ["no avg@4 on math", "avg@8 on aime24"]),
+        ([("avg@8", f"set{i}") for i in range(30)], (None, None), ["30 that could", "and 10 more"]),
+    ],
+)
+def test_otherwise_what_there_is(series: Any, asked: Any, words: list[str]) -> None:
+    with pytest.raises(DataError) as error:
+        choose(runs(*series), *asked)
+    for word in words:
+        assert word in str(error.value)

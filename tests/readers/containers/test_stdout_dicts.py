@@ -1,0 +1,391 @@
+"""Consoles in which metrics are Python dictionaries: Trainer, slime, OpenRLHF, SkyRL, with all the dirt."""
+
+from __future__ import annotations
+
+import math
+import pprint
+import time
+import tracemalloc
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolaw.errors import DataError
+from isolaw.readers.containers import candidates
+from isolaw.readers.containers.stdout_dicts import CONTAINER
+from isolaw.readers.raw import RawLog
+
+ROOT = Path(__file__).parents[3]
+SAMPLE = ROOT.parent / "shared" / "data" / "logs" / "trl" / "nhockid235"
+REWARD = {5: 0.25, 10: 0.375, 15: 0.5, 20: 0.4375}
+EVALUATED = {10: 0.3, 20: 0.34}
+SUMMARY = "{'train_runtime': 60.5, 'train_samples_per_second': 3.2, 'train_loss': 0.0012, 'epoch': 0.2}"
+
+
+def old(step: int) -> str:
+    """transformers 4."""
+    return (
+        "{'loss': 0.0, 'grad_norm': 0.0048, 'learning_rate': 5e-07, 'rewards/format': nan, "
+        f"'reward': {REWARD[step]}, "
+        f"'reward_std': 0.3, 'completion_length': 3323.5, 'kl': 0.00015, 'epoch': {step / 100}}}"
+    )
+
+
+def new(step: int) -> str:
+    """transformers 5: numbers as texts."""
+    return (
+        "{'loss': '-1.2e-05', 'grad_norm': '0.0048', 'num_tokens': '1.2e+04', "
+        "'completions/mean_length': '310.2', "
+        f"'rewards/format/mean': 'nan', 'reward': '{REWARD[step]}', 'frac_reward_zero_std': '0.25', "
+        f"'clip_ratio/region_mean': '0', 'epoch': '{step / 100}'}}"
+    )
+
+
+def evaluation(step: int) -> str:
+    values = f"'eval_reward': '{EVALUATED[step]}', 'eval_runtime': '3.1', 'epoch': '{step / 100}'"
+    return f"{{'eval_loss': '1e-06', {values}}}"
+
+
+def bar(step: int, total: int = 100) -> str:
+    return f"\r{step * 100 // total:3d}%|▌         | {step}/{total} [{step:02d}:14<1:02:33, 314.48s/it]"
+
+
+def trainer(form: object = new, bars: bool = True, evaluations: bool = True, after: str = "") -> str:
+    """A console as the Trainer writes it: the bar is wiped before a dictionary and drawn again after it."""
+    out = [
+        "Loading checkpoint shards: 100%|██████| 2/2 [00:01<00:00,  1.9it/s]\n"
+        "Map:  50%|█ | 50/100 [00:00<?]\n"
+    ]
+    shown = bar if bars else lambda *_: ""
+    out.append(shown(0))
+    for step in range(1, 21):
+        out.append(shown(step))
+        if step % 5 == 0:
+            out.append("\r" + " " * 50 + "\r" if bars else "")
+            out.append(f"{form(step)}\n{shown(step)}")  # type: ignore[operator]
+        if evaluations and step in EVALUATED:
+            out += [shown(1, 8), shown(8, 8), f"\r   \r{evaluation(step)}\n{shown(step)}\n"]
+    return "".join(out) + f"\r   \r{SUMMARY}\n" + after
+
+
+def write(folder: Path, text: str | bytes, name: str = "train.log") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def read(folder: Path, text: str | bytes) -> RawLog:
+    path = write(folder, text)
+    assert CONTAINER.file(path, path.read_bytes()[:65_536])
+    found = next(own for own in candidates() if own.file(path, path.read_bytes()[:65_536]))
+    assert found.name == "stdout-dicts"  # and nobody else's
+    (log,) = CONTAINER.read(path)
+    return log
+
+
+def curve(log: RawLog, key: str) -> dict[float, float]:
+    own = log.series[key]
+    return {log.step[r]: v for r, v in zip(own.record, own.value, strict=True)}
+
+
+# transformers' Trainer
+
+
+@pytest.mark.parametrize("form", [old, new])
+def test_known_table(tmp_path: Path, form: object) -> None:
+    log = read(tmp_path, trainer(form))
+    assert curve(log, "reward") == REWARD
+    assert curve(log, "eval_reward") == EVALUATED
+    assert len(log.step) == len(REWARD) + len(EVALUATED)  # the summary is no step
+    assert not {key for key in log.series if key.startswith("train_")}
+    assert log.dropped == {"values that are not finite": 4}
+    assert log.notes == ["steps were read off the progress bar (of 100)"]
+    assert log.run == str(tmp_path / "train.log")
+
+
+def test_without_a_bar_records_have_no_step(tmp_path: Path) -> None:
+    log = read(tmp_path, trainer(bars=False))
+    assert all(math.isnan(step) for step in log.step)
+    assert list(log.series["reward"].value) == list(REWARD.values())
+    assert list(log.series["eval_reward"].record) == [2, 5]  # where they stand among the others
+
+
+def test_bars_that_do_not_tell_are_not_believed(tmp_path: Path) -> None:
+    """Buffered apart, all dictionaries come after all bars."""
+    text = "".join(bar(step) for step in range(21)) + "\n" + "\n".join(new(step) for step in REWARD)
+    assert all(math.isnan(step) for step in read(tmp_path, text).step)
+
+
+def test_a_described_bar_is_none_of_training(tmp_path: Path) -> None:
+    text = "".join(f"Map (num_proc=8): {bar(step)[1:]}\n{new(step)}\n" for step in REWARD)
+    assert all(math.isnan(step) for step in read(tmp_path, text).step)
+
+
+def test_evaluated_before_training(tmp_path: Path) -> None:
+    first = bar(0) + "\r   \r{'eval_loss': 0.0, 'eval_reward': 0.125, 'epoch': 0}\n"
+    assert curve(read(tmp_path, first + trainer()), "eval_reward") == {0: 0.125, **EVALUATED}
+
+
+def test_resumed_in_the_same_console(tmp_path: Path) -> None:
+    text = trainer(evaluations=False) + "".join(
+        f"{bar(s)}\n{new(s).replace('0.5', '0.75')}\n" for s in (15, 20)
+    )
+    log = read(tmp_path, text)
+    assert list(log.step) == [5, 10, 15, 20, 15, 20]
+    assert list(log.series["reward"].value) == [0.25, 0.375, 0.5, 0.4375, 0.75, 0.4375]
+
+
+def test_dirt(tmp_path: Path) -> None:
+    text = trainer(
+        lambda step: f"\x1b[32mNUL\x00 {old(step)}\x1b[0m".replace("0.00015", "np.float64(0.25)").replace(
+            "0.3,", "tensor(0.5, device='cuda:0'),"
+        )
+    )
+    chatter = (
+        "{'question': 'What is 2 + 2?', 'answer': '4'}\n{'answer': 4}\nA: {'loss': 'yes'}\n```{'a'```\n{'\n"
+    )
+    log = read(tmp_path, (chatter + text.replace("}\n", "}\n" + chatter)).encode() + b"\xff\xfe\n")
+    assert curve(log, "reward") == REWARD
+    assert curve(log, "kl") == dict.fromkeys(REWARD, 0.25)
+    assert curve(log, "reward_std") == dict.fromkeys(REWARD, 0.5)
+    assert "answer" not in log.series
+
+
+def test_torn_last_line(tmp_path: Path) -> None:
+    text = trainer(evaluations=False)
+    log = read(tmp_path, text[: text.rindex("'reward'") + 12])
+    assert curve(log, "reward") == {5: 0.25, 10: 0.375, 15: 0.5}
+    assert log.dropped["torn dictionaries"] == 1
+
+
+def test_torn_in_the_middle(tmp_path: Path) -> None:
+    text = f"{new(5)[:90]}\n{new(10)}\n{new(15)}\n"
+    log = read(tmp_path, text)
+    assert list(log.series["reward"].value) == [0.375, 0.5]
+    assert log.dropped["torn dictionaries"] == 1
+
+
+def test_a_long_preamble(tmp_path: Path) -> None:
+    path = write(tmp_path, "INFO vllm: nothing yet\n" * 10_000 + trainer())
+    assert CONTAINER.file(path, path.read_bytes()[:65_536])
+
+
+ARGUMENTS = """\
+10:00:00 - INFO - __main__ - Model parameters ModelConfig(model_name_or_path='Qwen/Qwen3-0.6B', dtype=None)
+10:00:00 - INFO - __main__ - Training parameters GRPOConfig(
+_n_gpu=1,
+accelerator_config={'split_batches': False, 'dispatch_batches': None},
+beta=0.04,
+generation_batch_size=96,
+gradient_accumulation_steps=16,
+learning_rate=1e-06,
+logging_steps=5,
+lr_scheduler_type=SchedulerType.COSINE,
+num_generations=6,
+num_iterations=1,
+per_device_train_batch_size=6,
+seed=42,
+steps_per_generation=16,
+system_prompt=You think
+first,
+)
+"""
+
+
+def test_printed_arguments(tmp_path: Path) -> None:
+    log = read(tmp_path, ARGUMENTS + trainer())
+    assert log.config_source == "train.log"
+    wanted = {"generation_batch_size": 96, "num_generations": 6, "learning_rate": 1e-06, "seed": 42}
+    assert wanted.items() <= log.config.items()
+    assert log.config["model_name_or_path"] == "Qwen/Qwen3-0.6B"
+
+
+def test_configuration_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("num_generations: 8\nseed: 1\n")
+    log = read(tmp_path, trainer())
+    assert (log.config, log.config_source) == ({"num_generations": 8, "seed": 1}, "config.yaml")
+    log = read(tmp_path, ARGUMENTS + trainer())
+    assert log.config["num_generations"] == 6  # what was printed is what ran
+
+
+# slime, OpenRLHF, SkyRL
+
+RAY = "\x1b[36m(RolloutManager pid=71, ip=10.0.0.2)\x1b[0m "
+OTHER = "\x1b[36m(MegatronTrainRayActor pid=99)\x1b[0m "
+MEGATRON = """\
+------------------------ arguments ------------------------
+  global_batch_size ............................... 256
+  hf_checkpoint ................................... /models/Qwen3-4B
+  lr .............................................. 1e-06
+  n_samples_per_prompt ............................ 8
+  rollout_batch_size .............................. 32
+  use_kl_loss ..................................... True
+-------------------- end of arguments ---------------------
+"""
+
+
+def slime(steps: Iterable[int]) -> str:
+    out = [OTHER + line for line in MEGATRON.splitlines()]
+    head = "[10:00:00] rollout.py:400 - "
+    for step in steps:
+        if step == 0:
+            out.append(f"{RAY}{head}eval 0: {{'eval/aime': 0.125, 'eval/aime-truncated_ratio': 0.5}}")
+        out.append(f"{OTHER}Training: {{'not': 'a metric'}}")
+        out.append(
+            f"{RAY}{head}perf {step}: {{'rollout/response_len/mean': np.float64(512.5), 'perf/time': 3}}"
+        )
+        out.append(
+            f"{OTHER}{head}rollout {step}: {{'rollout/raw_reward': {step / 10}, 'rollout/log_probs': -0.25}}"
+        )
+        out.append(f"{OTHER}{head}step {step}: {{'train/loss': 0.0, 'train/grad_norm': 0.5, 'train/lr': 0}}")
+        if step % 2:
+            out.append(
+                f"{RAY}{head}eval {step}: {{'eval/aime': {step / 20}, 'eval/aime-truncated_ratio': 0.25}}"
+            )
+    return "\n".join(out) + "\n"
+
+
+def test_slime(tmp_path: Path) -> None:
+    log = read(tmp_path, slime(range(4)))
+    assert curve(log, "rollout/raw_reward") == {0: 0, 1: 0.1, 2: 0.2, 3: 0.3}
+    assert curve(log, "eval/aime") == {0: 0.125, 1: 0.05, 3: 0.15}
+    assert curve(log, "rollout/response_len/mean") == dict.fromkeys(range(4), 512.5)
+    assert curve(log, "train/grad_norm") == dict.fromkeys(range(4), 0.5)
+    assert log.config == {
+        "global_batch_size": 256, "hf_checkpoint": "/models/Qwen3-4B", "lr": 1e-06, "n_samples_per_prompt": 8,
+        "rollout_batch_size": 32, "use_kl_loss": True,
+    }  # fmt: skip
+    assert "not" not in log.series
+
+
+def test_openrlhf(tmp_path: Path) -> None:
+    ray = "(PPOTrainer pid=5) INFO 09-01 10:00:00 ppo_trainer.py:551] ✨ "
+    text = "".join(
+        f"{ray}Global step {step}: {{'policy_loss': 0.1, 'actor_lr': 0, 'rollout/reward_mean': {step / 8}}}\n"
+        for step in (1, 2)
+    )
+    text += f"{ray}Evaluation completed in 0:01:02, global_step 2, eval_metrics: {{'eval_aime_pass1': 0.5}}\n"
+    log = read(tmp_path, text)
+    assert curve(log, "rollout/reward_mean") == {1: 0.125, 2: 0.25}
+    assert curve(log, "eval_aime_pass1") == {2: 0.5}
+
+
+def test_skyrl_over_several_lines(tmp_path: Path) -> None:
+    ray = "\x1b[36m(skyrl_entrypoint pid=8)\x1b[0m "
+    out = []
+    for step in (0, 1, 2):
+        values = {"eval/all/avg_score": f"{step / 4:.4f}", "vllm/x": {"nested": "1.0"}}
+        if step:
+            values |= {
+                "reward/avg_raw_reward": f"{step / 8:.4f}",
+                "trainer/global_step": step,
+                "loss/avg_kl": "nan",
+            }
+            values |= {f"generate/some_long_name_{i}": "1.0000" for i in range(20)}
+        head = f"10:00:00.000 | INFO     | skyrl.train.utils.tracking:log:189 - Step {step}: "
+        lines = [head, *pprint.pformat(values).splitlines()]
+        out += [ray + lines[0], OTHER + "{'from': 'another worker'}"]
+        for line in lines[1:]:
+            out += [ray + line, OTHER + "in between"]
+    log = read(tmp_path, "\n".join(out) + "\n")
+    assert curve(log, "eval/all/avg_score") == {0: 0, 1: 0.25, 2: 0.5}
+    assert curve(log, "reward/avg_raw_reward") == {1: 0.125, 2: 0.25}
+    assert log.dropped == {"values that are not finite": 2}
+
+
+# What is refused, and how much it may cost
+
+
+def test_nothing_in_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "Hello\n{'a': 1}\nstep 3: {'a': 'b'}\n")
+    assert not CONTAINER.file(path, b"Hello\n{'a': 1}\n")
+    with pytest.raises(DataError, match="no metrics printed") as error:
+        list(CONTAINER.read(path))
+    assert str(path) in str(error.value)
+    with pytest.raises(DataError, match="No such file"):
+        list(CONTAINER.read(tmp_path / "none.log"))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b'{"loss": 0.5, "epoch": 0.1}\n',
+        b"{'prompt': 'epoch', 'epoch': 3}\n",
+        b"step:1 - critic/score/mean:0.5\n",
+        b"{'question': 'x', 'answer': '5'}\n",
+    ],
+)
+def test_what_it_is_not(tmp_path: Path, head: bytes) -> None:
+    assert not CONTAINER.file(write(tmp_path, head), head)
+
+
+class Bomb:
+    """Raises when it is evaluated; its repr is code."""
+
+
+def test_nothing_is_evaluated(tmp_path: Path) -> None:
+    code = "__import__('os').abort()"
+    text = trainer(lambda step: new(step).replace("'0.25', 'clip", f"{code}, 'clip"))
+    text += f"step 1: {{'a/b': {code}, 'c/d': 1}}\n{{'loss': {code}, 'epoch': 1}}\n"
+    assert curve(read(tmp_path, text), "reward") == REWARD
+
+
+HOSTILE = {
+    "open": "{'loss': " * 110_000,
+    "lines": "{'loss': 1,\n" + " '}': {'\n" * 100_000,
+    "nested": "step 1: {'a': {'b': 1,\n" + " 'x': {}}\n" * 100_000,
+    "spaces": "step 1: {'a'" + " " * 1_000_000,
+    "bars": "1%|" * 330_000,
+    "bars of all lengths": "".join(f"\r 1%|x| 1/{i} [" for i in range(60_000)),
+    "epochs": "'epoch': " * 110_000,
+    "steps": "step 1 " * 140_000,
+    "numbers": "step " + "1" * 1_000_000 + ": {'a/b': 1}",
+    "arguments": "GRPOConfig(\n" + "a=1,\n" * 200_000,
+    "dots": "------------------------ arguments ------------------------\n" + "a . . . . \n" * 90_000,
+    "dictionaries": "step 1: {'a/b': 1}\n" * 50_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_megabytes(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, HOSTILE[name])
+    began = time.process_time()
+    CONTAINER.file(path, path.read_bytes()[:65_536])
+    with suppress(DataError):
+        list(CONTAINER.read(path))
+    assert time.process_time() - began < 5
+
+
+def test_memory(tmp_path: Path) -> None:
+    text = "".join(f"\r 1%|x| 1/{i} [" for i in range(100))
+    path = write(tmp_path, text + "\n{'loss': 1, 'epoch': 1}" * 8_000 + "{'loss': " * 50_000)
+    tracemalloc.start()
+    (log,) = CONTAINER.read(path)
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(log.step) == 8_000
+    assert used < 50e6
+
+
+@given(st.binary(max_size=200), st.integers(0, 3_000))
+def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, garbage: bytes, at: int) -> None:
+    content = trainer().encode() + slime(range(2)).encode()
+    path = write(tmp_path_factory.mktemp("console"), content[:at] + garbage + content[at:])
+    CONTAINER.file(path, path.read_bytes())
+    with suppress(DataError):
+        list(CONTAINER.read(path))
+
+
+@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the shared sample logs are not here")
+def test_a_real_console_agrees_with_its_trainer_state() -> None:
+    from isolaw.readers.containers.trainer_state import CONTAINER as STATE
+
+    (console,) = CONTAINER.read(SAMPLE / "training.log")
+    (state,) = STATE.read(SAMPLE / "reproduce_openrs_rs2_42" / "trainer_state.json")
+    for key in ("reward", "kl", "completion_length", "grad_norm"):
+        assert curve(console, key) == curve(state, key)

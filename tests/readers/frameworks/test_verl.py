@@ -1,0 +1,278 @@
+"""veRL's names and EasyR1's: metrics, facts, and whole runs read from their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolaw.errors import InputError
+from isolaw.readers.frameworks import find
+from isolaw.readers.frameworks.verl import FRAMEWORK, facts, metric
+from isolaw.readers.read import read
+
+REAL = Path(__file__).parents[4] / "shared/data/logs/verl_console/logic-rl-output.log"
+
+VERL = {
+    "data.train_batch_size": 512,
+    "data.train_files": "/data/gsm8k/train.parquet",
+    "actor_rollout_ref.rollout.n": 8,
+    "actor_rollout_ref.rollout.temperature": 1.0,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 512,
+    "actor_rollout_ref.actor.ppo_epochs": 1,
+    "actor_rollout_ref.actor.optim.lr": 1e-6,
+    "actor_rollout_ref.actor.use_kl_loss": True,
+    "actor_rollout_ref.actor.kl_loss_coef": 0.001,
+    "actor_rollout_ref.actor.entropy_coeff": 0,
+    "actor_rollout_ref.model.path": "Qwen/Qwen2.5-7B",
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.use_kl_in_reward": False,
+}
+EASYR1 = {
+    "data.rollout_batch_size": 512,
+    "data.train_files": "hiyouga/math12k@train",
+    "data.seed": 1,
+    "worker.rollout.n": 5,
+    "worker.actor.global_batch_size": 128,
+    "worker.actor.optim.lr": 1e-6,
+    "worker.actor.model.model_path": "Qwen/Qwen2.5-7B-Instruct",
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.disable_kl": False,
+    "algorithm.kl_coef": 0.01,
+}
+
+
+def values(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: fact.value for name, fact in facts(config, "config.yaml").items()}
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("key", "target"),
+    [
+        ("val-core/openai/gsm8k/acc/mean@1", ("openai/gsm8k", "avg@1")),
+        ("val-core/HuggingFaceH4/aime_2024/acc/mean@32", ("HuggingFaceH4/aime_2024", "avg@32")),
+        ("val-core/math_dapo/acc/best@32/mean", ("math_dapo", "best@32")),
+        ("val-aux/math_dapo/acc/worst@2/mean", ("math_dapo", "worst@2")),
+        ("val-core/math_dapo/acc/maj@32/mean", ("math_dapo", "maj@32")),
+        ("val-core/math_dapo/acc/mean_at_32", ("math_dapo", "avg@32")),  # through MLflow
+        ("val-aux/math_dapo/acc/best_at_4/mean", ("math_dapo", "best@4")),
+        ("val-core/kk_logic/reward/mean@1", ("kk_logic", "reward@1")),
+        ("val-aux/kk_logic/reward/best@4/mean", ("kk_logic", "reward_best@4")),
+        ("val-aux/kk_logic/format/mean@4", ("kk_logic", "format@4")),
+        ("val-aux/a/acc/std@32", None),
+        ("val-aux/a/acc/best@4/std", None),
+        ("val-aux/a/acc/mean@4/mean", None),
+        ("val-aux/a/acc/best@4", None),
+        ("val-aux/num_turns/mean", None),
+        ("val-core/acc/mean@1", None),
+        ("val/test_score/logic_assignment", ("logic_assignment", "test_score")),
+        ("val/test_score/openai/gsm8k", ("openai/gsm8k", "test_score")),
+        ("val/reward_score", ("validation", "reward_score")),
+        ("val/accuracy_reward", ("validation", "accuracy_reward")),
+        ("val_response_length/mean", None),
+        ("critic/score/mean", ("train", "reward")),
+        ("critic/rewards/mean", ("train", "reward_with_kl")),
+        ("critic/score/max", None),
+        ("reward/overall", ("train", "reward/overall")),
+        ("actor/entropy", ("train", "entropy")),
+        ("actor/entropy_loss", ("train", "entropy")),
+        ("actor/kl_loss", ("train", "kl")),
+        ("actor/ppo_kl", ("train", "ppo_kl")),
+        ("actor/grad_norm", ("train", "grad_norm")),
+        ("actor/pg_clipfrac", ("train", "actor/pg_clipfrac")),
+        ("actor/lr", None),
+        ("response_length/mean", ("train", "response_length")),
+        ("response_length/clip_ratio", ("train", "truncated_fraction")),
+        ("prompt_length/mean", None),
+        ("perf/total_num_tokens", ("train", "step_tokens")),
+        ("perf/mfu/actor", None),
+        ("mfu/actor", None),
+        ("timing_s/gen", None),
+        ("timing_per_token_ms/gen", None),
+        ("global_seqlen/min", None),
+        ("training/global_step", None),
+        ("training/epoch", None),
+        ("train/num_gen_batches", ("train", "num_gen_batches")),
+        ("_runtime", None),
+        ("", None),
+        ("/", None),
+        ("val/", None),
+    ],
+)
+def test_metric(key: str, target: tuple[str, str] | None) -> None:
+    assert metric(key) == target
+
+
+@pytest.mark.parametrize(
+    ("keys", "config", "own"),
+    [
+        (["critic/score/mean"], {}, True),
+        (["val-core/a/acc/mean@1"], {}, True),
+        (["val/test_score/a"], {}, True),
+        ([], VERL, True),
+        ([], EASYR1, True),
+        ([], {"actor_rollout_ref/rollout/n": "8"}, True),
+        (["loss", "reward", "step", "train/reward"], {}, False),
+        (["a/b"], {"n": 8, "data.seed": 1}, False),
+    ],
+)
+def test_recognises(keys: list[str], config: dict[str, Any], own: bool) -> None:
+    assert (find(keys, config) is FRAMEWORK) == own
+
+
+# Facts
+
+
+def test_facts_of_verl() -> None:
+    assert values(VERL) == {
+        "rollouts_per_problem": 8,
+        "problems_per_batch": 512,
+        "on_policy": True,
+        "algorithm": "grpo",
+        "problem_set": "gsm8k",
+        "lr": 1e-6,
+        "kl": 0.001,
+        "entropy": 0,
+        "temperature": 1.0,
+        "model": "Qwen/Qwen2.5-7B",
+    }
+    found = facts(VERL, "config.yaml")
+    assert found["rollouts_per_problem"].origin == "actor_rollout_ref.rollout.n in config.yaml"
+    assert "ppo_mini_batch_size" in found["on_policy"].origin
+
+
+def test_facts_of_easyr1() -> None:
+    assert values(EASYR1) == {
+        "rollouts_per_problem": 5,
+        "problems_per_batch": 512,
+        "on_policy": False,  # four updates a batch
+        "seed": 1,
+        "algorithm": "grpo",
+        "problem_set": "hiyouga/math12k",
+        "lr": 1e-6,
+        "kl": 0.01,
+        "model": "Qwen/Qwen2.5-7B-Instruct",
+    }
+    assert values({**EASYR1, "worker.actor.global_batch_size": 512})["on_policy"] is True
+    assert values({**EASYR1, "algorithm.disable_kl": True})["kl"] == 0
+
+
+def test_facts_through_mlflow() -> None:
+    """Slashes for dots, and texts for numbers."""
+    config = {key.replace(".", "/"): str(value) for key, value in VERL.items()}
+    config |= {"data/train_files/0": "/data/gsm8k/train.parquet", "data/train_files/list_len": "1"}
+    del config["data/train_files"]
+    assert values(config) == values(VERL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "on_policy"),
+    [
+        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 128}, False),
+        ({"actor_rollout_ref.actor.ppo_epochs": 2}, False),
+        ({"actor_rollout_ref.hybrid_engine": False}, False),
+        ({"actor_rollout_ref.hybrid_engine": True}, True),
+        ({"async_training.staleness_threshold": 0.5}, False),
+        ({"actor_rollout_ref.rollout.mode": "async"}, True),  # how requests are served, not when
+        ({"actor_rollout_ref.actor.ppo_epochs": None}, True),
+        ({"actor_rollout_ref.actor.ppo_mini_batch_size": None}, None),
+        ({"data.train_batch_size": None}, None),
+    ],
+)
+def test_on_policy(changes: dict[str, Any], on_policy: bool | None) -> None:
+    assert values({**VERL, **changes}).get("on_policy") == on_policy
+
+
+@pytest.mark.parametrize(
+    ("changes", "kl"),
+    [
+        ({"actor_rollout_ref.actor.use_kl_loss": False}, 0),
+        ({"actor_rollout_ref.actor.use_kl_loss": False, "algorithm.use_kl_in_reward": True}, 0.005),
+        ({"actor_rollout_ref.actor.use_kl_loss": False, "algorithm.use_kl_in_reward": None}, 0),
+    ],
+)
+def test_kl(changes: dict[str, Any], kl: float) -> None:
+    assert values({**VERL, "algorithm.kl_ctrl.kl_coef": 0.005, **changes})["kl"] == kl
+
+
+def test_kl_of_the_older_versions() -> None:
+    """KL in the reward could not be switched off, but for the loss."""
+    older = {k: v for k, v in VERL.items() if "kl" not in k} | {"algorithm.kl_ctrl.kl_coef": 0.005}
+    assert values(older)["kl"] == 0.005
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        (["/data/gsm8k/train.parquet", "/data/math/train.parquet"], "gsm8k+math"),
+        ("['/data/gsm8k/train.parquet', '/data/math/train.parquet']", "gsm8k+math"),
+        ("~/dapo-math-17k.parquet", "dapo-math-17k"),
+        ("train.parquet", "train"),
+        ([], None),
+        ([1], None),
+        (None, None),
+    ],
+)
+def test_problem_set(files: Any, name: str | None) -> None:
+    assert values({**VERL, "data.train_files": files}).get("problem_set") == name
+
+
+def test_dynamic_sampling_is_said() -> None:
+    found = facts({**VERL, "algorithm.filter_groups.enable": True, "data.gen_batch_size": 1536}, "c")
+    assert found["problems_per_batch"].value == 1536
+    assert "num_gen_batches" in found["problems_per_batch"].origin
+    assert "trains on 512" in found["problems_per_batch"].origin
+    assert found["on_policy"].value is True
+
+
+@pytest.mark.parametrize("value", [None, "", "many", -1, 0, 1.5, True, [8], 10**400, float("nan")])
+def test_what_is_no_count_is_no_fact(value: Any) -> None:
+    found = values({**VERL, "actor_rollout_ref.rollout.n": value, "data.train_batch_size": value})
+    assert "rollouts_per_problem" not in found
+    assert "problems_per_batch" not in found
+
+
+# Whole runs
+
+
+def test_a_directory_of_runs(tmp_path: Path) -> None:
+    """The file logger's JSONL beside Hydra's configuration, one run a directory."""
+    for n in (4, 8):
+        folder = tmp_path / f"n{n}"
+        (folder / ".hydra").mkdir(parents=True)
+        (folder / ".hydra/config.yaml").write_text(
+            f"data: {{train_batch_size: 16, train_files: /d/gsm8k/train.parquet, seed: 3}}\n"
+            f"actor_rollout_ref:\n  rollout: {{n: {n}}}\n"
+            "  actor: {ppo_mini_batch_size: '${data.train_batch_size}', ppo_epochs: 1, optim: {lr: 1e-6}}\n"
+            "algorithm: {adv_estimator: grpo}\n"
+        )
+        rows = [{"step": 0, "data": {"val-core/gsm8k/acc/mean@4": 0.25}}]
+        for step in range(1, 6):
+            data = {"critic/score/mean": step / 10, "training/global_step": step, "timing_s/gen": 31.0}
+            rows.append({"step": step, "data": data | {"val-core/gsm8k/acc/mean@4": 0.25 + step * n / 100}})
+        (folder / "gsm8k_grpo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = read(tmp_path).to_pandas()
+    assert set(table["problems_per_batch"]) == {16}
+    assert set(table["seed"]) == {3}
+    assert set(table["problem_set"]) == {"gsm8k"}
+    own = table[(table["rollouts_per_problem"] == 8) & (table["metric"] == "avg@4")]
+    assert list(own["step"]) == [0, 1, 2, 3, 4, 5]
+    assert list(own["compute"]) == [0, 128, 256, 384, 512, 640]
+    assert list(own["value"]) == pytest.approx([0.25, 0.33, 0.41, 0.49, 0.57, 0.65])
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the shared sample logs are not there")
+def test_the_real_excerpt_says_what_is_missing() -> None:
+    with pytest.raises(InputError, match=r"B_p unknown.*--set"):
+        read(REAL)
+    table = read(REAL, settings=["n=8", "B_p=8"]).to_pandas()
+    assert set(table["eval_set"]) == {"train", "logic_assignment"}
+    rewards = table[(table["metric"] == "reward") & (table["eval_set"] == "train")]
+    assert list(rewards["step"]) == list(range(1, 10))
+    assert list(rewards["compute"]) == [64 * step for step in range(1, 10)]
+    assert list(rewards["value"])[:3] == [0.094, 0.047, 0.062]

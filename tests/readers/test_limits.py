@@ -1,0 +1,449 @@
+"""What reading may cost: whatever a file holds or promises ends in runs or one message, soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from isolaw import parquet
+from isolaw.errors import DataError
+from isolaw.readers import configs, containers, limits
+from isolaw.readers.load import columns_of, load
+from isolaw.readers.read import survey
+
+MB = limits.MB
+STEP = b'{"step":1,"data":{"critic/score/mean":0.5,"val-core/aime24/acc/mean@8":0.5}}\n'
+CONSOLE = b"step:1 - critic/score/mean:0.5 - critic/rewards/mean:0.1\n"
+LONG = b"run_name,metric,step,value\nr,critic/score/mean,1,0.5\n"
+SETTINGS = {"n": 8, "B_p": 16, "framework": "veRL"}
+SECONDS, MEGABYTES = 5, 1_000
+# Reads a path in a process of its own: the message, seconds of the processor, peak MB.
+CHILD = """
+import json, resource, sys, time
+began = time.process_time()
+from isolaw.errors import InputError
+from isolaw.logs.read import survey
+try:
+    said = repr(survey([sys.argv[1]], settings=json.loads(sys.argv[2])).runs)
+except InputError as error:
+    said = str(error)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps([said, time.process_time() - began, peak]))
+"""
+
+
+def repeated(path: Path, unit: bytes, size: int, head: bytes = b"", tail: bytes = b"") -> Path:
+    block = unit * (MB // len(unit))
+    with path.open("wb") as file:
+        file.write(head)
+        for _ in range(size // len(block)):
+            file.write(block)
+        file.write(tail)
+    return path
+
+
+def sparse(path: Path, head: bytes, size: int = 100 << 30) -> Path:
+    path.write_bytes(head)
+    os.truncate(path, size)
+    return path
+
+
+def cost(source: Path, settings: dict[str, object] | None = None) -> tuple[str, float, float]:
+    # A process's peak counts what it was forked from: a small shell goes between.
+    command = [sys.executable, "-c", CHILD, str(source), json.dumps(settings or SETTINGS)]
+    shell = ["sh", "-c", '"$0" "$@"; exit $?', *command]
+    done = subprocess.run(shell, capture_output=True, text=True, check=True)
+    said, seconds, megabytes = json.loads(done.stdout)
+    return said, seconds, megabytes
+
+
+def said_of(source: Path, settings: dict[str, object] | None = None) -> str:
+    with pytest.raises(DataError) as caught:
+        survey([source], settings=settings or SETTINGS)
+    said = str(caught.value)
+    assert str(source) in said
+    return said
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ".".join(["a"] * 100_000) + "=1",
+        "[" + ".".join(["a"] * 100_000) + "]\nb=1",
+        "[[" + ".".join(["a"] * 100_000) + "]]\nb=1",
+        ".".join(['"a"'] * 50_000) + "=1",
+        "x={" + " . ".join(["a"] * 50_000) + "=1}",
+        ".".join(["'a.b'", '"c\\"d"', "e"] * 5) + "=1",
+    ],
+    ids=["dotted", "table", "array", "quoted", "inline", "mixed"],
+)
+def test_a_deep_toml_key(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f"{key}\n")
+    began = time.process_time()
+    with pytest.raises(DataError, match=r"run\.toml: a TOML key of more than 10 parts"):
+        configs.read(path)
+    assert time.process_time() - began < 1
+    (tmp_path / "run.jsonl").write_bytes(STEP)
+    assert len(survey([tmp_path / "run.jsonl"], settings=SETTINGS).runs) == 1  # the log itself is sound
+
+
+def test_toml_of_common_depth(tmp_path: Path) -> None:
+    path = tmp_path / "rl.toml"
+    path.write_text('a.b.c.d.e = 1\nurl = "https://a.b.c.d/e.f"\nbetas = [0.1, 0.2]\n[x.y."z.w"]\nv = 1.5\n')
+    assert configs.read(path) == {
+        "a.b.c.d.e": 1,
+        "url": "https://a.b.c.d/e.f",
+        "betas": [0.1, 0.2],
+        "x.y.z.w.v": 1.5,
+    }
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 100_000, "'" * 200_000, "a" * 200_000, ' "\\' * 60_000])
+def test_looking_for_deep_keys_is_linear(text: str) -> None:
+    began = time.process_time()
+    assert configs._DEEP_KEY.search(text) is None
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        (
+            "a.json",
+            json.dumps({"k" * 400_000: {str(i): 1 for i in range(50_000)}}),
+            "a key longer than 1,000",
+        ),
+        ("a.toml", "a = [" + "1," * 150_000 + "]", "TOML file of more than 250,000"),
+        (
+            "a.yaml",
+            "".join(f"%TAG !{i}! x\n" for i in range(30_000)) + "--- {a: 1}\n",
+            "more than 20 directives",
+        ),
+    ],
+    ids=["prefix", "toml", "directives"],
+)
+def test_configurations_that_multiply(tmp_path: Path, name: str, text: str, match: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=match):
+        configs.read(tmp_path / name)
+
+
+def test_a_long_reference_is_none(tmp_path: Path) -> None:
+    keys = {"a": "${" + "x" * 300_000 + "}", **{f"k{i}": "${a}" for i in range(20_000)}}
+    began = time.process_time()
+    assert configs.flatten(keys) == {}
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("run.jsonl", STEP),
+        ("train.log", CONSOLE),
+        ("long.csv", LONG),
+        ("trainer_state.json", b'{"global_step":1,"log_history":[{"step":1,"reward":1}'),
+        ("table.csv", b"step,value\n1,2\n"),
+        ("table.parquet", b"PAR1"),
+        ("none.txt", b"hello\n"),
+    ],
+)
+def test_a_hole_of_100_gb(tmp_path: Path, name: str, head: bytes) -> None:
+    path = sparse(tmp_path / name, head)
+    began = time.process_time()
+    said_of(path)
+    assert time.process_time() - began < SECONDS
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "train.log"])
+def test_a_line_that_does_not_end(tmp_path: Path, name: str) -> None:
+    head = STEP if name == "run.jsonl" else CONSOLE * 800
+    assert "longer than 256 MB" in said_of(sparse(tmp_path / name, head, 600 * MB))
+    path = sparse(tmp_path / name, head, 20 * MB)  # a hole of a crash: the rest counts
+    with path.open("ab") as file:
+        file.write(b"\n" + head.replace(b"1", b"2", 1))
+    assert len(survey([path], settings=SETTINGS).runs) == 1
+
+
+def test_time_is_relative_to_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = repeated(tmp_path / "run.jsonl", STEP, 3 * MB)
+    assert len(survey([path], settings=SETTINGS).runs) == 1
+    monkeypatch.setattr(limits, "FLOOR_S", 0.0)
+    monkeypatch.setattr(limits, "S_PER_MB", 1e-6)
+    said = said_of(path)
+    assert "s per MB" in said
+    assert "leave it out" in said
+
+
+def test_waiting_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FLOOR_S", 0.1)
+    meter = limits.Meter(tmp_path)
+    time.sleep(0.2)  # as on a slow disk
+    meter.check(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("run.jsonl", STEP + b"1\n" * 200_000, "over 100,000 lines that are not JSON objects"),
+        (
+            "trainer_state.json",
+            b'{"global_step":1,"log_history":[' + b"[]," * 200_000 + b"{}]}",
+            "over 100,000 records that are not objects",
+        ),
+        (
+            "run.jsonl",
+            STEP + b"".join(b'{"step":1,"data":{"a/%d":1}}\n' % i for i in range(110_000)),
+            r"records with .* values of .* metrics; limit: what takes 750 MB",
+        ),
+    ],
+    ids=["no objects", "lists", "names"],
+)
+def test_counts(tmp_path: Path, name: str, content: bytes, match: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=match):
+        list(containers.get("jsonl" if name == "run.jsonl" else "trainer-state").read(tmp_path / name))
+
+
+def test_long_names_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(STEP + b'{"step":2,"data":{"' + b"x" * 5_000 + b'":1,"critic/score/mean":1}}\n')
+    (log,) = containers.get("jsonl").read(path)
+    assert log.dropped == {"values of names longer than 1,000 characters": 1}
+
+
+def test_a_state_is_read_by_the_mb(tmp_path: Path) -> None:
+    """Records, an accent and an emoji go over the edges of what is read at once; what is behind counts."""
+    record = '{"step": %d, "reward": 0.5, "reward_std": 0.1, "note": "é😀' + "x" * 5_000 + '"}'
+    records = ",\n".join(record % step for step in range(1, 2_001))
+    path = tmp_path / "trainer_state.json"
+    path.write_text(f'{{"global_step": 2000, "log_history": [{records}], "max_steps": 2000, "a": "\\n"}}')
+    assert path.stat().st_size > 8 * MB
+    (log,) = containers.get("trainer-state").read(path)
+    assert list(log.step) == list(range(1, 2_001))
+    assert not log.dropped
+    assert log.config["max_steps"] == 2_000
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        ("content", "match"),
+        [
+            (b",".join(b"c%d" % i for i in range(20_000)) + b"\n1\n", "20,000 columns"),
+            (b'"a\n",' + b"a," * 20_000 + b"\n1\n", "20,002 columns"),
+            (b"a,b\n" + b"\n" * 2_000_000, "2,000,001 rows"),
+            (b"a,b\n" + (b"," * 99 + b"\n") * 60_000, r"6,000,002 cells"),
+            (b'{"a":1}\n' * 1_100_000, "1,100,000 rows"),
+            (b"".join(b'{"a%d":1,"b%d":2}\n' % (i, i) for i in range(3_000)), "cells"),
+            (b'{"a":1}\n{' + b",".join(b'"%d":1' % i for i in range(11_000)) + b"}\n", "over 10,000 columns"),
+        ],
+        ids=["columns", "quoted", "lines", "commas", "rows", "sparse", "wide"],
+    )
+    def test_sizes(self, tmp_path: Path, content: bytes, match: str) -> None:
+        path = tmp_path / "table"
+        path.write_bytes(content)
+        began = time.process_time()
+        with pytest.raises(DataError, match=match):
+            load(path)
+        assert time.process_time() - began < SECONDS
+
+    def test_a_value_is_not_shown_whole(self, tmp_path: Path) -> None:
+        path = tmp_path / "table.csv"
+        path.write_bytes(b"n,b,step,avg@4\n8,8,1," + b"x" * 2 * MB + b"\n")
+        with pytest.raises(DataError) as caught:
+            survey([path], metric="avg@4", settings={"n": 8, "B_p": 8})
+        assert len(str(caught.value)) < 2_000
+
+    @pytest.mark.parametrize("kind", ["rows", "text", "plain", "delta", "columns", "footer"])
+    def test_parquet_that_unfolds(self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(parquet, "_LARGEST", 3 * MB)
+        path = tmp_path / "t.parquet"
+        if kind == "rows":
+            pq.write_table(pa.table({"step": pa.nulls(3_000_000, pa.int8())}), path, compression="zstd")
+        elif kind == "text":  # one text of 100 kB in 100,000 rows: 10 GB
+            text = pa.DictionaryArray.from_arrays(
+                pa.array([0] * 100_000, pa.int32()), pa.array(["x" * 100_000])
+            )
+            pq.write_table(pa.table({"step": text}), path, store_schema=False)
+        elif kind == "plain":
+            text = pa.array(["x" * 4 * MB])
+            pq.write_table(pa.table({"step": text}), path, compression="zstd", use_dictionary=False)
+        elif kind == "delta":
+            text = pa.array(["x" * 10_000] * 1_000)
+            options = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY", "compression": "zstd"}
+            pq.write_table(pa.table({"step": text}), path, **options)
+        elif kind == "columns":
+            pq.write_table(pa.table({f"c{i}": [1] for i in range(11_000)}), path)
+        else:
+            path.write_bytes(b"PAR1" + b"x" * 100 + b"\xf0\xff\xff\xff" + b"PAR1")
+        assert path.stat().st_size < 4 * MB
+        began = time.process_time()
+        with pytest.raises(DataError, match=r"t\.parquet: .*isolaw reads"):
+            parquet.read_parquet(path)
+        if kind in ("columns", "footer"):
+            assert columns_of(path, b"PAR1") == []
+        assert time.process_time() - began < SECONDS
+
+    def test_a_footer_that_lies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The footer says a few bytes, the page 4 MB: Arrow would allocate what the page says."""
+        monkeypatch.setattr(parquet, "_LARGEST", 3 * MB)
+        path = tmp_path / "t.parquet"
+        pq.write_table(
+            pa.table({"step": pa.array(["x" * 4 * MB])}), path, compression="zstd", use_dictionary=False,
+            write_statistics=False,
+        )  # fmt: skip
+        true = pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size
+        content = path.read_bytes()
+        old, new = varint(true), b"\x88\x80\x80\x00"
+        assert len(old) == len(new)
+        assert old in content
+        path.write_bytes(content.replace(old, new))
+        assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 4
+        with pytest.raises(DataError, match="4 MB when unpacked"):
+            parquet.read_parquet(path)
+
+    @pytest.mark.parametrize("version", ["1.0", "2.0"])
+    @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+    def test_sound_parquet_is_read_as_it_is(self, tmp_path: Path, version: str, compression: str) -> None:
+        path = tmp_path / "t.parquet"
+        table = pa.table(
+            {
+                "run": [f"run {i % 7}" for i in range(5_000)],
+                "large": pa.array(["é", None] * 2_500, pa.large_string()),
+                "kind": pa.array(["a", "b"] * 2_500).dictionary_encode(),
+                "step": list(range(5_000)),
+                "value": [0.5] * 5_000,
+                "on": [True, None] * 2_500,
+                "at": pa.array([0] * 5_000, pa.timestamp("us")),
+                "lists": [[1, 2]] * 5_000,
+            }
+        )
+        pq.write_table(
+            table, path, data_page_version=version, compression=compression, row_group_size=1_500,
+            data_page_size=1_000,
+        )  # fmt: skip
+        pd.testing.assert_frame_equal(
+            parquet.read_parquet(path).to_pandas(), pq.read_table(path).drop_columns("lists").to_pandas()
+        )
+        assert load(path).attrs["notes"] == ["columns of lists were left out: lists"]
+
+
+def varint(number: int) -> bytes:
+    number, out = number << 1, b""  # zigzag
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def test_a_configuration_beyond_the_limits_is_named_where_it_is_missed(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_bytes(STEP)
+    (tmp_path / "run.toml").write_text("a." * 20 + "a = 1")
+    with pytest.raises(DataError, match=r"its configuration was not used: run\.toml \(which cannot be read"):
+        survey([tmp_path / "run.jsonl"])
+
+
+class TestDirectories:
+    def test_pipes_are_not_opened(self, tmp_path: Path) -> None:
+        (tmp_path / "run.jsonl").write_bytes(STEP)
+        for name in ("x.jsonl", "config.yaml", "run.yaml", "sweep.json"):
+            os.mkfifo(tmp_path / name)
+        wandb = tmp_path / "run-1-a"
+        (wandb / "files").mkdir(parents=True)
+        for name in ("run-a.wandb", "files/wandb-metadata.json", "files/config.yaml", "files/output.log"):
+            os.mkfifo(wandb / name)
+        mlflow = tmp_path / "mlruns" / "0" / "a"
+        (mlflow / "metrics").mkdir(parents=True)
+        (mlflow / "meta.yaml").write_text("run_name: a\n")
+        os.mkfifo(mlflow / "metrics" / "reward")
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, str(tmp_path), json.dumps(SETTINGS)],
+            capture_output=True, text=True, check=True, timeout=30,
+        )  # fmt: skip
+        assert "without files/output.log" in done.stdout
+
+    def test_more_files_than_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for i in range(30):
+            (tmp_path / f"{i}.jsonl").write_bytes(STEP)
+        monkeypatch.setattr(limits, "MOST_LOGS", 20)
+        assert "over 20 logs" in said_of(tmp_path)
+        monkeypatch.setattr(limits, "MOST_FILES", 20)
+        assert "over 20 files and directories" in said_of(tmp_path)
+
+    def test_deep_folders_of_metrics(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        run = tmp_path / "a"
+        (run / "metrics").mkdir(parents=True)
+        (run / "meta.yaml").write_text("run_name: a\n")
+        (run / "metrics" / "reward").write_text("1 0.5 1\n")
+        monkeypatch.chdir(run / "metrics")
+        for _ in range(1_200):
+            os.mkdir("d")
+            os.chdir("d")
+        os.chdir(tmp_path)
+        try:
+            (log,) = containers.get("mlflow").read(run)
+        finally:
+            subprocess.run(["rm", "-r", str(run)], check=True)  # pytest's own way is recursive
+        assert list(log.series) == ["reward"]
+
+    def test_a_bad_file_hides_no_good_one(self, tmp_path: Path) -> None:
+        for i in range(3):
+            (tmp_path / f"good{i}.jsonl").write_bytes(STEP)
+        sparse(tmp_path / "bad.jsonl", STEP)
+        said = said_of(tmp_path, {"framework": "veRL"})
+        assert said.count("bad.jsonl: 107,374 MB") == 1
+        assert all(f"good{i}" in said for i in range(3))
+
+
+LARGE: dict[str, tuple[str, Callable[[Path], Path], str]] = {
+    "state": (
+        "trainer_state.json",
+        lambda path: repeated(
+            path,
+            b'{"step":1,"loss":1,"t":"' + b"x" * 4_000 + b'"},',
+            500 * MB,
+            b'{"global_step":1,"log_history":[{"t":"\xf0\x9f\x98\x80"},',
+            b"{}]}",
+        ),
+        "",
+    ),
+    "state of one text": (
+        "trainer_state.json",
+        lambda path: repeated(
+            path, b"x", 500 * MB, b'{"global_step":1,"log_history":[{"a":"\xf0\x9f\x98\x80', b'"}]}'
+        ),
+        "holds no record",
+    ),
+    "csv of one field": (
+        "t.csv",
+        lambda path: repeated(path, b"x", 1_000 * MB, b'step,value\n1,"\xf0\x9f\x98\x80', b'"\n'),
+        "up to 100 MB",
+    ),
+    "export of one line": (
+        "w.csv",
+        lambda path: repeated(path, b"x", 1_000 * MB, LONG),
+        "8 million characters",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LARGE)
+def test_large_files(tmp_path: Path, case: str) -> None:
+    name, build, match = LARGE[case]
+    path = build(tmp_path / name)
+    said, seconds, megabytes = cost(path)
+    path.unlink()
+    assert match in said
+    assert seconds < SECONDS + (3 if case == "state" else 0)
+    assert megabytes < MEGABYTES

@@ -1,0 +1,323 @@
+"""Logs as runs: what is read, what is said of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.errors import DataError, InputError
+from isolaw.readers.read import Reading, survey
+
+Toy = Callable[..., Path]
+Curve = Callable[..., list[dict[str, Any]]]
+KNOWN = {"toy.n": 8, "toy.prompts": 4}
+
+
+def refusal(*sources: Any, **arguments: Any) -> str:
+    with pytest.raises(DataError) as error:
+        isolaw.read(*sources, **arguments)
+    return str(error.value)
+
+
+def series(runs: isolaw.Runs, metric: str = "reward", eval_set: str = "train") -> dict[str, list[float]]:
+    points = runs.points[(runs.points["metric"] == metric) & (runs.points["eval_set"] == eval_set)]
+    return {str(run): own["value"].tolist() for run, own in points.groupby("run_id")}
+
+
+def test_a_log_is_the_known_table(toy: Toy, tmp_path: Path) -> None:
+    records = [
+        {"at": 0, "toy/eval/aime24/avg@8": 0.125},
+        {"at": 1, "toy/train/reward": -0.5, "toy/time": 3},
+        {"at": 2, "toy/train/reward": 0.25, "toy/eval/aime24/avg@8": 0.5},
+    ]
+    path = toy(tmp_path / "run" / "log", records, "exp1", KNOWN | {"toy.lr": 1e-6, "toy.seed": 3})
+    runs = isolaw.read(path)
+    columns = ["run_id", "step", "compute", "eval_set", "metric", "value"]
+    assert runs.points[columns].values.tolist() == [
+        ["exp1", 0, 0, "aime24", "avg@8", 0.125],
+        ["exp1", 1, 32, "train", "reward", -0.5],
+        ["exp1", 2, 64, "aime24", "avg@8", 0.5],
+        ["exp1", 2, 64, "train", "reward", 0.25],
+    ]
+    fixed = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
+    assert runs.points[fixed].drop_duplicates().values.tolist() == [["unnamed", "grpo", 4, 8, 3]]
+    assert runs.attributes == {"exp1": {"lr": 1e-6}}
+    assert runs.source == str(path)
+
+
+def test_an_account_says_where_from(toy: Toy, tmp_path: Path) -> None:
+    path = toy(tmp_path / "log", config={"toy.n": 8, "toy.rollouts": 32, "toy.on_policy": True})
+    (account,) = survey([path], settings=["seed=5"]).accounts
+    assert (account.framework, account.container, account.sources) == ("Toy", "toy log", [str(path)])
+    facts = {name: (fact.value, fact.origin) for name, fact in account.facts.items()}
+    assert facts["rollouts_per_problem"] == (8, "toy.n in toy.yaml")
+    assert facts["problems_per_batch"] == (4, "rollouts per step / n; toy.rollouts in toy.yaml")
+    assert facts["seed"] == (5, "--set")
+    assert facts["on_policy"] == (True, "toy.on_policy in toy.yaml")
+    assert account.metrics == {"train": {"reward": 10}, "aime24": {"avg@8": 2}}
+    assert (account.steps, account.compute) == ((1, 10), (32, 320))
+    assert account.left_out == {"names that are no metric (timings and the like)": 1}
+    json.dumps(account.to_dict(), allow_nan=False)
+
+
+def test_an_interrupted_run_is_one(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    toy(tmp_path / "run" / "part-1", toy_curve(range(1, 8), 0.4), config=KNOWN)
+    toy(tmp_path / "run" / "part-2", toy_curve(range(5, 11), 0.6), config=KNOWN)
+    runs = isolaw.read(tmp_path)
+    assert len(runs) == 1
+    (values,) = series(runs).values()
+    expected = [*toy_curve(range(1, 5), 0.4), *toy_curve(range(5, 11), 0.6)]
+    assert values == [own["toy/train/reward"] for own in expected]
+    assert runs.notes == ("3 steps repeated with other values: the later ones were kept",)
+
+
+def test_what_makes_one_run(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    for i, (folder, seed) in enumerate([("a", 1), ("a", 2), ("b", 1)]):
+        config = KNOWN | {"toy.seed": seed, "name": f"s{seed}"}
+        toy(tmp_path / folder / f"log{i}", toy_curve(ceiling=0.4 + i / 10), f"run{i}", config)
+
+    def names(**arguments: Any) -> list[str]:
+        found = isolaw.read(tmp_path, **arguments).points["run_id"]
+        return sorted(str(name).removeprefix(f"{tmp_path}/") for name in found.unique())
+
+    set_seeds = {"*log0:seed": 0, "*log1:seed": 1, "*log2:seed": 2}
+    assert names(settings=set_seeds) == ["run0", "run1", "run2"]
+    assert names(settings=set_seeds, group_by="file") == ["a/log0", "a/log1", "b/log2"]
+    assert names(settings={"*a:seed": 0, "*b:seed": 1}, group_by="directory") == ["a", "b"]
+    assert names(group_by="name") == ["s1", "s2"]
+    text = refusal(tmp_path, group_by="nam")
+    for word in ("3 problems", "--group-by nam", "did you mean 'name'?", "accepted: file, directory, a key"):
+        assert word in text
+
+
+def test_what_is_unknown_is_asked_for_of_every_run_at_once(
+    toy: Toy, toy_curve: Curve, tmp_path: Path
+) -> None:
+    toy(tmp_path / "a" / "log", run="a", config={"toy.n": 8})
+    toy(tmp_path / "b" / "log", run="b")
+    toy(tmp_path / "c" / "log", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.seed": 1})
+    text = refusal(tmp_path)
+    for word in (
+        "2 problems",
+        "a (Toy, toy log): B_p unknown (known: n = 8 (toy.n in toy.yaml)): add --set 'a:B_p=<number>'",
+        "b (Toy, toy log): n and B_p unknown: add --set 'b:n=<number>' --set 'b:B_p=<number>'",
+        "or, where it is the same for all, --set 'B_p=<number>' --set 'n=<number>'",
+    ):
+        assert word in text
+    runs = isolaw.read(tmp_path, settings=["B_p=4", "b:n=16"])
+    assert runs.table()["rollouts_per_problem"].to_dict() == {"a": 8, "b": 16, "c": 8}
+    assert "--set 'n=<number>'" in refusal(tmp_path / "b")
+
+
+def test_settings_that_nobody_heeds(toy: Toy, tmp_path: Path, tiny: Any) -> None:
+    path = toy(tmp_path / "log", run="a", config=KNOWN)
+    text = refusal(path, settings=["z*:n=8"])
+    for word in ("--set z*:rollouts_per_problem=8", "no run matches 'z*'", str(path)):
+        assert word in text
+    isolaw.sweep(tiny(), tmp_path / "sweep")
+    assert "nothing here needs it" in refusal(tmp_path / "sweep", settings=["n=8"])
+
+
+def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    for name, policy in (("a", True), ("b", False), ("c", True)):
+        config = KNOWN | {"toy.on_policy": policy, "toy.seed": ord(name)}
+        toy(tmp_path / name, toy_curve(ceiling=ord(name)), name, config)
+    text = refusal(tmp_path)
+    for word in ("1 off-policy and 2 on-policy runs", "b (toy.on_policy in toy.yaml)", "Leave them out"):
+        assert word in text
+    assert "--set 'b:on_policy=true'" in text
+    assert len(isolaw.read(tmp_path, settings={"b:on_policy": True})) == 3
+    assert len(isolaw.read(tmp_path / "a", tmp_path / "c")) == 2
+    (account,) = survey([tmp_path / "b"]).accounts
+    assert account.facts["on_policy"].value is False
+
+
+def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    a = toy(tmp_path / "a", toy_curve(ceiling=0.5), "a", KNOWN)
+    b = toy(tmp_path / "b", toy_curve(ceiling=0.6), "b", KNOWN)
+    text = refusal(a, b)
+    for word in (
+        "a and b: 2 runs of one configuration and seed (B_p = 4, n = 8, seed 0)",
+        "--set 'b:seed=1'",
+    ):
+        assert word in text
+    assert "identical" not in text
+    assert isolaw.read(a, b, settings=["b:seed=1"]).table()["seed"].to_dict() == {"a": 0, "b": 1}
+    other = toy(tmp_path / "c", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.lr": 1.0})
+    assert "a and c" in refusal(a, other)  # lr is known of one only, so it cannot tell them apart
+
+
+def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    a = toy(tmp_path / "a", toy_curve(), "a", KNOWN)
+    rounded = [{k: round(v, 4) for k, v in own.items()} for own in toy_curve(range(1, 6))]
+    b = toy(tmp_path / "b", rounded, "b", KNOWN)
+    text = refusal(a, b)
+    assert f"Their values are identical: the same run twice? Leave out {b}" in text
+    assert "seed=" not in text
+    found = survey([tmp_path])  # found beside each other, as a console and event files are
+    assert [account.run for account in found.accounts] == ["a"]
+    assert any(f"found again in {b} (toy log): left out" in note for note in found.accounts[0].notes)
+
+
+def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    """A resumed run may repeat some steps with the same values; what came after them is not lost."""
+    toy(tmp_path / "run" / "1.out", toy_curve(range(1, 13)), "first", KNOWN)
+    toy(tmp_path / "run" / "2.out", toy_curve(range(10, 41)), "second", KNOWN)
+    text = refusal(tmp_path)
+    assert "if one continues the other: --group-by directory" in text
+    assert "identical" not in text
+    (account,) = survey([tmp_path], group_by="directory").accounts
+    assert account.steps == (1, 40)
+    assert "3 steps repeated with the same values, counted once" in account.notes
+
+
+def test_flat_curves_are_no_fingerprint(toy: Toy, tmp_path: Path) -> None:
+    """Two seeds that never solve anything are two runs."""
+    zeros = [{"at": s, "toy/eval/aime24/avg@8": 0.0} for s in range(10)]
+    for name in "ab":
+        toy(tmp_path / name, zeros, name, KNOWN)
+    assert "--set 'b:seed=1'" in refusal(tmp_path)
+
+
+def test_an_attribute_half_known(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    toy(tmp_path / "a", toy_curve(ceiling=0.5), "a", KNOWN | {"toy.lr": 1e-6, "toy.kl": 0.1})
+    toy(tmp_path / "b", toy_curve(ceiling=0.6), "b", KNOWN | {"toy.kl": 0.2})
+    runs = isolaw.read(tmp_path)
+    assert runs.attributes == {"a": {"kl": 0.1}, "b": {"kl": 0.2}}
+    assert any("lr is not known of every run" in note for note in runs.notes)
+    assert isolaw.read(tmp_path, settings=["b:lr=2e-6"]).attributes["b"] == {"kl": 0.2, "lr": 2e-6}
+
+
+def test_percent(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    path = toy(tmp_path / "log", toy_curve(ceiling=50), "a", KNOWN)
+    runs = isolaw.read(path)
+    assert series(runs, "avg@8", "aime24")["a"] == pytest.approx([0.5 * 5 / 13, 0.5 * 10 / 18], rel=1e-5)
+    assert max(series(runs)["a"]) > 30  # a reward is never rescaled
+    assert any("avg@8 on aime24 was in percent (up to 27.7778): divided by 100" in n for n in runs.notes)
+    kept = isolaw.read(path, settings={"percent": False})
+    assert max(series(kept, "avg@8", "aime24")["a"]) > 20
+
+
+def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    records = [{"at": s, "my_reward": 0.1 * s, "my_loss": 1.0} for s in range(1, 5)]
+    path = toy(tmp_path / "log", records)
+    text = refusal(path)
+    for word in (
+        "its names are of no framework that is known: my_reward, my_loss",
+        "Toy",
+        "--set 'framework=<name>'",
+        f"isolaw read --write-mapping mapping.toml {path}",
+    ):
+        assert word in text
+    assert "no value of a metric that is known; its keys: my_reward" in refusal(
+        path, settings=["framework=toy", "n=8", "B_p=4"]
+    )
+    with pytest.raises(InputError) as error:
+        isolaw.read(path, settings=["framework=tay"])
+    assert "no such framework; accepted:" in str(error.value)
+    assert "nothing in it is a number with a name" in refusal(toy(tmp_path / "none", []))
+
+
+def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    toy(tmp_path / "broken").write_text("TOY LOG\n[")
+    toy(tmp_path / "unknown", [{"at": 1, "x": 1.0}], "u")
+    toy(tmp_path / "silent", run="s")
+    toy(tmp_path / "a", toy_curve(ceiling=0.5), "a", KNOWN)
+    toy(tmp_path / "b", toy_curve(ceiling=0.6), "b", KNOWN)
+    text = refusal(tmp_path)
+    for word in (
+        "4 problems",
+        f"{tmp_path}/broken: a toy that is broken",
+        "u (toy log): its names",
+        "s (Toy, toy log): n and B_p unknown",
+        "a and b: 2 runs",
+    ):
+        assert word in text
+
+
+def test_steps_that_no_number_holds(toy: Toy, tmp_path: Path) -> None:
+    records = [{"at": 1, "toy/train/reward": 0.5}, {"at": 2**40, "toy/train/reward": 0.7}]
+    runs = isolaw.read(toy(tmp_path / "log", records), settings=["n=100000", "B_p=100000"])
+    assert runs.points["step"].tolist() == [1]
+
+
+def test_values_for_columns_of_ours(toy: Toy, tmp_path: Path) -> None:
+    path = toy(tmp_path / "log", config=KNOWN)
+    points = isolaw.read(path, settings=["n_samples=8", "n_problems=30", "problem_set=math", "D=6000"]).points
+    assert set(points["n_samples"]) == {8}
+    assert set(points["n_problems"]) == {30}
+    assert set(points["problem_set"]) == {"math"}
+    assert points["tokens"].isna().all()
+
+
+def test_sweeps_tables_and_logs_together(toy: Toy, tiny: Any, tmp_path: Path) -> None:
+    made = isolaw.sweep(tiny(), tmp_path / "all" / "sweep")
+    toy(tmp_path / "all" / "log", run="theirs", config=KNOWN)
+    made.points.assign(run_id="copy-" + made.points["run_id"]).to_csv(
+        tmp_path / "all" / "table.csv", index=False
+    )
+    reading: Reading = survey([tmp_path / "all"], settings=["seed=7"])
+    assert len(reading.runs) == 2 * len(made) + 1
+    assert {account.container for account in reading.accounts} == {"sweep", "table", "toy log"}
+    seeds = reading.runs.table()["seed"]
+    assert seeds["theirs"] == 7
+    assert set(seeds.drop("theirs")) == {0, 1}  # a sweep knows its seeds
+
+
+def test_a_single_sweep_is_read_as_ever(tiny: Any, same: Any, tmp_path: Path) -> None:
+    made = isolaw.sweep(tiny(), tmp_path / "sweep")
+    same(isolaw.read(tmp_path / "sweep"), made)
+    assert isolaw.read(tmp_path / "sweep").notes == made.notes
+
+
+def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "n8.csv"
+    pd.DataFrame({"step": [1, 2, 3], "avg@4": [0.1, 0.2, 0.3]}).to_csv(path, index=False)
+    runs = isolaw.read(path, settings=["n=8", "n8:B=32", "lr=0.5"])
+    assert runs.points["compute"].tolist() == [32, 64, 96]
+    assert next(iter(runs.attributes.values())) == {"lr": 0.5}
+    text = refusal(path)
+    for word in ("unknown problems_per_batch", "no log of a known form either", "--write-mapping"):
+        assert word in text
+
+
+def test_a_way_that_numbers_nothing_adds_nothing_to_one_that_does() -> None:
+    from isolaw.readers.conflicts import most_exact_last
+    from isolaw.readers.raw import RawLog
+
+    state, printed = RawLog("a", "trainer state", "r"), RawLog("b", "printed dictionaries", "r")
+    state.add({"reward": 0.5}, 5)
+    printed.add({"reward": 0.5})
+    assert most_exact_last([printed, state]) == most_exact_last([state, printed]) == [state]
+    printed.add({"reward": 0.6}, 10)
+    assert most_exact_last([state, printed]) == [printed, state]
+    again = RawLog("c", "trainer state", "r")
+    again.add({"reward": 0.5})
+    assert most_exact_last([state, again]) == [state, again]
+
+
+@pytest.mark.parametrize(
+    ("lrs", "expected"),
+    [
+        ({8: 3.5e-7, 32: 7.1e-7, 128: 1.41e-6}, {9.97e-7}),  # B = 128, 512, 2048
+        ({8: 3.5e-7, 32: 7.1e-7, 128: 7.1e-7}, {3.5e-7, 7.1e-7}),
+        ({8: 1e-6, 32: 1e-6, 128: 1e-6}, {1e-6}),
+        ({8: 0, 32: 1e-6, 128: 1e-6}, {0, 1e-6}),
+    ],
+)
+def test_a_learning_rate_that_follows_the_batch_is_one_recipe(
+    toy: Toy, toy_curve: Curve, tmp_path: Path, lrs: dict[int, float], expected: set[float]
+) -> None:
+    for n, lr in lrs.items():
+        toy(tmp_path / f"n{n}", toy_curve(), f"n{n}", {"toy.n": n, "toy.prompts": 16, "toy.lr": lr})
+    runs = isolaw.read(tmp_path)
+    assert {own["lr"] for own in runs.attributes.values()} == expected
+    follows = len(set(lrs.values())) == 3
+    assert any("lr follows √B" in note for note in runs.notes) == follows
+    assert ("lr_scaling" in runs.attributes["n8"]) == follows

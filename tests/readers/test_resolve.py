@@ -1,0 +1,157 @@
+"""B_p, n and rollouts per step: any two, where from, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isolaw.readers.assignments import applying, parse
+from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.raw import RawLog
+from isolaw.readers.resolve import Resolved, resolve
+
+
+@pytest.fixture
+def run(toy_framework: Framework) -> Any:
+    def call(*configs: dict[str, Any], settings: tuple[str, ...] = (), glob: str = "") -> Resolved:
+        parts = [RawLog("f", "toy", "r", dict(config), "toy.yaml") for config in configs]
+        return resolve(parts, toy_framework, applying(parse(settings), "r", ["f"]), glob)
+
+    return call
+
+
+def values(resolved: Resolved) -> tuple[Any, Any, Any]:
+    names = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
+    b, n, r = (resolved.facts[name].value if name in resolved.facts else None for name in names)
+    return b, n, r
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ({"toy.n": 8, "toy.prompts": 16}, ()),
+        ({"toy.n": 8, "toy.rollouts": 128}, ()),
+        ({"toy.rollouts": 128, "toy.prompts": 16}, ()),
+        ({"toy.n": 8, "toy.prompts": 16, "toy.rollouts": 128}, ()),
+        ({"toy.n": "8", "toy.prompts": 16.0}, ()),
+        ({"toy.n": 8}, ("B_p=16",)),
+        ({"toy.rollouts": 128}, ("n=8",)),
+        ({"toy.n": 4, "toy.rollouts": 128}, ("n=8",)),
+        ({"toy.n": 4, "toy.prompts": 16}, ("n=8",)),
+        ({}, ("n=8", "B=128")),
+        ({"toy.n": 99, "toy.prompts": 98, "toy.rollouts": 97}, ("n=8", "B_p=16")),
+        ({"toy.n": 99, "toy.prompts": 98, "toy.rollouts": 97}, ("B=128", "B_p=16")),
+        ({"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64}, ("n=8",)),
+    ],
+)
+def test_any_two_give_the_third(run: Any, config: dict[str, Any], settings: tuple[str, ...]) -> None:
+    resolved = run(config, settings=settings)
+    assert resolved.problems == []
+    assert values(resolved) == (16, 8, 128)
+
+
+def test_each_has_its_origin(run: Any) -> None:
+    facts = run({"toy.n": 8, "toy.rollouts": 128}, settings=("seed=3",)).facts
+    assert facts["rollouts_per_problem"].origin == "toy.n in toy.yaml"
+    assert facts["problems_per_batch"].origin == "rollouts per step / n; toy.rollouts in toy.yaml"
+    assert (facts["seed"].value, facts["seed"].origin) == (3, "--set")
+    assert (facts["problem_set"].value, facts["problem_set"].origin) == ("unnamed", "unless set")
+    facts = run({"toy.n": 8, "toy.prompts": 16}).facts
+    assert facts["rollouts_per_step"].origin == "B_p · n"
+
+
+@pytest.mark.parametrize(
+    ("config", "glob", "words"),
+    [
+        ({}, "", ["n and B_p unknown", "add --set 'n=<number>' --set 'B_p=<number>'"]),
+        ({"toy.n": 8}, "", ["B_p unknown (known: n = 8 (toy.n in toy.yaml))", "--set 'B_p=<number>'"]),
+        ({"toy.prompts": 8}, "", ["n unknown (known: B_p = 8", "--set 'n=<number>'"]),
+        ({"toy.rollouts": 96}, "", ["n and B_p unknown", "rollouts per step = 96", "add --set 'n=<number>'"]),
+        ({"toy.n": 8}, "runs/a", ["--set 'runs/a:B_p=<number>'"]),
+        ({"toy.n": 0, "toy.prompts": 8}, "", ["n unknown"]),
+        ({"toy.n": "${n}", "toy.prompts": 8}, "", ["n unknown"]),
+        ({"toy.n": 8.5, "toy.prompts": 8}, "", ["n unknown"]),
+        ({"toy.n": True, "toy.prompts": 8}, "", ["n unknown"]),
+        ({"toy.n": 10**40, "toy.prompts": 8}, "", ["n unknown"]),
+    ],
+)
+def test_what_is_unknown_is_asked_for(run: Any, config: dict[str, Any], glob: str, words: list[str]) -> None:
+    (problem,) = run(config, glob=glob).problems
+    for word in words:
+        assert word in problem
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "words"),
+    [
+        (
+            {"toy.n": 6, "toy.rollouts": 100},
+            (),
+            ["rollouts per step = 100 (toy.rollouts in toy.yaml) is no multiple of n = 6"],
+        ),
+        (
+            {"toy.n": 6, "toy.prompts": 10, "toy.rollouts": 96},
+            (),
+            ["rollouts per step = 96", "B_p · n = 10 · 6 = 60", "say which holds"],
+        ),
+        ({"toy.n": 6, "toy.prompts": 10}, ("B=96",), ["rollouts per step = 96 (--set)", "say which holds"]),
+        ({}, ("n=6", "B_p=10", "B=96"), ["rollouts per step = 96 (--set)", "10 · 6 = 60"]),
+    ],
+)
+def test_contradictions_are_refused(
+    run: Any, config: dict[str, Any], settings: tuple[str, ...], words: list[str]
+) -> None:
+    (problem,) = run(config, settings=settings).problems
+    for word in words:
+        assert word in problem
+
+
+def test_what_was_left_aside_is_said(run: Any) -> None:
+    resolved = run({"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64}, settings=("n=8",))
+    assert (
+        "rollouts per step = 64 (toy.rollouts in toy.yaml) was left aside for what was set" in resolved.notes
+    )
+
+
+def test_parts_that_differ(run: Any) -> None:
+    (problem,) = run({"toy.n": 8, "toy.prompts": 2}, {"toy.n": 16, "toy.prompts": 2}).problems
+    for word in ("its parts differ in rollouts_per_problem: 8", "and 16", "--group-by file", "n=<value>"):
+        assert word in problem
+    agreed = run({"toy.n": 8, "toy.prompts": 2}, {"toy.n": 16, "toy.prompts": 2}, settings=("n=16",))
+    assert agreed.problems == []
+    assert values(agreed) == (2, 16, 32)
+    both = run({"toy.n": 8, "toy.prompts": 2, "toy.lr": 1e-6}, {"toy.lr": 5e-7})
+    assert both.problems == []
+    assert both.facts["lr"].value == 1e-6
+    assert any("lr: 1e-06" in note and "the first was kept" in note for note in both.notes)
+
+
+def test_attributes_are_plain_values(run: Any) -> None:
+    base = {"toy.n": 8, "toy.prompts": 2}
+    facts = run(
+        {**base, "toy.lr": 1e-6, "toy.model": "m" * 500, "toy.kl": None, "toy.x": [1], "toy.y": float("nan")}
+    ).facts
+    assert facts["lr"].value == 1e-6
+    assert len(facts["model"].value) == 200
+    assert "kl" not in facts
+    assert "y" not in facts
+    assert facts["x"].value == "[1]"
+
+
+@pytest.mark.parametrize(("value", "seed"), [(7, 7), ("7", 7), (-1, 0), (None, 0), ("random", 0)])
+def test_seed(run: Any, value: Any, seed: int) -> None:
+    assert run({"toy.n": 8, "toy.prompts": 2, "toy.seed": value}).facts["seed"].value == seed
+
+
+def test_what_it_would_follow_from_is_said(run: Any) -> None:
+    hint = Fact(None, "B_p = train_batch_size (6) · devices / n")
+    resolved = run({"toy.n": 6})
+    assert "devices" not in resolved.problems[0]
+    framework = Framework(
+        "Toy", lambda k, c: True, (), lambda k: None, lambda c, s: {"problems_per_batch": hint}
+    )
+    (problem,) = resolve([RawLog("f", "toy", "r")], framework, {}).problems
+    assert problem.endswith("--set 'B_p=<number>' (B_p = train_batch_size (6) · devices / n)")
+    settings = applying(parse(["n=6", "B_p=16"]), "r", [])
+    assert resolve([RawLog("f", "toy", "r")], framework, settings).problems == []

@@ -1,0 +1,199 @@
+"""What a source leads to: files, globs, directories, and what is passed over there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw.errors import DataError, InputError
+from isolaw.readers import containers
+from isolaw.readers.sources import Search, natural, search
+from isolaw.runs import Runs
+
+Toy = Callable[..., Path]
+
+
+def names(found: Search, top: Path) -> list[str]:
+    return [str(own.path.relative_to(top)) for own in found.found]
+
+
+def test_a_file(toy: Toy, tmp_path: Path) -> None:
+    (found,) = search([toy(tmp_path / "a.txt")]).found
+    assert found.container is not None
+    assert (found.container.name, found.named, found.sweep) == ("toy", True, False)
+
+
+def test_a_directory_in_natural_order(toy: Toy, tmp_path: Path) -> None:
+    for name in ("checkpoint-100", "checkpoint-50", "checkpoint-9"):
+        toy(tmp_path / "run" / name / "state")
+    toy(tmp_path / "run" / "final")
+    found = search([tmp_path / "run"])
+    assert names(found, tmp_path / "run") == [
+        "checkpoint-9/state",
+        "checkpoint-50/state",
+        "checkpoint-100/state",
+        "final",
+    ]
+    assert not any(own.named for own in found.found)
+
+
+def test_globs(toy: Toy, tmp_path: Path) -> None:
+    for name in ("s10", "s2", "s1"):
+        toy(tmp_path / "runs" / name / "log")
+        toy(tmp_path / "runs" / name / "deep" / "log")
+    assert names(search([tmp_path / "runs/s*/log"]), tmp_path / "runs") == ["s1/log", "s2/log", "s10/log"]
+    assert len(search([f"{tmp_path}/**/log"]).found) == 6
+    assert len(search([f"{tmp_path}/runs/s[12]"]).found) == 4
+    with pytest.raises(DataError, match="no file matches"):
+        search([tmp_path / "runs" / "t*"])
+
+
+def test_a_file_whose_name_looks_like_a_glob(toy: Toy, tmp_path: Path) -> None:
+    path = toy(tmp_path / "run[1]" / "log*")
+    assert [own.path for own in search([path]).found] == [path]
+
+
+def test_what_is_no_log_is_passed_over_and_counted(toy: Toy, tmp_path: Path) -> None:
+    toy(tmp_path / "log")
+    (tmp_path / "model.safetensors").write_bytes(os.urandom(100_000))
+    (tmp_path / "README.md").write_text("# a run")
+    (tmp_path / "empty").touch()
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "odd.parquet").write_bytes(b"PAR1 and nothing")
+    toy(tmp_path / ".hidden" / "log")
+    toy(tmp_path / ".log")
+    toy(tmp_path / "__pycache__" / "log")
+    found = search([tmp_path])
+    assert names(found, tmp_path) == ["log"]
+    assert found.passed == 5
+
+
+def test_links_are_followed_once_and_last(toy: Toy, tmp_path: Path) -> None:
+    run = toy(tmp_path / "b-run" / "log").parent
+    (run / "up").symlink_to(tmp_path)
+    (tmp_path / "a-latest").symlink_to(run)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    outside = toy(tmp_path.parent / "elsewhere" / "log").parent
+    (tmp_path / "c-link").symlink_to(outside)
+    assert names(search([tmp_path]), tmp_path) == ["b-run/log", "c-link/log"]
+    assert len(search([tmp_path / "a-latest"]).found) == 2
+
+
+def test_a_pipe_is_never_opened_in_a_search(toy: Toy, tmp_path: Path) -> None:
+    toy(tmp_path / "log")
+    os.mkfifo(tmp_path / "pipe")
+    worker = threading.Thread(target=lambda: search([tmp_path]), daemon=True)
+    worker.start()
+    worker.join(10)
+    assert not worker.is_alive()
+
+
+def test_depth_has_a_bound(toy: Toy, tmp_path: Path) -> None:
+    toy(tmp_path / "log")
+    toy(tmp_path.joinpath(*"d" * 40) / "log")
+    found = search([tmp_path])
+    assert names(found, tmp_path) == ["log"]
+    assert "deeper than 24" in found.notes[0]
+
+
+def test_a_sweep_below_a_directory(toy: Toy, tmp_path: Path, tiny: Any) -> None:
+    import isolaw
+
+    made = isolaw.sweep(tiny(), tmp_path / "all" / "ours")
+    toy(tmp_path / "all" / "theirs" / "log")
+    found = search([tmp_path / "all"])
+    assert [(own.path.name, own.sweep) for own in found.found] == [("ours", True), ("log", False)]
+    made.to_parquet(tmp_path / "points.parquet")
+    made.points.to_csv(tmp_path / "points.csv", index=False)
+    ours = [own.path.name for own in search([tmp_path]).found if own.ours]
+    assert sorted(ours) == ["points.csv", "points.parquet"]
+
+
+def test_nothing_is_said_with_what_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("nothing")
+    with pytest.raises(DataError) as error:
+        search([tmp_path])
+    for word in (
+        str(tmp_path),
+        "no log in it",
+        "sweep.json",
+        "1 file looked at",
+        "tensorboard",
+        "--write-mapping",
+    ):
+        assert word in str(error.value)
+    with pytest.raises(DataError, match="gone: No such file"):
+        search([tmp_path / "gone"])
+
+
+def test_a_form_can_be_forced(toy: Toy, tmp_path: Path) -> None:
+    path = toy(tmp_path / "log")
+    (tmp_path / "other").write_text("text")
+    assert search([path], "toy").found[0].container is not None
+    assert search([tmp_path / "other"], "toy").found[0].container is not None
+    assert names(search([tmp_path], "toy"), tmp_path) == ["log"]
+    with pytest.raises(DataError, match="no log in it"):
+        search([tmp_path], "tensorboard")
+    with pytest.raises(InputError) as error:
+        search([path], "tensorbord")
+    for word in ("--format", "no format 'tensorbord'", "did you mean 'tensorboard'", "auto"):
+        assert word in str(error.value)
+
+
+def test_tables_are_chosen_by_their_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"it": [1, 2], "acc": [0.1, 0.2]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "b.parquet")
+    frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
+    frame.drop(columns="acc").to_csv(tmp_path / "d.csv", index=False)
+    from isolaw.readers.load import columns_of
+
+    found = search([tmp_path], "auto", lambda path, head: {"it", "acc"} <= set(columns_of(path, head)))
+    assert names(found, tmp_path) == ["a.csv", "b.parquet", "c.jsonl"]
+    assert found.passed == 1
+
+
+def test_natural_order_of_any_name() -> None:
+    order = ["", "1", "1a", "2", "10", "a", "a1", "a2", "a10", "a10b", "b"]
+    assert sorted(set(order), key=natural) == order
+    sorted(["²", "٣", "9" * 250, "a", "1"], key=natural)
+
+
+@pytest.mark.parametrize("name", sorted(containers.CONTAINERS))
+def test_every_container_goes_by_its_name(name: str) -> None:
+    assert containers.get(name).name == name
+
+
+def test_every_framework_goes_by_its_name() -> None:
+    from isolaw.readers import frameworks
+
+    for name in frameworks.FRAMEWORKS:
+        found = frameworks.named(name.upper())
+        assert found is not None
+    assert {own.name for own in frameworks.known()} <= set(frameworks.FRAMEWORKS)
+    assert frameworks.find(["loss", "reward", "step", "lr"], {}) is None
+
+
+def test_runs_need_a_source() -> None:
+    import isolaw
+
+    with pytest.raises(InputError, match="nothing to read"):
+        isolaw.read()
+    assert Runs is isolaw.Runs
+
+
+def test_the_documentation_names_every_container_and_framework() -> None:
+    from isolaw.readers import frameworks
+
+    root = Path(__file__).parents[2]
+    formats, readme = ((root / name).read_text() for name in ("docs/formats.md", "README.md"))
+    for name in containers.CONTAINERS:
+        assert f"`{name}`" in formats
+    for name in frameworks.FRAMEWORKS:
+        assert name in readme

@@ -1,0 +1,497 @@
+"""The page as a file: what stands on it, what is left out and why, and that data stay text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.errors import DataError, InputError
+from isolaw.report.page import Facts, as_script, check_replaceable, render, write
+from isolaw.report.page.budgets import budgets, shown, stops
+from isolaw.report.page.chart import joined, log_axis, palette, rounded
+from isolaw.report.page.law_charts import reward
+from isolaw.report.study import Study, is_of, usual_setting
+from isolaw.report.text import answer as answer_words
+from isolaw.report.text import words
+from isolaw.runs import Runs
+
+Make = Callable[..., Runs]
+LEVELS = [8, 32, 128, 512]
+VENDOR = Path(isolaw.__file__).parent / "report" / "page" / "vendor"
+
+
+class Seen(HTMLParser):
+    """Elements that are open, headings by section, and whether tags match."""
+
+    VOID = ("meta", "input", "br", "link", "img")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sections: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "section":
+            self.sections.append(str(dict(attrs)["id"]))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def seen(text: str) -> Seen:
+    parser = Seen()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def data(text: str) -> Any:
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+
+
+def study(runs: Runs, **options: Any) -> Study:
+    law = isolaw.fit(runs, setting=usual_setting(runs), **({"bootstrap": 15} | options))
+    return Study(runs, "avg@4", "validation", law)
+
+
+def facts(own: Study, **more: Any) -> Facts:
+    return Facts(budgets(own.law, None) if own.law else None, "not asked for", **more)
+
+
+@pytest.fixture(scope="module")
+def joint(synthetic: Make) -> Study:
+    return study(synthetic([(b, n) for b in (16, 32) for n in LEVELS], noise=0.004))
+
+
+@pytest.fixture(scope="module")
+def text(joint: Study) -> str:
+    return render(joint, facts(joint, command="isolaw report x -o y.html", title="runs/easy"))
+
+
+def test_sections(text: str) -> None:
+    assert seen(text).sections == ["budget", "reward", "law", "grid", "health", "next", "how"]
+    assert "Law comparison: the method surface compares laws where B_p or B is held" in text
+    assert "best@k against worst@k: the runs did not record both" in text
+    assert "pass@1 landscape: no results of single problems were recorded" in text
+    assert "Backtest: not asked for" in text
+    assert "isolaw report x -o y.html" in text
+    assert "<title>runs/easy · isolaw</title>" in text
+
+
+def test_only_these_scripts_may_run_and_nothing_is_fetched(text: str) -> None:
+    tags = seen(text).tags
+    policy = next(own["content"] for tag, own in tags if own.get("http-equiv") == "Content-Security-Policy")
+    rules = dict(rule.strip().split(" ", 1) for rule in str(policy).split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    assert "connect-src" not in rules
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+    hashes = [
+        "'sha256-" + base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() + "'" for s in scripts
+    ]
+    assert rules["script-src"].split() == hashes
+    assert len(hashes) == 4
+    for _, own in tags:
+        assert not {"src", "srcset", "onclick", "onload", "onerror"} & set(own)
+        assert str(own.get("href", "#")).startswith("#")
+
+
+def test_the_same_data_give_the_same_page(joint: Study, text: str) -> None:
+    again = render(joint, facts(joint, command="isolaw report x -o y.html", title="runs/easy"))
+    assert again == text
+
+
+def test_data_are_escaped(synthetic: Make) -> None:
+    evil = "</script><script>alert(1)</script><b>&amp;\u2028"
+    runs = synthetic([(32, n) for n in LEVELS])
+    runs = Runs(runs.points.assign(run_id=[f"{r}{evil}" for r in runs.points["run_id"]]), source=evil)
+    page = render(study(runs), facts(study(runs), title=evil, notes=(evil,), sources=[(evil, evil, evil)]))
+    assert "<script>alert" not in page
+    assert sum(tag == "script" for tag, _ in seen(page).tags) == 5
+    # plotly.js reads tags, so a text goes in as entities; in the JSON these are escaped once more.
+    assert data(page)["runs"][0].startswith("32x128s0&lt;/script&gt;")
+    assert "&lt;b&gt;&amp;amp;\u2028" in data(page)["runs"][0]
+
+
+def test_script_escapes() -> None:
+    value = {"a": "</script>&<!--\u2028\u2029", "b": [1.5, None]}
+    written = as_script(value)
+    assert not set("<>&\u2028\u2029") & set(written)
+    assert json.loads(written) == value
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        as_script(float("nan"))
+
+
+def test_no_number_of_the_page_is_missing_or_infinite(text: str) -> None:
+    assert "NaN" not in re.sub(r"<script>.*?</script>", "", text, flags=re.S)
+    page = data(text)
+    assert len(page["runs"]) == 24
+    assert {chart["name"] for chart in page["charts"]} == {"reward", "n-star", "grid"}
+    names = {name for theme in page["palette"].values() for name in theme}
+    asked = set(re.findall(r'"var\(--(\w+)\)"', json.dumps(page["charts"])))
+    assert asked <= names
+    assert set(page["palette"]["light"]) == set(page["palette"]["dark"])
+
+
+def test_without_a_law(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in (8, 32)])
+    own = Study(runs, "avg@4", "validation", None, "too few <n>")
+    page = render(own, Facts(None, "there is no law"))
+    assert seen(page).sections == ["reward", "grid", "health", "next", "how"]
+    assert (
+        page.count("too few &lt;n&gt;") == 3
+    )  # as the answer, as what is to run, and among what is left out
+    assert data(page)["budgets"] == []
+
+
+@pytest.mark.parametrize("steps", [[0], [5], [0, 7]])
+@pytest.mark.parametrize("n", [[8], [4, 8]])
+def test_little_data_have_a_page(steps: list[int], n: list[int]) -> None:
+    row = {"problem_set": "p", "algorithm": "grpo", "eval_set": "validation", "metric": "avg@4", "seed": 0}
+    rows = [
+        {**row, "run_id": f"n{k}", "problems_per_batch": 2, "rollouts_per_problem": k, "step": t,
+         "compute": 2 * k * t, "value": 0.5}
+        for k in n for t in steps
+    ]  # fmt: skip
+    own = Study(Runs(pd.DataFrame(rows)), "avg@4", "validation", None, "too little")
+    assert seen(render(own, Facts(None, "there is no law"))).sections == [
+        "reward",
+        "grid",
+        "health",
+        "next",
+        "how",
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "paper"}, {"bootstrap": 0}, {"setting": "fixed-b"}, {"curve": "power"}], ids=str
+)
+def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) -> None:
+    places = [(1024 // n, n) for n in LEVELS] if "setting" in options else [(32, n) for n in LEVELS]
+    runs = synthetic(places, noise=0.004, zero=False)
+    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, **({"bootstrap": 15} | options)))
+    page = render(own, facts(own))
+    assert {"budget", "law"} <= set(seen(page).sections)
+    chart = next(chart for chart in data(page)["charts"] if chart["name"] == "n-star")
+    named = {trace.get("name") for trace in chart["data"]}
+    assert ("95 % of draws, at each C" in named) == bool(options.get("bootstrap", 15))
+    chips = re.findall(r'data-key="(.)" data-value="(\d+)"', page)
+    assert {n for key, n in chips if key == "n"} == {str(n) for n in LEVELS}
+    axis = "M, update steps" if "setting" in options else "C, rollouts generated"
+    assert chart["layout"]["xaxis"]["title"]["text"] == axis
+
+
+def test_the_law_goes_on_to_the_budget_where_it_is_known(synthetic: Make) -> None:
+    """n* is inside the grid at the end, or only a bound."""
+    for runs, goes_on in (
+        (synthetic([(32, n) for n in LEVELS], noise=0.003), True),
+        (synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n), False),
+    ):
+        own = study(runs, bootstrap=60)
+        page = data(render(own, facts(own)))
+        chart = next(chart for chart in page["charts"] if chart["name"] == "n-star")
+        end = own.document.frontier[-1].x
+        ends = [trace["x"][-1] for trace in chart["data"] if trace.get("mode") == "lines"]
+        assert (max(ends) == pytest.approx(page["budgets"][-1]["x"], rel=1e-4)) == goes_on
+        assert goes_on or max(ends) == pytest.approx(end, rel=1e-4)
+
+
+def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
+    uneven = study(
+        synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n * (4 if n == 512 else 1))
+    )
+    even = study(synthetic([(32, n) for n in LEVELS]))
+    said = "Some runs end there; others go on to C = 1.31e+07, where another n may be the best."
+    assert said in render(uneven, facts(uneven))
+    assert "Some runs end there" not in render(even, facts(even))
+
+
+def test_per_problem_results_become_a_landscape(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], checkpoints=6)
+    looks = runs.points[["run_id", "step", "eval_set"]].drop_duplicates()
+    problems = looks.merge(pd.DataFrame({"problem_id": list("abcd")}), how="cross").assign(samples=4)
+    # Of four problems one is never solved, one always, two half of the time.
+    problems["correct"] = problems["problem_id"].map({"a": 0, "b": 4, "c": 2, "d": 2})
+    own = study(Runs(runs.points, problems=problems))
+    page = render(own, facts(own))
+    charts = {chart["name"]: chart for chart in data(page)["charts"]}
+    assert [name for name in charts if name.startswith("landscape")] == [
+        f"landscape-n{n}" for n in (8, 128, 512)
+    ]
+    drawn = charts["landscape-n8"]["data"][0]
+    assert drawn["y"] == [0, 0.5, 1]
+    assert drawn["z"] == [[share] * len(drawn["x"]) for share in (0.25, 0.5, 0.25)]
+    assert "from 4 samples of each problem" in page
+
+
+def test_failed_runs_stand_first(joint: Study) -> None:
+    run_id = joint.runs.points["run_id"].iloc[0]
+    place = {"problems_per_batch": 16, "rollouts_per_problem": 8, "seed": 7}
+    failed = [
+        {"run_id": run_id, **place, "cause": "out of memory"},
+        {"run_id": "lost", **place, "cause": "no <disk>"},
+    ]
+    page = render(joint, facts(joint, failed=failed))
+    rows = re.search(r'<table[^>]*id="table-runs">.*?</table>', page, re.S)[0].split("<tr>")[2:]
+    assert len(rows) == 25
+    assert all("failed" in row for row in rows[:2])
+    assert "out of memory" in rows[0] + rows[1]
+    assert "no &lt;disk&gt;" in rows[0] + rows[1]
+    assert "24 healthy, 2 failed" in page
+
+
+def test_final_rewards_are_in_a_table(synthetic: Make) -> None:
+    runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS], seeds=2)
+    more = [
+        runs.points.assign(metric=f"{kind}@4", value=value) for kind, value in (("best", 0.9), ("worst", 0.1))
+    ]
+    own = study(Runs(pd.concat([runs.points, *more], ignore_index=True)))
+    page = render(own, facts(own))
+    rows = re.search(r'<table[^>]*id="table-finals">.*?</table>', page, re.S)[0].split("<tr>")
+    assert re.findall(r'<th scope="col">(.*?)</th>', rows[1]) == [
+        "B_p",
+        "n",
+        "runs",
+        "avg@4",
+        "best@4",
+        "worst@4",
+    ]
+    assert len(rows) == 2 + 8
+    cells = re.findall(r">([^<]*)</td>", rows[2])
+    assert cells[:3] == ["16", "8", "2"]
+    assert cells[4:] == ["0.900 ± 0.000", "0.100 ± 0.000"]
+    last = own.rows().query("compute > 8e5 and rollouts_per_problem == 8 and problems_per_batch == 16")
+    assert float(cells[3].split()[0]) == pytest.approx(last["value"].mean(), abs=6e-4)
+
+
+def test_advice_is_a_command_for_a_sweep(synthetic: Make) -> None:
+    own = study(synthetic([(32, n) for n in LEVELS], seeds=1))
+    page = render(own, facts(own, sweep="runs/my sweep"))
+    assert "isolaw sweep --out &#39;runs/my sweep&#39; --set sweep.seeds=3" in page
+
+
+# Budgets
+
+
+def test_stops_are_round_and_even() -> None:
+    found = np.array(stops(1e3, 1e6))
+    assert {1_000, 2_000, 3_000, 1_000_000} <= set(found)
+    assert len(found) == 3 * 24 + 1
+    steps = np.diff(np.log10(found))
+    assert steps.min() > 0.025
+    assert steps.max() < 0.065
+
+
+def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
+    own = budgets(joint.law, None, max_batch_rollouts=4096, n_train_problems=500)
+    largest = max(g.measured[1] for g in joint.document.grid)
+    assert own.answer.compute <= largest * 1.01 < own.predictions[own.first + 1].compute
+    assert own.predictions[-1].compute <= own.answer.comparable
+    assert own.nearest is None
+    for prediction in own.predictions[::20]:
+        expected = joint.law.predict(prediction.compute, max_batch_rollouts=4096, n_train_problems=500)
+        assert prediction.to_dict() == expected.to_dict()
+        said = shown(prediction, joint.law, own)
+        assert said["n"] == f"{expected.allocation.rollouts_per_problem:,}"
+        assert said["flags"] == [words.flag(flag) for flag in expected.flags]
+
+
+def test_the_slider_opens_with_the_budget_asked_for(joint: Study) -> None:
+    own = budgets(joint.law, 123_456)
+    assert own.answer.compute == 123_456
+    with pytest.raises(InputError, match="does not allow one step"):
+        budgets(joint.law, 10)
+
+
+def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
+    own = study(synthetic([(1024 // n, n) for n in LEVELS]))
+    assert own.document.setting == "fixed-b"
+    found = budgets(own.law, None)
+    said = shown(found.answer, own.law, found)
+    assert said["x"] == pytest.approx(found.answer.compute / 1024)
+    assert said["m_star"] == f"{words.number(found.answer.compute / 1024)} (C / B)"
+    assert said["b_star"] == answer_words.star(found.answer.b_star)
+
+
+def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) -> None:
+    """The budget asked for lies 30 times beyond what can be compared."""
+    own = study(synthetic([(32, n) for n in LEVELS], noise=0.003))
+    found = budgets(own.law, 3e7)
+    assert found.answer.options == []
+    assert found.nearest is not None
+    said = shown(found.answer, own.law, found)
+    large = [said[name] for name in ("answer", "n", "b", "m", "told")]
+    assert not re.search(r"\d", " ".join(large))
+    assert all(
+        said[name] == "" for name in ("lost", "reward", "n_star", "b_star", "m_star", "law_n", "epochs")
+    )
+    page = render(own, Facts(found, "not asked for"))
+    assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "No allocation can be recommended for this budget."
+    assert not any(re.search(r"\d", n) for n in re.findall(r'data-show="[nbm]">([^<]*)<', page))
+    assert "run n = 8, 32, 128, 512 to 1e+07 or more" in page
+    assert "The largest budget with a recommendation is C\u00a0=\u00a01e+07 rollouts: n\u00a0=\u00a0" in page
+
+
+def test_without_a_budget_asked_for_the_page_opens_with_a_recommendation(synthetic: Make) -> None:
+    """n = 512 alone went on so far that at its end nothing can be compared."""
+    runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 4e7 if n == 512 else 1e6, noise=0.003)
+    found = budgets(study(runs).law, None)
+    assert found.answer.options
+    assert found.answer.compute <= found.answer.comparable < found.predictions[-1].compute
+    assert found.predictions[-1].options == []
+
+
+def test_the_table_of_laws(synthetic: Make) -> None:
+    own = study(synthetic([(32, n) for n in LEVELS], noise=0.003), bootstrap=40)
+    table = re.search(r'<table[^>]*id="table-laws">.*?</table>', render(own, facts(own)), re.S)[0]
+    rows = [re.findall(r">([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
+    comparison = own.document.comparison
+    assert [row[0].removesuffix(" (preferred)") for row in rows] == [*map(words.law_name, comparison.laws)]
+    for row, (name, law) in zip(rows, comparison.laws.items(), strict=True):
+        assert row[0].endswith("(preferred)") == (name == comparison.preferred)
+        assert row[2] == words.parameters(name, law)
+        assert row[3] == f"{law.mean_regret:.4f}"
+        assert row[4] == ("" if name == "constant" else words.share(law.better["constant"]))
+
+
+# What is drawn
+
+
+def test_long_runs_are_thinned_and_keep_their_ends(synthetic: Make) -> None:
+    steps = np.arange(1, 12_001)
+    row = {"problem_set": "p", "algorithm": "grpo", "eval_set": "train", "metric": "reward", "seed": 0}
+    parts = [
+        pd.DataFrame({**row, "run_id": f"n{n}", "problems_per_batch": 1, "rollouts_per_problem": n,
+                      "step": steps, "compute": n * steps, "value": np.sin(steps)})
+        for n in (2, 4, 8)
+    ]  # fmt: skip
+    own = Study(Runs(pd.concat(parts)), "reward", "train")
+    chart = reward(own, {"n2": 0, "n4": 1, "n8": 2})
+    assert [len(trace["x"]) <= 10_001 for trace in chart.data] == [True] * 3
+    assert sum(len(trace["x"]) for trace in chart.data) > 1_000
+    assert [trace["x"][-1] for trace in chart.data] == [24_000, 48_000, 96_000]
+    assert "not every checkpoint is drawn" in chart.caption
+
+
+def test_pieces() -> None:
+    assert joined([[1], [2, 3], [4]]) == [1, None, 2, 3, None, 4]
+    assert rounded([1.0, float("inf"), None, 0.1234567]) == [1, None, None, 0.12346]
+    low, high = log_axis("C", [0, 10, 1000])["range"]
+    assert low < 1 < 3 < high
+
+
+def test_palettes_are_sequential_in_n() -> None:
+    def lightness(colour: str) -> float:
+        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+    colours = palette(9)
+    light, dark = ([lightness(theme[f"n{i}"]) for i in range(9)] for theme in colours.values())
+    assert np.all(np.diff(light) < 0)  # darker on white
+    assert np.all(np.diff(dark) > 0)  # lighter on black
+
+
+# Files
+
+
+def test_it_replaces_a_report_and_nothing_else(text: str, tmp_path: Path) -> None:
+    page = write(text, tmp_path / "new" / "report.html")
+    assert page.read_text() == text
+    write(text, page)
+    mine = tmp_path / "mine.html"
+    mine.write_text("<!doctype html><p>mine</p>")
+    with pytest.raises(DataError, match="exists and is not a report"):
+        write(text, mine)
+    assert mine.read_text() == "<!doctype html><p>mine</p>"
+    with pytest.raises(DataError, match="is a directory"):
+        check_replaceable(tmp_path)
+    with pytest.raises(DataError, match="nothing can be written"):  # told before the page is made
+        check_replaceable(tmp_path / f"{250 * 'a'}.html")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.html", "new"]
+
+
+def test_it_is_named_as_it_was_asked_for(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(write(text, "out/report.html")) == "out/report.html"
+
+
+def test_a_link_to_a_report_stays_one(text: str, tmp_path: Path) -> None:
+    link = tmp_path / "report.html"
+    link.symlink_to(tmp_path / "elsewhere.html")
+    for _ in range(2):  # to what is not there, and to what is
+        write(text, link)
+        assert link.is_symlink()
+        assert (tmp_path / "elsewhere.html").read_text() == text
+
+
+def test_what_is_not_ours_is_as_it_was_published() -> None:
+    table = (VENDOR / "README.md").read_text()
+    scripts = sorted(VENDOR.glob("*.js"))
+    assert len(scripts) == 3
+    for script in scripts:
+        assert hashlib.sha256(script.read_bytes()).hexdigest() in table
+        assert "\r" not in script.read_text()  # a browser would read another text than was hashed
+        assert not re.search(r"</script|<!--", script.read_text(), re.I)
+    for licence in ("plotly-LICENSE.txt", "sortable-LICENSE.txt"):
+        assert licence in table
+        assert (VENDOR / licence).stat().st_size > 500
+
+
+# Studies
+
+
+def test_a_law_is_of_the_runs_that_it_was_fitted_to(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS])
+    law = isolaw.fit(runs, bootstrap=0)
+    assert is_of(law, runs)
+    assert not is_of(law, synthetic([(32, n) for n in LEVELS], seeds=2))
+    assert not is_of(law, synthetic([(32, n) for n in LEVELS], checkpoints=20))
+    assert not is_of(law, synthetic([(16, n) for n in LEVELS]))
+
+
+@pytest.mark.parametrize(
+    ("places", "setting"),
+    [
+        ([(32, 8), (32, 16)], "fixed-bp"),
+        ([(32, 8), (16, 16)], "fixed-b"),
+        ([(32, 8), (16, 8)], "joint"),
+    ],
+)
+def test_the_usual_setting(synthetic: Make, places: Any, setting: str) -> None:
+    assert usual_setting(synthetic(places)) == setting
+    assert usual_setting(synthetic(places), {"problems_per_batch": 32, "unknown": 1}) == "fixed-bp"
+
+
+def test_buttons_are_of_what_is_drawn(synthetic: Make) -> None:
+    runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS] + [(64, 2048)])
+    own = Study(runs, "avg@4", "validation", isolaw.fit(runs, bootstrap=0))
+    page = render(own, facts(own))
+    assert re.findall(r'data-key="(.)" data-value="(\d+)"', page) == [("n", str(n)) for n in LEVELS]
+    assert "--n4: #" in page  # the scale is that of all n
+
+
+def test_what_is_held_is_held_in_every_picture(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS])
+    other = runs.points.assign(run_id=runs.points["run_id"] + "-other", value=0.9)
+    lr = {r: {"lr": 1.0} for r in runs.points["run_id"]} | {r: {"lr": 2.0} for r in other["run_id"]}
+    both = Runs(pd.concat([runs.points, other], ignore_index=True), lr)
+    law = isolaw.fit(both, fixed={"lr": 1.0}, bootstrap=0)
+    own = Study(both, "avg@4", "validation", law)
+    assert own.rows()["value"].max() < 0.9
+    assert len(own.runs) == 2 * len(own.held)
