@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from isolaw.readers.read import read
     from isolaw.runs import Runs
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "Allocation": "isolaw.allocation",
