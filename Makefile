@@ -1,6 +1,8 @@
 # make demo       set up, then the main job: a simulated sweep, its law, a recommendation
 # make demo-real  the same with a real language model, tiny and trained without a GPU: some minutes
-# make test       set up, then every test
+# make test       set up, then the quick tests; they need neither PyTorch nor a GPU
+# make test-all   set up, then every test
+# make test-matrix  the quick tests on Python 3.11, 3.12 and 3.13, whichever of them uv finds or can download
 # make test-kernels  the quick numerical tests again, as other processors run them
 # make docs       pages to look at: reports of the demo sweep and of recorded runs, in build/docs
 # make check      ruff and mypy
@@ -18,7 +20,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu on-gpu real-gpu demo demo-real test test-gpu gpu-session test-kernels docs check fuzz clean
+.PHONY: help install real-cpu on-gpu real-gpu demo demo-real test test-all test-matrix test-gpu gpu-session test-kernels docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -84,11 +86,26 @@ demo: install
 demo-real: real-cpu
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo-real.sh demo-real
 
-# The CPU set after what the tests need, so that its pins win.
+PYTEST = -m pytest -n auto --dist loadgroup
+QUICK  = -m "not slow and not real"
+
 test: $(STAMPS)/test
+	$(BIN)/python $(PYTEST) $(QUICK)
+
+# The CPU set after what the tests need, so that its pins win.
+test-all: $(STAMPS)/test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/real-cpu; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python $(PYTEST)
+
+test-matrix: $(STAMPS)/base
+	@$(PIP) uv
+	@for python in 3.11 3.12 3.13; do \
+	  echo "Python $$python"; \
+	  $(BIN)/uv venv --quiet --allow-existing --python $$python build/matrix/$$python && \
+	  $(BIN)/uv pip install --quiet --python build/matrix/$$python -e '.[test]' && \
+	  build/matrix/$$python/bin/python $(PYTEST) $(QUICK) || exit 1; \
+	done
 
 # One after the other: they share the GPUs.
 test-gpu: on-gpu $(STAMPS)/test real-gpu
@@ -106,7 +123,7 @@ test-kernels: $(STAMPS)/test
 	@for kernel in $(KERNELS); do \
 	  echo "OpenBLAS for $${kernel%:*}, threads: $${kernel#*:}"; \
 	  OPENBLAS_CORETYPE=$${kernel%:*} OPENBLAS_NUM_THREADS=$${kernel#*:} \
-	    $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow" $(NUMERICAL) || exit 1; \
+	    $(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow" $(NUMERICAL) || exit 1; \
 	done
 
 docs: install
