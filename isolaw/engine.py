@@ -1,4 +1,4 @@
-"""A sweep: execute what its plan left to do, collect, and say how it stands."""
+"""A sweep: execute what its plan leaves to do, collect the results, report the progress."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 
 from isolaw import executors
 from isolaw.config import SweepSpec
-from isolaw.errors import RunError, SpecError, StoreError
+from isolaw.config.parsing import read_text
+from isolaw.errors import RunError, StoreError
 from isolaw.executors.base import Event
-from isolaw.planning import Plan, plan, with_the_rest
+from isolaw.planning import Plan, issues_of, plan
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
 
-__all__ = ["Plan", "execute", "plan", "status", "sweep", "with_the_rest"]
+__all__ = ["Plan", "execute", "issues_of", "plan", "status", "sweep"]
 
 
 def sweep(
@@ -33,9 +34,9 @@ def sweep(
     Parameters
     ----------
     spec
-        a `SweepSpec`, its sections as a mapping, or a TOML file; None is a small bandit grid.
+        a `SweepSpec`, its sections as a mapping, or a TOML file; None: a small bandit grid.
     out
-        the sweep's directory; a second call continues there. None: a temporary one, then deleted.
+        the sweep's directory; a second call continues there. None: a temporary directory.
     on_event
         called with each `Event`.
 
@@ -44,7 +45,7 @@ def sweep(
     SpecError, StoreError
         before anything is spent.
     RunError
-        every run failed. (Some failed: see `status`.)
+        every run failed (`status` lists the failures of some).
 
     >>> runs = sweep({"sweep": {"compute": 20_000, "seeds": 2},
     ...               "grid": {"rollouts_per_problem": [8, 16]},
@@ -54,15 +55,12 @@ def sweep(
     <Runs: 4 runs, 2 configurations, ... rows>
     """
     written = None
-    try:
-        if spec is None or isinstance(spec, str | Path):
-            if spec is not None:
-                written = Path(spec).read_text(encoding="utf-8") if Path(spec).is_file() else None
-            spec = SweepSpec.read(spec)
-        elif not isinstance(spec, SweepSpec):
-            spec = SweepSpec.parse(spec)
-    except SpecError as error:
-        raise with_the_rest(error) from None
+    if isinstance(spec, str | Path) and Path(spec).is_file():
+        written = read_text(spec)
+    if spec is None or isinstance(spec, str | Path):
+        spec = SweepSpec.read(spec, check=issues_of)
+    elif not isinstance(spec, SweepSpec):
+        spec = SweepSpec.parse(spec, check=issues_of)
     if out is not None:
         return _run(spec, Path(out), written, on_event)
     with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
@@ -86,17 +84,17 @@ def execute(
 ) -> Iterator[Event]:
     """Execute a plan, event by event, and publish ``points.parquet`` at the end.
 
-    The directory is locked for as long as the iterator lives. Once ``stop`` is set, runs at work keep their
-    state and end, and no other begins.
+    The iterator locks the directory. Once ``stop`` is set, runs at work keep their state and end, and no
+    other run begins.
 
     Raises
     ------
     SpecError
-        the cluster that is chosen is not there; nothing was written.
+        the chosen cluster does not exist; nothing was written.
     StoreError
         the directory holds something else, or is in use.
     RunError
-        the sweep as a whole broke; what was settled is kept.
+        the sweep as a whole broke; published checkpoints remain.
     """
     store = SweepStore(out)
     store.claim()
@@ -111,14 +109,14 @@ def execute(
         with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
             if runs:
                 chosen, stop = planned.spec.executor, stop or threading.Event()
-                made = executors.run(store.directory, chosen, runs, stop)
-                with store.synced() as written_to, closing(made) as events:
+                running = executors.run(store.directory, chosen, runs, stop)
+                with store.synced() as changed, closing(running) as events:
                     for event in events:
                         if event.kind != "checkpoint":
-                            written_to.set()
+                            changed.set()
                         yield event
                         yield from mirrored.after(event)
-            # Also what a tracker missed when it failed, or was not asked for yet.
+            # Also runs that a tracker missed when it failed, or before the user chose it.
             for run in planned.runs:
                 yield from mirrored.update(run.run_id)
         if any(store.run(run.run_id).bytes_recorded for run in planned.runs):
@@ -126,21 +124,16 @@ def execute(
                 store.publish(store.collect())
             except OSError as error:
                 raise RunError(
-                    f"{store.directory / 'points.parquet'} could not be written ({error.strerror or error}); "
-                    "the runs are kept, and the same command writes it"
+                    f"{store.directory / 'points.parquet'}: cannot write it ({error.strerror or error}); "
+                    "the runs are complete, and the same command writes the table"
                 ) from error
 
 
 def status(out: str | Path) -> dict[str, Any]:
-    """Return how a sweep stands: counts of its runs, rollouts done and to do, failures.
+    """Return a sweep's progress: counts of its runs, rollouts generated and planned, failures.
 
-    ``at_work`` counts the runs that somebody holds, also jobs that outlive their engine; not those on
-    machines of a Ray cluster that do not share the directory.
-
-    Raises
-    ------
-    StoreError
-        the directory holds no sweep.
+    ``at_work`` counts the locked runs, also jobs that outlive their engine; not runs on machines of a Ray
+    cluster that do not share the directory. Raises `StoreError` where the directory holds no sweep.
     """
     store = SweepStore(out)
     if not store.exists:
@@ -171,15 +164,9 @@ def status(out: str | Path) -> dict[str, Any]:
         at_work += run.in_use
         if failure is not None:
             counts["failed"] += 1
-            failures.append(
-                {
-                    "run_id": run_id,
-                    "problems_per_batch": run_spec.problems_per_batch,
-                    "rollouts_per_problem": run_spec.rollouts_per_problem,
-                    "seed": run_spec.seed,
-                    "cause": failure.get("cause", "unknown"),
-                }
-            )
+            configuration = ("problems_per_batch", "rollouts_per_problem", "seed")
+            own = {key: getattr(run_spec, key) for key in configuration}
+            failures.append({"run_id": run_id, **own, "cause": failure.get("cause", "unknown")})
         else:
             counts["started" if lines else "waiting"] += 1
     return {

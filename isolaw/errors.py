@@ -4,17 +4,17 @@
 
     IsolawError            anything isolaw raises on purpose                    exit code 1
     ├── InputError         the user's input is wrong; nothing was changed       exit code 2
-    │   ├── SpecError      a sweep file or a ``--set`` (all problems at once)
+    │   ├── SpecError      a sweep file or a ``--set`` (all issues at once)
     │   ├── DataError      a table, a log or a law file
     │   └── StoreError     a sweep directory: foreign, damaged
-    │       ├── InUse      at work for another process
-    │       ├── NotOurs    a link, or something of another kind, in place of isolaw's own
-    │       └── Damaged    a file of isolaw's own that is not as it was written
-    ├── Refused            the data cannot carry the answer; says what to add   exit code 1
+    │       ├── InUse      locked by another process
+    │       ├── NotOurs    a link, or another kind of entry, where isolaw keeps a file or folder
+    │       └── Damaged    a file differs from what isolaw wrote
+    ├── Refused            the data do not support an answer; says what to add  exit code 1
     └── RunError           a run failed while it was executing                  exit code 1
 
 >>> print(Issue("grid.rollouts_per_proble", found=[8], nearest="grid.rollouts_per_problem"))
-grid.rollouts_per_proble: found [8]; did you mean 'grid.rollouts_per_problem'?
+grid.rollouts_per_proble: found [8] (did you mean 'grid.rollouts_per_problem'?)
 """
 
 from __future__ import annotations
@@ -46,14 +46,11 @@ class StoreError(InputError):
 
 
 class InUse(StoreError):
-    """A sweep directory, or a run in it, is another process's to write for now."""
+    """A sweep directory, or a run in it, is locked by another process."""
 
 
 class NotOurs(StoreError):
-    """In a sweep directory, a link or something of another kind where isolaw expects its own.
-
-    ``what`` is the message without the advice.
-    """
+    """A link, or another kind of entry, where isolaw keeps a file or folder; ``what`` has no advice."""
 
     def __init__(self, what: str, advice: str = "") -> None:
         self.what = what
@@ -61,11 +58,11 @@ class NotOurs(StoreError):
 
 
 class Damaged(StoreError):
-    """A file of a sweep directory is not as isolaw wrote it."""
+    """A file of a sweep directory differs from what isolaw wrote."""
 
 
 class Refused(IsolawError):
-    """The data cannot carry the answer; the message says which runs to add."""
+    """The data do not support an answer; the message says which runs to add."""
 
 
 class RunError(IsolawError):
@@ -77,51 +74,41 @@ _NOTHING = object()
 
 @dataclass(frozen=True)
 class Issue:
-    """One thing that is wrong: where, what was found, what is accepted, the nearest valid name."""
+    """One mistake: its key, what was found, what is accepted, the nearest valid name, its line in a file."""
 
     where: str
     message: str = ""
     found: Any = _NOTHING
     accepted: str = ""
     nearest: str = ""
+    line: int = 0
 
     def __str__(self) -> str:
         parts = [self.message] if self.message else []
         if self.found is not _NOTHING:
             parts.append(f"found {self.found!r}")
         if self.accepted:
-            parts.append(f"accepted: {self.accepted}")
-        if self.nearest:
-            parts.append(f"did you mean {self.nearest!r}?")
-        return f"{self.where}: " + "; ".join(parts)
+            parts.append(f"expected {self.accepted}")
+        hint = f" (did you mean {self.nearest!r}?)" if self.nearest else ""
+        return f"{self.where}: {'; '.join(parts)}{hint}"
 
 
 class SpecError(InputError):
-    """Everything that is wrong with a sweep's specification, at once.
+    """Every `Issue` of a sweep's specification (``issues``), and the file it was read from (``source``)."""
 
-    Attributes
-    ----------
-    issues
-        one `Issue` for each fault.
-    source
-        the file, if there was one.
-    rest
-        what is left of the specification without the faulty keys, where that makes sense: its other
-        faults can be told with these.
-    """
-
-    def __init__(self, issues: Sequence[Issue], source: str = "", rest: Any = None) -> None:
-        self.issues, self.source, self.rest = list(issues), source, rest
-        head = f"{source}: " if source else ""
-        if len(self.issues) == 1:
-            super().__init__(f"{head}{self.issues[0]}")
-        else:
-            lines = "\n".join(f"  - {p}" for p in self.issues)
-            super().__init__(f"{head}{len(self.issues)} problems\n{lines}")
+    def __init__(self, issues: Sequence[Issue], source: str = "") -> None:
+        self.issues, self.source = list(issues), source
+        alone = len(self.issues) == 1
+        texts = []
+        for issue in self.issues:
+            place = f"{source}:{issue.line}: " if issue.line else f"{source}: " if source and alone else ""
+            texts.append(f"{place}{issue}")
+        head = f"{source}: {len(texts)} issues" if source else f"{len(texts)} issues"
+        super().__init__(texts[0] if alone else "\n  - ".join([head, *texts]))
 
 
 def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:
-    """Return the message for a name that is not there: the nearest one, and all there are.
+    """Return the message for an unknown name: the nearest valid name, and all of them.
 
     >>> unknown("metric", "avg@5", ["avg@4", "best@4"], "there are")
     "no metric 'avg@5'; did you mean 'avg@4'? there are: avg@4, best@4"

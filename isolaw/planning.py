@@ -1,4 +1,4 @@
-"""What a sweep would do: `plan` writes nothing and finds everything that is wrong."""
+"""What a sweep would do: `plan` writes nothing and finds all issues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,11 @@ from isolaw.trackers import mirror
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep would do.
+    """What a sweep would do: its resolved spec, all its runs, and what is left of them.
 
-    Attributes
-    ----------
-    spec
-        the resolved sweep.
-    runs
-        all its runs.
-    todo
-        ids of the runs that are not finished up to their horizon, in the order in which they begin.
-    begun
-        how many of those have checkpoints already.
-    remaining
-        rollouts left to generate.
-    notes
-        what was left out or filled in, in words.
+    ``todo`` are the ids of the runs that are not finished up to their horizon, in the order in which they
+    begin; ``begun`` of them have a state already, and ``remaining`` rollouts are left to generate. ``notes``
+    say what was left out or filled in.
     """
 
     spec: SweepSpec
@@ -43,11 +32,11 @@ class Plan:
     todo: list[str]
     begun: int
     remaining: int
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
-        """Keys of the recipe that the sweep leaves open, each with the values that the runs have."""
+        """Recipe keys that the sweep leaves open, each with the values of its runs."""
         axes, given = self.spec.grid.recipe_axes, self.spec.recipe
         filled = {
             key: list(dict.fromkeys(getattr(run.recipe, key) for run in self.runs))
@@ -79,208 +68,171 @@ class Plan:
 
 
 def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> Plan:
-    """Resolve a sweep against its directory; nothing is written.
+    """Resolve a sweep against its directory, which need not exist; nothing is written.
 
-    Parameters
-    ----------
-    spec
-        what is asked for.
-    out
-        the sweep's directory, which need not exist.
-    whole_directory
-        also finish runs that the directory holds and ``spec`` does not name.
+    With ``whole_directory``, also plan runs that the directory holds and ``spec`` does not name.
 
     Raises
     ------
     SpecError
-        everything that is wrong with the spec, at once, also in the backend's eyes.
+        all issues of the spec at once, the backend's included.
     StoreError
         the directory holds something else, or a sweep of another recipe.
     """
     store = SweepStore(out)
     store.claim()
-    spec = _with_states(spec)
+    if spec.store.states is not None:  # the same folder from anywhere
+        states = os.path.abspath(os.path.expanduser(os.path.expandvars(spec.store.states)))
+        spec = spec.model_copy(update={"store": StoreSection(states=states)})
     backends.get(spec.sweep.backend)
     notes: list[str] = []
     if spec.sweep.backend == "replay":
         spec = _with_table_axes(spec)
     spec = _with_schedule(spec, store, notes)
-    pairs, dropped = allocation.grid(
-        spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
-    )
-    problems = allocation.grid_issues(
-        spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
-    )
+    axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+    pairs, dropped = allocation.grid(*axes)
     if dropped:
         notes.append(
             f"left out above limits.max_batch_rollouts = {spec.limits.max_batch_rollouts}: "
             + ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         )
     with executors.machines(spec.executor, spec.sweep.backend):
-        runs, more = _resolved_runs(spec, pairs, notes)
-        problems += more + mirror.check(spec.tracking) + executors.check(spec.executor, runs)
-    problems += _check_states(store, spec)
-    if problems:
-        raise SpecError(list({str(p): p for p in problems}.values()))
-    there, damaged = store.specs() if store.exists else ({}, {})
-    _check_directory(store, spec, runs, list(there.values()))
+        runs, issues = _resolved_runs(spec, pairs, notes)
+        issues += mirror.check(spec.tracking) + executors.check(spec.executor, runs)
+    issues = [*allocation.grid_issues(*axes), *issues, *_states_issues(store, spec)]
+    if issues:
+        raise SpecError(list({str(issue): issue for issue in issues}.values()))
+    existing, damaged = store.specs() if store.exists else ({}, {})
+    _check_directory(store, spec, runs, list(existing.values()))
     known = {run.run_id for run in runs}
-    notes += [
-        f"{cause}" if run_id in known else f"left out: {cause}" for run_id, cause in sorted(damaged.items())
-    ]
+    notes += [cause if run_id in known else f"left out: {cause}" for run_id, cause in sorted(damaged.items())]
     if whole_directory:
-        runs += [own for run_id, own in there.items() if run_id not in known]
-    left, remaining, again = [], 0, 0
+        runs += [run for run_id, run in existing.items() if run_id not in known]
+    left, remaining, begun, again = [], 0, 0, 0
     for run in runs:
-        recorded = store.run(run.run_id).recorded()
-        if store.run(run.run_id).done_compute(recorded) // run.batch_rollouts < run.steps:
+        stored = store.run(run.run_id)
+        recorded = stored.recorded()
+        if stored.done_compute(recorded) // run.batch_rollouts < run.steps:
             left.append(run)
-            last = store.run(run.run_id).last_state
-            steps = recorded.checkpoints if last is not None else []
-            kept = [line["compute"] for line in steps if line["step"] <= (last or 0)]
-            made = max(kept, default=0)
+            state = stored.last_state
+            kept = [
+                line["compute"]
+                for line in recorded.checkpoints
+                if state is not None and line["step"] <= state
+            ]
+            begun += state is not None
             again += bool(recorded.checkpoints) and not kept
-            remaining += max(run.steps * run.batch_rollouts - made, 0)
-    todo = [run.run_id for run in executors.order(store.directory, left)]
-    begun = sum(store.run(run_id).last_state is not None for run_id in todo)
+            remaining += max(run.steps * run.batch_rollouts - max(kept, default=0), 0)
     if idle := executors.idle(spec.executor):
         notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
     if again:
         notes.append(f"{again} of the runs begun have no state to continue from, and start at step 0")
-    notes += _disk(store, spec, left)
+    notes += _disk_notes(store, spec, left)
+    todo = [run.run_id for run in executors.order(store.directory, left)]
     return Plan(spec, runs, todo, begun, remaining, notes)
 
 
-def _disk(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
-    """Say so where the states of the runs that have none yet do not fit on the disk."""
-    sizes = {run.run_id: size for run in left if (size := backends.get(run.backend).needs(run).disk_bytes)}
-    new = [run_id for run_id in sizes if store.run(run_id).last_state is None]
-    needed = sum(sizes[run_id] for run_id in new)
-    place = Path(spec.store.states or store.directory).absolute()
-    above = next(folder for folder in (place, *place.parents) if folder.exists())
-    free = shutil.disk_usage(above).free
-    if needed <= free:
-        return []
-    return [
-        f"take care: the states of {len(new)} runs take {needed / 2**30:,.1f} GiB, and "
-        f"{free / 2**30:,.1f} GiB are free where {place} is (store.states keeps them on another disk; state/ "
-        "of a finished run may be deleted, and an extension then begins it anew)"
-    ]
-
-
-def _with_states(spec: SweepSpec) -> SweepSpec:
-    """Write the folder for states as it is from anywhere: without ~ and variables, and absolute."""
-    asked = spec.store.states
-    if asked is None:
-        return spec
-    path = os.path.abspath(os.path.expanduser(os.path.expandvars(asked)))
-    return spec.model_copy(update={"store": StoreSection(states=path)})
-
-
-def _check_states(store: SweepStore, spec: SweepSpec) -> list[Issue]:
-    """Return what is wrong with the folder for states: it is chosen once, before the sweep begins."""
-    asked, kept = spec.store.states, store.states_given
-    if asked is None:
-        return []
-    if kept is None and store.exists and any(store.run(r).last_state is not None for r in store.run_ids()):
-        accepted = "nothing: the sweep keeps its states in its own directory"
-        return [Issue("store.states", "the sweep has begun", found=asked, accepted=accepted)]
-    if kept is not None and os.path.realpath(asked) != os.path.realpath(kept):
-        return [Issue("store.states", "the sweep has begun", found=asked, accepted=kept)]
-    if not os.path.isdir(asked) or not os.access(asked, os.W_OK | os.X_OK):
-        return [Issue("store.states", found=asked, accepted="a folder that exists and can be written")]
+def issues_of(spec: SweepSpec) -> list[Issue]:
+    """Return all issues of a spec, as `plan` finds them for a new directory."""
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere:
+        try:
+            plan(spec, nowhere)
+        except SpecError as error:
+            return error.issues
     return []
 
 
-def with_the_rest(error: SpecError) -> SpecError:
-    """Return ``error`` with what is also wrong in the part of the spec that could be read."""
-    if error.rest is not None:
-        with tempfile.TemporaryDirectory(prefix="isolaw-") as nowhere:
-            try:
-                plan(error.rest, nowhere)
-            except SpecError as more:
-                return SpecError([*error.issues, *more.issues], error.source)
-    return error
+def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> list[str]:
+    """Warn where the states of the runs that have none yet do not fit on the disk."""
+    new = [run for run in left if store.run(run.run_id).last_state is None]
+    sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
+    place = Path(spec.store.states or store.directory).absolute()
+    free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
+    if sum(sizes) <= free:
+        return []
+    return [
+        f"take care: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, and "
+        f"{free / 2**30:,.1f} GiB are free where {place} is (store.states keeps them on another disk; you "
+        "may delete state/ of a finished run, whose extension then starts again)"
+    ]
+
+
+def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
+    """Return the issues of the folder for states, which is chosen once, before the sweep begins."""
+    given, kept = spec.store.states, store.states_given
+    if given is None:
+        return []
+    accepted, message = "", "the sweep has begun"
+    if kept is not None and os.path.realpath(given) != os.path.realpath(kept):
+        accepted = kept
+    elif kept is None and store.exists and any(store.run(r).last_state is not None for r in store.run_ids()):
+        accepted = "no folder: the sweep keeps its states in its own directory"
+    elif not os.path.isdir(given) or not os.access(given, os.W_OK | os.X_OK):
+        accepted, message = "a folder that exists and is writable", ""
+    return [Issue("store.states", message, given, accepted)] if accepted else []
 
 
 def _with_table_axes(spec: SweepSpec) -> SweepSpec:
-    """For replay: what the user left open is all that the table offers."""
+    """For replay: axes that the user leaves open are the table's."""
     from isolaw.backends.replay import BACKEND
 
     offered = BACKEND.axes(spec.replay)
-    grid = {
-        key: offered[key]
-        for key in ("problems_per_batch", "rollouts_per_problem")
-        if key not in spec.grid.model_fields_set
-    }
-    section = {key: offered[key] for key in ("seeds", "compute") if key not in spec.sweep.model_fields_set}
-    b = grid.get("problems_per_batch", spec.grid.problems_per_batch)
-    n = grid.get("rollouts_per_problem", spec.grid.rollouts_per_problem)
-    # What was recorded needs no cap of this machine's.
-    limits = {} if spec.limits.model_fields_set else {"max_batch_rollouts": max(b) * max(n)}
     data = spec.model_dump(mode="json", exclude_unset=True)
-    for name, values in {"grid": grid, "sweep": section, "limits": limits}.items():
-        data[name] = {**data.get(name, {}), **values}
+    for name, section in (("grid", spec.grid), ("sweep", spec.sweep)):
+        keys = type(section).model_fields.keys() & offered.keys() - section.model_fields_set
+        data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
+    if not spec.limits.model_fields_set:  # a recorded run needs no cap
+        grid = SweepSpec.parse(data).grid
+        data["limits"] = {"max_batch_rollouts": max(grid.problems_per_batch) * max(grid.rollouts_per_problem)}
     return SweepSpec.parse(data)
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
     """Fill in the evaluation schedule: a directory keeps the one it began with."""
-    given = spec.evaluation
-    kept = store.evaluation()
-    if kept is not None:
-        try:
-            store.read_spec()
-        except Damaged as error:
-            notes.append(str(error))
-        changed = [
-            Issue(
-                f"evaluation.{name}",
-                "differs from the sweep in the directory",
-                found=asked,
-                accepted=str(was),
-            )
-            for name in type(given).model_fields
-            if name != "horizons"
-            and (asked := getattr(given, name)) != (was := getattr(kept, name))
-            and not (name in ("start", "end") and asked is None)
-        ]
-        if changed:
-            raise SpecError(changed, source=str(store.directory))
-        horizons = sorted({*kept.horizons, spec.sweep.compute})
-        if spec.sweep.compute < max(kept.horizons, default=0):
-            notes.append(
-                f"the directory already goes to C = {max(kept.horizons, default=0)}; nothing is shortened"
-            )
-        evaluation = kept.model_copy(update={"horizons": tuple(horizons)})
-    else:
+    given, kept, compute = spec.evaluation, store.evaluation(), spec.sweep.compute
+    if kept is None:
         batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
-        compute = spec.sweep.compute
         start, end = given.start or min(*batches, compute), given.end or compute
         if start > end:
             accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
             raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
-        evaluation = given.model_copy(update={"start": start, "end": end, "horizons": (compute,)})
-    return spec.model_copy(update={"evaluation": evaluation})
+        filled_in = given.model_copy(update={"start": start, "end": end, "horizons": (compute,)})
+        return spec.model_copy(update={"evaluation": filled_in})
+    try:
+        store.read_spec()
+    except Damaged as error:
+        notes.append(str(error))
+    changed = []
+    for name in type(given).model_fields:
+        new, old = getattr(given, name), getattr(kept, name)
+        if new != old and name != "horizons" and not (name in ("start", "end") and new is None):
+            message = "differs from the sweep in the directory"
+            changed.append(Issue(f"evaluation.{name}", message, new, str(old)))
+    if changed:
+        raise SpecError(changed, source=str(store.directory))
+    longest = max(kept.horizons, default=0)
+    if compute < longest:
+        notes.append(f"the directory already goes to C = {longest}; isolaw shortens no run")
+    horizons = tuple(sorted({*kept.horizons, compute}))
+    return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
 
 
 def _resolved_runs(
     spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str]
 ) -> tuple[list[RunSpec], list[Issue]]:
-    """Every run of the grid as the backend sees it, and everything that is wrong with any of them."""
+    """Return every run of the grid as the backend resolves it, and the issues of all of them."""
     backend = backends.get(spec.sweep.backend)
     axes = spec.grid.recipe_axes
     runs: dict[str, RunSpec] = {}
-    problems: list[Issue] = []
+    issues: list[Issue] = []
     horizon = max(spec.sweep.compute, *spec.evaluation.horizons)
     for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
+        recipe = {**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))}
         run = RunSpec(
             backend=spec.sweep.backend,
             problems_per_batch=b,
             rollouts_per_problem=n,
-            recipe=spec.recipe.model_validate(
-                {**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))}
-            ),
+            recipe=spec.recipe.model_validate(recipe),
             problems=spec.problems,
             options=getattr(spec, spec.sweep.backend),
             compute=horizon,
@@ -289,37 +241,38 @@ def _resolved_runs(
         notes += [note for note in backend.notes(run) if note not in notes]
         if run.steps < 1:
             accepted = f"at least one batch, {run.batch_rollouts} (B_p = {b}, n = {n})"
-            problems.append(Issue("sweep.compute", found=spec.sweep.compute, accepted=accepted))
+            issues.append(Issue("sweep.compute", found=spec.sweep.compute, accepted=accepted))
             continue
         for seed in spec.sweep.seeds:
             try:
                 resolved = backend.resolve(run.model_copy(update={"seed": seed}))
             except SpecError as error:
-                problems += error.issues
+                issues += error.issues
                 continue
             found = backend.check(resolved)
-            problems += found
-            if not found:  # what is wrong need not have an identity (a NaN has none)
+            issues += found
+            if not found:  # a run with issues need not have an identity (a NaN has none)
                 runs[resolved.run_id] = resolved
-    return list(runs.values()), problems
+    return list(runs.values()), issues
 
 
 def _check_directory(
-    store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec], there: Sequence[RunSpec]
+    store: SweepStore, spec: SweepSpec, runs: Sequence[RunSpec], existing: Sequence[RunSpec]
 ) -> None:
     """Refuse to mix recipes, problem sets or backends in one directory: they are other sweeps."""
-    if not there:
+    if not existing:
         return
-    old, new = there[0].identity(), runs[0].identity()
-    swept = {k for k in type(spec.recipe).model_fields if len({getattr(r.recipe, k) for r in there}) > 1}
+    old, new = existing[0].identity(), runs[0].identity()
+    swept = {k for k in type(spec.recipe).model_fields if len({getattr(r.recipe, k) for r in existing}) > 1}
+    free = {f"recipe.{key}" for key in swept | spec.grid.recipe_axes.keys()}
     differing = []
     for part in ("backend", "recipe", "problems", "options", "content"):
-        was, asked = old[part], new[part]
-        if not isinstance(was, dict):
-            was, asked = {"": was}, {"": asked}
-        for key in sorted({*was, *asked} - ({*spec.grid.recipe_axes, *swept} if part == "recipe" else set())):
-            if was.get(key) != asked.get(key):
-                name = f"{part}.{key}".rstrip(".")
-                differing.append(f"{name} is {was.get(key)!r} there and {asked.get(key)!r} here")
+        a, b = (value if isinstance(value, dict) else {"": value} for value in (old[part], new[part]))
+        names = {f"{part}.{key}".rstrip("."): key for key in sorted({*a, *b})}
+        differing += [
+            f"{name} is {a.get(key)!r} there and {b.get(key)!r} here"
+            for name, key in names.items()
+            if name not in free and a.get(key) != b.get(key)
+        ]
     if differing:
         raise StoreError(f"{store.directory}: holds another sweep ({'; '.join(differing)}); use a new --out")

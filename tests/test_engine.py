@@ -74,7 +74,7 @@ def test_what_is_named_twice_counts_once(tmp_path: Path, tiny, same, twice) -> N
 
 
 def test_budget_below_one_batch(tmp_path: Path, tiny) -> None:
-    with pytest.raises(SpecError, match=r"sweep\.compute: found 100; accepted: at least one batch, 128"):
+    with pytest.raises(SpecError, match=r"sweep\.compute: found 100; expected at least one batch, 128"):
         engine.plan(tiny(sweep={"compute": 100}), tmp_path)
 
 
@@ -83,7 +83,7 @@ def test_unknown_backend(tmp_path: Path, tiny, backend: str, hint: str) -> None:
     with pytest.raises(SpecError) as error:
         engine.plan(tiny(sweep={"backend": backend}), tmp_path)
     assert hint in str(error.value)
-    assert "accepted: bandit, replay" in str(error.value)
+    assert "expected bandit, replay" in str(error.value)
 
 
 # Again, longer, wider
@@ -163,7 +163,7 @@ def test_a_shorter_horizon_shortens_nothing(tmp_path: Path, tiny, same) -> None:
     before = engine.sweep(tiny(), tmp_path)
     planned = engine.plan(tiny(sweep={"compute": 5_000}), tmp_path)
     assert planned.todo == []
-    assert any("nothing is shortened" in note for note in planned.notes)
+    assert any("isolaw shortens no run" in note for note in planned.notes)
     same(engine.sweep(tiny(sweep={"compute": 5_000}), tmp_path), before)
 
 
@@ -321,7 +321,7 @@ def test_status_counts(tmp_path: Path, tiny) -> None:
 
 
 def test_a_start_after_the_end_is_one_message(tmp_path: Path, tiny) -> None:
-    with pytest.raises(SpecError, match=r"evaluation\.start: found 5000; accepted: at most .* 256"):
+    with pytest.raises(SpecError, match=r"evaluation\.start: found 5000; expected at most .* 256"):
         engine.plan(tiny(sweep={"compute": 256}, evaluation={"start": 5000}), tmp_path)
 
 

@@ -69,11 +69,7 @@ def sweep(
         "executor.address": ray_address,
     }
     settings += tuple(f"{key}={value}" for key, value in options.items() if value is not None)
-    try:
-        spec, written = _spec(file, out, settings)
-    except SpecError as error:
-        error = engine.with_the_rest(error)
-        raise (located(error, file, settings) if file else error) from None
+    spec, written = _spec(file, out, settings)
     cards = _cards(machine, spec, dry_run)
     try:
         with executors.planned_for(cards, spec.executor, spec.sweep.backend):
@@ -130,6 +126,7 @@ def sweep(
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
+    from isolaw import engine
     from isolaw.config import SweepSpec
     from isolaw.config.parsing import read_text
     from isolaw.errors import Damaged
@@ -138,11 +135,12 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
     store = SweepStore(out)
     if file is None and store.exists:
         try:
-            return SweepSpec.read(settings=settings, base=store.read_spec()), None
+            return SweepSpec.read(settings=settings, base=store.read_spec(), check=engine.issues_of), None
         except Damaged:
             if not settings:
                 raise
-    return SweepSpec.read(file, settings), read_text(file) if file else None
+    spec = SweepSpec.read(file, settings, check=engine.issues_of)
+    return spec, read_text(file) if file else None
 
 
 def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:

@@ -1,8 +1,8 @@
-"""What is to be run: `Recipe`, `RunSpec`, `SweepSpec`; TOML in, canonical JSON and its hash out.
+"""The configuration of runs: `Recipe`, `RunSpec`, `SweepSpec`; TOML in, canonical JSON and its hash out.
 
-A sweep file's sections are the fields of `SweepSpec`. Everything wrong with it is reported at once,
-each with its line, what was found, what is accepted and the nearest valid name. What belongs to one
-backend (``[bandit]``, ``[replay]``, ``[real]``) is passed on to it unread.
+A sweep file's sections are the fields of `SweepSpec`. isolaw reports all issues at once, each with its line,
+what was found, what is accepted and the nearest valid name. A backend reads its own section (``[bandit]``,
+``[replay]``, ``[real]``) itself.
 """
 
 from isolaw.config.executor import ExecutorSection

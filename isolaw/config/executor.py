@@ -34,18 +34,20 @@ def _within_a_year(minutes: float) -> float:
     return minutes
 
 
-# What isolaw writes into a job's script itself, and finds its jobs again by.
+# Options that isolaw writes into a job's script itself, or by which it finds its jobs again.
 _OWN_OPTIONS = {
-    **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal"), "is isolaw's own"),
-    **dict.fromkeys(("requeue", "no-requeue", "wrap", "ntasks-per-node", "ntasks"), "is isolaw's own"),
-    **{name: f"is executor.{name}" for name in ("nodes", "time", "partition")},
-    "cpus-per-task": "is executor.cpus",
-    "gpus-per-node": "is executor.gpus",
+    "job-name", "output", "error", "open-mode", "array", "signal", "requeue", "no-requeue", "wrap",
+    "ntasks-per-node", "ntasks",
+}  # fmt: skip
+_KEYS = {
+    **{name: f"executor.{name}" for name in ("nodes", "time", "partition")},
+    "cpus-per-task": "executor.cpus",
+    "gpus-per-node": "executor.gpus",
 }
 
 
 def _one_line(text: str) -> str:
-    """What goes into a script's comment must not leave it."""
+    """Refuse text that would leave a script's comment."""
     if not text.isprintable():
         raise ValueError("text without line breaks and control characters")
     return text
@@ -60,28 +62,28 @@ def _lines(text: str) -> str:
 def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     for name, value in options.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
-            raise ValueError(f"names of sbatch's options without dashes before them, not {name!r}")
-        if name in _OWN_OPTIONS:
-            raise ValueError(f"other options than {name}, which {_OWN_OPTIONS[name]}")
+            raise ValueError(f"names of sbatch's options without leading dashes, not {name!r}")
+        if name in _OWN_OPTIONS or name in _KEYS:
+            raise ValueError(f"other options than {name}, which {_KEYS.get(name, 'isolaw')} sets")
         if value is False:
-            raise ValueError(f"{name} = true, or nothing of it")
+            raise ValueError(f"{name} = true, or no {name}")
         if isinstance(value, str):
             _one_line(value)
     return options
 
 
 class ExecutorSection(Section):
-    """Where runs execute. By default worker processes, one for each core.
+    """Where runs execute. Default: worker processes, one for each core.
 
-    ``jobs``, ``max_rollouts`` and ``max_gpus`` bound what is at work at a time: runs, rollouts of their
-    batches, GPUs. ``same_failures`` runs in a row that fail with one cause end the sweep; a run that is lost
-    (`ray`, `slurm`) is made again, at most ``retries`` times without getting further.
+    ``jobs``, ``max_rollouts`` and ``max_gpus`` bound the runs at work together: their number, the rollouts
+    of their batches, their GPUs. The sweep aborts after ``same_failures`` consecutive runs fail with the same
+    cause. `ray` and `slurm` repeat a lost run, at most ``retries`` times without progress.
 
-    ``nodes`` machines make one run, with ``cpus`` and ``gpus`` on each: unless given, what its processes
-    need on machines like this one. ``address`` and ``shared`` are Ray's: where its cluster is, and whether
-    its machines see the sweep's directory (tried out unless given). The rest is SLURM's: ``time`` in minutes,
-    ``partition``, further ``sbatch`` options, lines of ``setup`` before the command, and ``cluster =
-    "local"`` to run the same jobs on this machine.
+    A run takes ``nodes`` machines, with ``cpus`` and ``gpus`` on each (default: what its processes need on
+    machines like this one). For Ray, ``address`` is the cluster's, and ``shared`` says whether its machines
+    see the sweep's directory (default: isolaw tries). For SLURM there are ``time`` in minutes, ``partition``,
+    more ``sbatch`` options, lines of ``setup`` before the command, and ``cluster = "local"``, which runs
+    the same jobs on this machine.
     """
 
     kind: Literal["inline", "processes", "ray", "slurm"] = "processes"

@@ -1,4 +1,4 @@
-"""Settings checked against their models: every fault at once, each with its line and nearest name."""
+"""Settings checked against their models: all issues at once, each with its line and nearest name."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from pydantic import BaseModel, ValidationError
 
 from isolaw.errors import InputError, Issue, SpecError, nearest
 
+# pydantic's names of a union's members.
+_KINDS = {"str", "int", "bool", "float"}
+
+Model = TypeVar("Model", bound=BaseModel)
+
 
 def read_text(path: str | Path) -> str:
     """Return a text file's content, or raise `InputError` naming the file and the reason."""
@@ -23,45 +28,32 @@ def read_text(path: str | Path) -> str:
         raise InputError(f"{path}: {error.strerror or error}") from None
 
 
-# What pydantic calls the members of a union.
-_KINDS = {"str", "int", "bool", "float"}
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
 def parse_section(model: type[Model], data: Mapping[str, Any], prefix: str = "", source: str = "") -> Model:
     """Validate ``data`` as ``model``; raise `SpecError` naming every key below ``prefix``."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
-        problems = issues_of(error, prefix, model)
-    except SpecError as error:
-        problems = error.issues
-    raise SpecError(problems, source=source) from None
+        raise SpecError(_issues(error, prefix, model), source=source) from None
 
 
-def issues_of(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Issue]:
-    """Return pydantic's findings as problems, keys named below ``prefix``."""
-    out: list[Issue] = []
-    tried = None
-    for item in error.errors():
-        *place, last = path = [str(part) for part in item["loc"] if not isinstance(part, int)] or [""]
-        if last in _KINDS:  # one of several that a value may be of, and is of none
-            path = place
+def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Issue]:
+    out: dict[tuple[str, str], Issue] = {}
+    for number, item in enumerate(error.errors()):
+        path = [str(part) for part in item["loc"] if not isinstance(part, int)]
+        union = bool(path) and path[-1] in _KINDS  # the value is of none of several kinds: one issue
+        if union:
+            path.pop()
         where = ".".join(part for part in (prefix, *path) if part) or "value"
-        if last in _KINDS and tried == path:
-            accepted = f"{out[-1].accepted} or {_expectation(item)}"
-            out[-1] = Issue(where, found=item["input"], accepted=accepted)
-            continue
-        tried = path if last in _KINDS else None
+        key = (where, "" if union else str(number))
         if item["type"] == "extra_forbidden":
             valid = _fields_at(model, path[:-1])
             close = nearest(path[-1], valid)
             accepted = "" if close else ", ".join(valid)
-            out.append(Issue(where, "unknown key", found=item["input"], accepted=accepted, nearest=close))
+            out[key] = Issue(where, "unknown key", item["input"], accepted, close)
         else:
-            out.append(Issue(where, found=item["input"], accepted=_expectation(item)))
-    return out
+            accepted = f"{out[key].accepted} or " if key in out else ""
+            out[key] = Issue(where, found=item["input"], accepted=accepted + _expectation(item))
+    return list(out.values())
 
 
 def _expectation(item: Any) -> str:
@@ -71,18 +63,18 @@ def _expectation(item: Any) -> str:
 
 
 def located(error: SpecError, path: str | Path, settings: Iterable[str] = ()) -> SpecError:
-    """Return ``error`` with the file's name and, where its keys can be found there, their lines.
+    """Return ``error`` with the file's name and, where its keys are in the file, their lines.
 
-    Keys of ``settings`` (``section.key=value``) took the place of what the file says.
+    Keys of ``settings`` (``section.key=value``) replace the file's.
     """
     text, keys = read_text(path), [setting.partition("=")[0].strip() for setting in settings]
-    problems = []
-    for problem in error.issues:
-        if any(f"{key}.".startswith(f"{problem.where}.") for key in keys):
-            problems.append(replace(problem, where=f"{problem.where} (set by an option)"))
+    issues = []
+    for issue in error.issues:
+        if any(f"{key}.".startswith(f"{issue.where}.") for key in keys):
+            issues.append(replace(issue, where=f"{issue.where} (set by an option)"))
         else:
-            problems.append(_with_line(problem, text))
-    return SpecError(problems, str(path), error.rest)
+            issues.append(_with_line(issue, text))
+    return SpecError(issues, str(path))
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
@@ -94,16 +86,16 @@ def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def _with_line(problem: Issue, text: str) -> Issue:
-    """Add the line of the file on which the key stands, where it can be found."""
-    *sections, key = problem.where.split(".")
+def _with_line(issue: Issue, text: str) -> Issue:
+    """Add the line of the file that sets the key, where there is one."""
+    *sections, key = issue.where.split(".")
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[\s*([\w.@\"-]+)\s*\]", line)
         if header:
             section = header[1]
             if not sections and section == key:
-                return replace(problem, where=f"line {number}, [{key}]")
+                return replace(issue, where=f"[{key}]", line=number)
         elif re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line) and section == ".".join(sections):
-            return replace(problem, where=f"line {number}, {problem.where}")
-    return problem
+            return replace(issue, line=number)
+    return issue

@@ -1,4 +1,4 @@
-"""`RunSpec`: one run of a sweep, its identity and the steps at which it is looked at."""
+"""`RunSpec`: one run of a sweep, its identity and the steps of its evaluations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.config.sections import MOST_LOOKS, EvaluationSpec, ProblemsSpec, Recipe
+from isolaw.config.sections import MOST_EVALUATIONS, EvaluationSpec, ProblemsSpec, Recipe
 from isolaw.config.values import Count, Index, Section
 
 IDENTITY_VERSION = 1
@@ -18,10 +18,10 @@ _POWERS = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}
 
 
 class RunSpec(Section):
-    """One run: a configuration, a seed, and how far and how often it is looked at.
+    """One run: a configuration, a seed, its horizon and its evaluations.
 
-    ``options`` are the backend's own (they count for identity); ``sources`` are paths that it reads
-    (they do not; the hashes of what they hold, in ``content``, do).
+    ``options`` are the backend's own; ``sources`` are paths that it reads, and ``content`` the hashes of
+    what they hold. Options and hashes count for identity, paths do not.
     """
 
     backend: str
@@ -57,11 +57,10 @@ class RunSpec(Section):
         """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
 
         The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), where all B = B_p · n
-        rollouts that a step generates enter its gradient. With a decoupled baseline n_train < n of them do,
-        and the rule follows those: the square root compensates the gradient's noise, whose variance is
-        ∝ 1 / B_g (derived for Adam in arXiv 2205.10287), and a run with n_train = 64 then differs from a run
-        with n = 64 in its baseline alone. A filter does not change the factor: it holds for the whole run,
-        and how many groups a filter drops is known step by step.
+        rollouts of a step enter its gradient. With a decoupled baseline, n_train < n of them do, and the
+        rule follows those: the square root compensates the gradient's noise, whose variance is ∝ 1 / B_g
+        (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs from a run with n = 64
+        in its baseline alone. A filter does not change the factor, which holds for the whole run.
 
         >>> run = RunSpec(backend="real", problems_per_batch=16, rollouts_per_problem=256, compute=10**6)
         >>> run.lr_factor
@@ -74,8 +73,8 @@ class RunSpec(Section):
     def identity(self) -> dict[str, Any]:
         """Return what makes this run this run: no path, device, executor, horizon or schedule.
 
-        Recipe keys at their default are left out, so a key that is added later changes no identity. What
-        ``problems.difficulty`` decides is in the resolved recipe, and counts there.
+        Recipe keys at their default are left out, so that a new key changes no identity. The resolved
+        recipe holds what ``problems.difficulty`` decides.
         """
         return {
             "identity": IDENTITY_VERSION,
@@ -96,11 +95,11 @@ class RunSpec(Section):
 
     def __copy__(self) -> RunSpec:
         copied = super().__copy__()
-        vars(copied).pop("run_id", None)  # a copy may be made to be changed
+        vars(copied).pop("run_id", None)  # the copy may be about to change
         return copied
 
     def schedule(self) -> list[int]:
-        """Return the steps that are evaluated, ascending, 0 and the last among them.
+        """Return the steps of the evaluations, ascending, with 0 and the last step.
 
         >>> run = RunSpec(backend="bandit", problems_per_batch=1, rollouts_per_problem=10, compute=1000,
         ...               evaluation=EvaluationSpec(points=3, start=10, end=1000))
@@ -113,13 +112,13 @@ class RunSpec(Section):
         budgets = np.geomspace(start, end, e.points)
         ratio = (end / start) ** (1 / (e.points - 1))
         if self.compute > end and ratio > 1:
-            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_LOOKS)
+            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_EVALUATIONS)
             budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
         # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
         budgets = budgets[budgets <= self.compute] * (1 + 1e-12)
-        looks = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
+        steps = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
         ends = {h // self.batch_rollouts for h in (*e.horizons, self.compute) if h <= self.compute}
-        return sorted({0} | looks | ends)
+        return sorted({0} | steps | ends)
 
 
 def canonical_json(value: Any) -> str:

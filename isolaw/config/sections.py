@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    create_model,
+    model_serializer,
+    model_validator,
+)
 
 from isolaw.config.values import Count, Index, Positive, Rate, Section, Share, listed, once, seed_list, whole
 
-MOST_LOOKS = 10_000  # at one run
-DEFAULT_ROLLOUTS_PER_PROBLEM = [8, 16, 32, 64, 128, 256, 512]
+MOST_EVALUATIONS = 10_000  # of one run
 
 
 class Recipe(Section):
-    """How an update is made from a batch. None means: the backend's or the algorithm's own choice.
+    """How a batch becomes an update. None: the backend or the algorithm chooses.
 
     A backend refuses what it cannot represent. Equations: `algorithms.objective` for language
     models, `isolaw.simulators` for the simulators (whose lr is their own η, not an optimiser's).
-
-    ``lr_scaling`` says how lr follows the batch: ``sqrt`` is lr · sqrt(B / 1024), the paper's rule
-    (arXiv 2603.12151, App. A), with B the rollouts in a step's gradient; the three agree at B = 1,024.
-    `RunSpec.lr_factor` has the equation, for every backend.
+    ``lr_scaling`` says how lr follows the batch (`RunSpec.lr_factor`).
     """
 
     algorithm: str = "grpo"
@@ -56,9 +60,9 @@ class Recipe(Section):
 
 
 class ProblemsSpec(Section):
-    """The problem set that is trained on and the size of its parts (None: all there are).
+    """The problem set and the size of its parts (None: all problems).
 
-    ``difficulty`` says what the base model makes of the problems; recipes start from it (None: not said).
+    ``difficulty`` says how well the base model solves the problems; recipes start from it (None: not given).
     """
 
     set: str = "easy"
@@ -68,18 +72,17 @@ class ProblemsSpec(Section):
 
 
 class EvaluationSpec(Section):
-    """When runs are evaluated, and what is measured.
+    """When runs are evaluated, and what an evaluation measures.
 
-    The schedule is common to all runs of a sweep, so that no configuration gets more looks than
-    another: step 0, for each of ``points`` log-spaced budgets from ``start`` to ``end`` the last
-    step that it pays for, and the last step of each horizon. Budgets beyond ``end`` continue the
-    same spacing, so a sweep that is extended later looks where an uninterrupted one would have.
-    ``samples`` answers to each problem are measured; 0 asks for exact values, which a simulator has.
-    ``start`` (the smallest batch), ``end`` (the first horizon) and ``horizons`` are filled in when
-    the sweep starts.
+    All runs of a sweep share the schedule, so that no configuration gets more evaluations than another:
+    step 0, for each of ``points`` log-spaced budgets from ``start`` to ``end`` the last step that it pays
+    for, and the last step of each horizon. Budgets beyond ``end`` continue the same spacing, so an
+    extended sweep has the evaluations of an uninterrupted one. Each problem gets ``samples`` answers;
+    0 asks for exact values, which a simulator knows. isolaw fills in ``start`` (the smallest batch),
+    ``end`` (the first horizon) and ``horizons`` when the sweep starts.
     """
 
-    points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_LOOKS, strict=True)] = 60
+    points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_EVALUATIONS, strict=True)] = 60
     metrics: Annotated[tuple[str, ...], AfterValidator(once), Field(min_length=1)] = (
         "avg@4",
         "best@4",
@@ -108,43 +111,58 @@ class SweepSection(Section):
     seeds: Annotated[tuple[Index, ...], BeforeValidator(seed_list), Field(min_length=1)] = (0, 1, 2)
 
 
-class GridSection(BaseModel):
+class GridSection(Section):
     """The axes: B_p, n, and any key of the recipe."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     problems_per_batch: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = (32,)
-    rollouts_per_problem: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = tuple(
-        DEFAULT_ROLLOUTS_PER_PROBLEM
-    )
+    rollouts_per_problem: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = (
+        8, 16, 32, 64, 128, 256, 512,
+    )  # fmt: skip
 
     @property
     def recipe_axes(self) -> dict[str, list[Any]]:
         """The recipe keys that are axes, each with its values."""
-        return {key: list(listed(value)) for key, value in (self.model_extra or {}).items()}
+        axes = {key: getattr(self, key) for key in Recipe.model_fields}
+        return {key: list(values) for key, values in axes.items() if values is not None}
+
+    @model_serializer(mode="wrap")
+    def _only_axes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: values for key, values in serialize(self).items() if values is not None}
+
+
+if TYPE_CHECKING:
+    Grid = GridSection
+else:
+    # Each key of the recipe may be an axis: a list of values that the recipe accepts.
+    _AXES = {
+        key: (Annotated[tuple[kind, ...], BeforeValidator(listed), Field(min_length=1)], None)
+        for key, kind in get_type_hints(Recipe, include_extras=True).items()
+        if key in Recipe.model_fields
+    }
+    Grid = create_model("Grid", __base__=GridSection, **_AXES)
 
 
 class LimitsSection(Section):
-    """The hardware's cap on rollouts per step, B_max (the paper's for its easy set)."""
+    """The hardware's cap on rollouts per step, B_max (default: the paper's cap for its easy set)."""
 
     max_batch_rollouts: Count = 65_536
 
 
 class StoreSection(Section):
-    """Where a sweep keeps what is large.
+    """Where a sweep keeps the states that its runs continue from.
 
-    ``states`` is a folder, say on another disk, in which isolaw makes one of its own for the states that the
-    runs continue from; all machines that make runs must see it. Unless given, states are in the sweep's
-    directory.
+    ``states`` is a folder, say on another disk, in which isolaw creates a folder of its own; all machines
+    that make runs must see it. Default: the sweep's directory.
     """
 
     states: Annotated[str, Field(min_length=1)] | None = None
 
 
 class TrackingSection(Section):
-    """Trackers that runs are mirrored to; the sweep's own files stay the truth.
+    """Trackers that mirror the runs; the sweep's own files stay the truth.
 
-    ``directory`` is where they put their files (the sweep's own unless given), ``project`` what W&B
-    calls a project and MLflow an experiment.
+    ``directory`` holds the trackers' files (default: the sweep's directory); ``project`` is W&B's project
+    and MLflow's experiment.
     """
 
     to: Annotated[

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, model_validator
-
 from isolaw.config.executor import ExecutorSection
-from isolaw.config.parsing import issues_of, located, parse_section, read_text
+from isolaw.config.parsing import located, parse_section, read_text
 from isolaw.config.sections import (
     EvaluationSpec,
+    Grid,
     GridSection,
     LimitsSection,
     ProblemsSpec,
@@ -21,23 +20,23 @@ from isolaw.config.sections import (
     SweepSection,
     TrackingSection,
 )
-from isolaw.config.values import Section, listed
-from isolaw.errors import InputError, Issue, SpecError, nearest
+from isolaw.config.values import Section
+from isolaw.errors import InputError, Issue, SpecError
 
 
 class SweepSpec(Section):
-    """A whole sweep: everything that a sweep file can say.
+    """A whole sweep: all sections of a sweep file.
 
     >>> spec = SweepSpec.parse({"sweep": {"compute": 1e5}, "grid": {"rollouts_per_problem": [4, 8]}})
     >>> spec.sweep.compute, spec.grid.rollouts_per_problem
     (100000, (4, 8))
     >>> SweepSpec.parse({"recipe": {"lrs": 1}})
     Traceback (most recent call last):
-    isolaw.errors.SpecError: recipe.lrs: unknown key; found 1; did you mean 'lr'?
+    isolaw.errors.SpecError: recipe.lrs: unknown key; found 1 (did you mean 'lr'?)
     """
 
     sweep: SweepSection = SweepSection()
-    grid: GridSection = GridSection()
+    grid: Grid = Grid()
     limits: LimitsSection = LimitsSection()
     recipe: Recipe = Recipe()
     problems: ProblemsSpec = ProblemsSpec()
@@ -49,46 +48,35 @@ class SweepSpec(Section):
     replay: dict[str, Any] = {}
     real: dict[str, Any] = {}
 
-    @model_validator(mode="after")
-    def _axes_are_recipe_keys(self) -> SweepSpec:
-        problems = _axis_issues(self.grid.recipe_axes)
-        if problems:
-            raise SpecError(problems)
-        return self
-
     @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> SweepSpec:
-        """Build from plain data; raise `SpecError` with all problems."""
-        # Axes first and apart, so that their faults and all others are reported together.
-        grid = data.get("grid")
-        axes = (
-            {k: v for k, v in grid.items() if k not in GridSection.model_fields}
-            if isinstance(grid, dict)
-            else {}
-        )
-        problems = _axis_issues({key: list(listed(value)) for key, value in axes.items()})
-        if problems:
-            own = {k: v for k, v in grid.items() if k not in axes} if grid else {}
-            try:
-                parse_section(cls, {**data, "grid": own})
-            except SpecError as error:
-                problems += error.issues
-            raise SpecError(problems, rest=_rest(cls, data, problems))
+    def parse(
+        cls, data: Mapping[str, Any], check: Callable[[SweepSpec], list[Issue]] | None = None
+    ) -> SweepSpec:
+        """Build from plain data; raise `SpecError` with all issues.
+
+        Where keys are wrong, ``check`` finds the issues of the remaining spec, which are raised with them.
+        """
         try:
             return parse_section(cls, data)
         except SpecError as error:
-            raise SpecError(error.issues, rest=_rest(cls, data, error.issues)) from None
+            sound = _without(data, error.issues)
+            more = check(cls.model_validate(sound)) if check and sound is not None else []
+            raise SpecError([*error.issues, *more]) from None
 
     @classmethod
     def read(
-        cls, path: str | Path | None = None, settings: Iterable[str] = (), base: SweepSpec | None = None
+        cls,
+        path: str | Path | None = None,
+        settings: Iterable[str] = (),
+        base: SweepSpec | None = None,
+        check: Callable[[SweepSpec], list[Issue]] | None = None,
     ) -> SweepSpec:
         """Build from a TOML file, or ``base``, or the defaults, and ``section.key=value`` settings.
 
         Raises
         ------
         SpecError
-            unknown keys, wrong values, not TOML; all at once, with their lines.
+            unknown keys, wrong values, not TOML; all at once, with their lines (``check`` as for `parse`).
         InputError
             the file cannot be read, or a setting has no ``=``.
         """
@@ -102,45 +90,23 @@ class SweepSpec(Section):
         for setting in settings:
             _apply(data, setting)
         try:
-            return cls.parse(data)
+            return cls.parse(data, check)
         except SpecError as error:
             raise (error if path is None else located(error, path, settings)) from None
 
 
-def _rest(cls: type[SweepSpec], data: Mapping[str, Any], problems: Iterable[Issue]) -> SweepSpec | None:
-    """The spec without what is wrong with it; None where the configurations themselves are."""
-    sections = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
-    for problem in problems:
-        section, _, key = problem.where.partition(".")
-        own = sections.get(section)
-        if section == "sweep" or key in ("problems_per_batch", "rollouts_per_problem"):
+def _without(data: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any] | None:
+    """Return the data without the keys that are wrong; None where these decide which runs there are."""
+    sections = {name: dict(own) if isinstance(own, Mapping) else own for name, own in data.items()}
+    for issue in issues:
+        section, _, key = issue.where.partition(".")
+        if section == "sweep" or key in GridSection.model_fields:
             return None
-        if isinstance(own, dict) and key not in ("", "kind"):  # what else an executor accepts hangs on it
-            own.pop(key.split(".")[0], None)
-        else:
+        if key in ("", "kind"):  # the executor's other keys depend on its kind
             sections.pop(section, None)
-    try:
-        return cls.model_validate(sections)
-    except (SpecError, ValidationError):
-        return None
-
-
-def _axis_issues(axes: Mapping[str, list[Any]]) -> list[Issue]:
-    """What is wrong with the recipe keys that are axes of the grid."""
-    problems = []
-    valid = [*GridSection.model_fields, *Recipe.model_fields]
-    for key, values in axes.items():
-        if key not in Recipe.model_fields:
-            problems.append(Issue(f"grid.{key}", "unknown key", found=values, nearest=nearest(key, valid)))
-            continue
-        if not values:
-            problems.append(Issue(f"grid.{key}", found=values, accepted="at least one value"))
-        for value in values:
-            try:
-                Recipe.model_validate({key: value})
-            except ValidationError as error:
-                problems += issues_of(error, "grid", Recipe)
-    return problems
+        elif section in sections:
+            sections[section].pop(key.split(".")[0], None)
+    return sections
 
 
 def _apply(data: dict[str, Any], setting: str) -> None:
@@ -148,7 +114,7 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     name, equals, raw = setting.partition("=")
     *sections, key = name.strip().split(".")
     if not equals or not sections or not key:
-        raise InputError(f"--set {setting!r}: accepted: section.key=value, as in sweep.compute=1e7")
+        raise InputError(f"--set {setting!r}: expected section.key=value, e.g. sweep.compute=1e7")
     try:
         value: Any = tomllib.loads(f"value = {raw}")["value"]
     except (ValueError, RecursionError):

@@ -100,7 +100,7 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     (0.25, 0.75)
     >>> difficulty("esay")
     Traceback (most recent call last):
-    isolaw.errors.SpecError: problems.set: no such problem set; found 'esay'; did you mean 'easy'?
+    isolaw.errors.SpecError: problems.set: no such problem set; found 'esay' (did you mean 'easy'?)
     """
     known: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
     known |= {name: tuple(shares) for name, shares in (histograms or {}).items()}

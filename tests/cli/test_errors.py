@@ -25,15 +25,15 @@ kind = "inline"
 MISTAKES = {
     "unknown key": (
         SOUND.replace("rollouts_per_problem", "rollouts_per_prblem"),
-        ["line 6, grid.rollouts_per_prblem: unknown key", "did you mean 'rollouts_per_problem'?"],
+        [":6: grid.rollouts_per_prblem: unknown key", "did you mean 'rollouts_per_problem'?"],
     ),
-    "unknown section": (SOUND + "[evalution]\npoints = 3\n", ["line 12, [evalution]", "'evaluation'"]),
+    "unknown section": (SOUND + "[evalution]\npoints = 3\n", [":12: [evalution]", "'evaluation'"]),
     "unknown key of the recipe": (
         SOUND + "[recipe]\nlrr = 1\n",
-        ["line 13, recipe.lrr", "did you mean 'lr'?"],
+        [":13: recipe.lrr", "did you mean 'lr'?"],
     ),
-    "n = 0": (SOUND.replace("4, 16", "0, 16"), ["line 6, grid.rollouts_per_problem: found 0", "equal to 1"]),
-    "B_p = 0": (SOUND.replace("[8]", "[0]"), ["line 5, grid.problems_per_batch: found 0"]),
+    "n = 0": (SOUND.replace("4, 16", "0, 16"), [":6: grid.rollouts_per_problem: found 0", "equal to 1"]),
+    "B_p = 0": (SOUND.replace("[8]", "[0]"), [":5: grid.problems_per_batch: found 0"]),
     "n = 1": (SOUND.replace("4, 16", "1, 16"), ["grid.rollouts_per_problem", "found 1", "at least 2"]),
     "above the cap": (
         SOUND.replace("4, 16", "4, 16384"),
@@ -56,16 +56,16 @@ MISTAKES = {
     "JSON": ('{"sweep": {}}', ["not valid TOML", "line 1"]),
     "unknown backend": (
         SOUND.replace("[sweep]", '[sweep]\nbackend = "bandits"'),
-        ["sweep.backend: found 'bandits'", "accepted: bandit, replay", "did you mean 'bandit'?"],
+        ["sweep.backend: found 'bandits'", "expected bandit, replay", "did you mean 'bandit'?"],
     ),
-    "unknown preset": (SOUND + '[bandit]\npreset = "i"\n', ["bandit.preset", "found 'i'", "accepted: "]),
+    "unknown preset": (SOUND + '[bandit]\npreset = "i"\n', ["bandit.preset", "found 'i'", "expected "]),
     "unknown parameter": (
         SOUND + "[bandit.parameters]\nsigma = 1\n",
         ["bandit.parameters.sigma", "did you mean 'sigma2'?"],
     ),
     "three at once": (
         SOUND.replace("seeds = 1", "seeds = 0") + "[recipe]\nkll = 1\n[limit]\n",
-        ["3 problems", "line 3, sweep.seeds", "line 13, recipe.kll", "line 14, [limit]"],
+        ["3 issues", ":3: sweep.seeds", ":13: recipe.kll", ":14: [limit]"],
     ),
 }
 
@@ -102,7 +102,7 @@ def test_the_file_is_named(isolaw, tmp_path: Path, mistake: str) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(MISTAKES[mistake][0])
     _, _, err = isolaw("sweep", file, "--out", tmp_path / "out")
-    assert err.startswith(f"isolaw: {file}: ")
+    assert err.startswith(f"isolaw: {file}:")
 
 
 @pytest.mark.parametrize(

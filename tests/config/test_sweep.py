@@ -282,7 +282,7 @@ def problems(data: dict[str, Any]) -> list[str]:
         ({"sweep": {"computes": 1}}, ["sweep.computes", "unknown key", "'compute'"]),
         ({"grid": {"rollouts_per_prblem": [8]}}, ["grid.rollouts_per_prblem", "'rollouts_per_problem'"]),
         ({"grid": {"advantge": ["centred"]}}, ["grid.advantge", "'advantage'"]),
-        ({"recipe": {"zzz": 1}}, ["recipe.zzz", "accepted: algorithm, lr"]),
+        ({"recipe": {"zzz": 1}}, ["recipe.zzz", "expected algorithm, lr"]),
         ({"grid": {"rollouts_per_problem": [8, 0]}}, ["grid.rollouts_per_problem", "found 0", "1"]),
         ({"grid": {"rollouts_per_problem": []}}, ["grid.rollouts_per_problem"]),
         ({"grid": {"lr": [0.1, -1]}}, ["grid.lr", "found -1", "greater than 0"]),
@@ -332,8 +332,8 @@ def test_lines_are_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as error:
         SweepSpec.read(file)
     text = str(error.value)
-    assert text.startswith(f"{file}: 3 problems")
-    for word in ("line 4, sweep.compute", "line 7, recipe.lrs", "line 10, [bogus]"):
+    assert text.startswith(f"{file}: 3 issues")
+    for word in (f"{file}:4: sweep.compute", f"{file}:7: recipe.lrs", f"{file}:10: [bogus]"):
         assert word in text
 
 
@@ -346,9 +346,9 @@ def test_what_an_option_sets_is_not_looked_for_in_the_file(isolaw, tmp_path: Pat
         SweepSpec.read(file, ["sweep.seeds=0", "executor.kind=slrum"])
     assert str(error.value).splitlines()[1:] == [
         "  - sweep.seeds (set by an option): found 0; "
-        "accepted: a number of seeds from 1 to 10,000, or a list of seeds",
+        "expected a number of seeds from 1 to 10,000, or a list of seeds",
         "  - executor.kind (set by an option): found 'slrum'; "
-        "accepted: 'inline', 'processes', 'ray' or 'slurm'",
+        "expected 'inline', 'processes', 'ray' or 'slurm'",
     ]
     code, _, err = isolaw("sweep", file, "--out", tmp_path / "out", "--set", f"real.model={tmp_path}/gone")
     assert code == 2
@@ -357,7 +357,7 @@ def test_what_an_option_sets_is_not_looked_for_in_the_file(isolaw, tmp_path: Pat
     code, _, err = isolaw("sweep", file, "--out", tmp_path / "out", "--executor", "slrum")
     assert code == 2
     assert "executor.kind (set by an option)" in err
-    assert "line 4, real.model" in err
+    assert f"{file}:4: real.model" in err
     assert "executor.nodes" not in err
 
 

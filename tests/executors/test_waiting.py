@@ -153,17 +153,17 @@ def test_a_run_that_is_nearly_done_is_short(tmp_path: Path, tiny) -> None:
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"nodes": 2}, "nodes: found 2; accepted: 1; more with executor.kind = 'ray' or 'slurm'"),
-        ({"kind": "slurm", "nodes": 2}, "nodes: found 2; accepted: a divisor of the run's processes (1)"),
-        ({"max_rollouts": 100}, "max_rollouts: found 100; accepted: at least the largest batch (128)"),
-        ({"kind": "ray", "gpus": 2, "max_gpus": 1}, "max_gpus: found 1; accepted: at least those of one run"),
-        ({"kind": "slurm", "time": 1e-3}, "time: found 0.001; accepted: from a second to a year"),
-        ({"kind": "slurm", "partition": "a\nrm"}, "partition: found 'a\\nrm'; accepted: text without"),
-        ({"kind": "slurm", "sbatch": {"account": "a\nrm"}}, "sbatch: found {'account': 'a\\nrm'}; accepted"),
-        ({"kind": "slurm", "sbatch": {"a\nrm": "b"}}, "sbatch: found {'a\\nrm': 'b'}; accepted: names of"),
-        ({"kind": "slurm", "sbatch": {"job-name": "b"}}, "sbatch: found {'job-name': 'b'}; accepted: other"),
-        ({"kind": "slurm", "time": "soon"}, "time: found 'soon'; accepted: minutes, or a time as"),
-        ({"kind": "rya"}, "kind: found 'rya'; accepted: 'inline', 'processes', 'ray' or 'slurm'"),
+        ({"nodes": 2}, "nodes: found 2; expected 1; more with executor.kind = 'ray' or 'slurm'"),
+        ({"kind": "slurm", "nodes": 2}, "nodes: found 2; expected a divisor of the run's processes (1)"),
+        ({"max_rollouts": 100}, "max_rollouts: found 100; expected at least the largest batch (128)"),
+        ({"kind": "ray", "gpus": 2, "max_gpus": 1}, "max_gpus: found 1; expected at least those of one run"),
+        ({"kind": "slurm", "time": 1e-3}, "time: found 0.001; expected from a second to a year"),
+        ({"kind": "slurm", "partition": "a\nrm"}, "partition: found 'a\\nrm'; expected text without"),
+        ({"kind": "slurm", "sbatch": {"account": "a\nrm"}}, "sbatch: found {'account': 'a\\nrm'}; expected"),
+        ({"kind": "slurm", "sbatch": {"a\nrm": "b"}}, "sbatch: found {'a\\nrm': 'b'}; expected names of"),
+        ({"kind": "slurm", "sbatch": {"job-name": "b"}}, "sbatch: found {'job-name': 'b'}; expected other"),
+        ({"kind": "slurm", "time": "soon"}, "time: found 'soon'; expected minutes, or a time as"),
+        ({"kind": "rya"}, "kind: found 'rya'; expected 'inline', 'processes', 'ray' or 'slurm'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_it_begins(tmp_path: Path, tiny, section, words: str) -> None:

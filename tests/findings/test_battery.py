@@ -149,7 +149,7 @@ def test_all_that_is_wrong_at_once() -> None:
 
 
 def test_a_budget_too_small_for_the_grid() -> None:
-    with pytest.raises(SpecError, match=r"sweep\.compute: found 50000; accepted: at least .*three n"):
+    with pytest.raises(SpecError, match=r"sweep\.compute: found 50000; expected at least .*three n"):
         battery(settings=["sweep.compute=5e4"])
 
 

@@ -325,7 +325,7 @@ def test_a_folder_of_the_same_name_is_no_library(
 def test_a_tracker_that_is_none(isolaw, tmp_path: Path) -> None:
     code, said, notes = isolaw("sweep", "--out", tmp_path / "out", "--set", "tracking.to=['tensorbord']")
     assert (code, said) == (2, "")
-    assert "tracking.to: found 'tensorbord'; accepted: 'tensorboard', 'wandb' or 'mlflow'" in notes
+    assert "tracking.to: found 'tensorbord'; expected 'tensorboard', 'wandb' or 'mlflow'" in notes
     assert not (tmp_path / "out").exists()
 
 

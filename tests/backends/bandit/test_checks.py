@@ -55,12 +55,12 @@ EVEN = [0.5, *15 * [0.0], 0.5]
         ({"options": {"parameters": {"q": -1}}}, ["bandit.parameters.q", "-1.0", "from 0 to 1"]),
         ({"options": {"parameters": {"lr_hard": -1}}}, ["bandit.parameters.lr_hard", "-1.0", "at least 0"]),
         ({"options": {"parameters": {"sigma": 1.0}}}, ["bandit.parameters.sigma", "unknown", "'sigma2'"]),
-        ({"options": {"parameters": {"zzzzz": 1.0}}}, ["bandit.parameters.zzzzz", "accepted: q, sigma2"]),
+        ({"options": {"parameters": {"zzzzz": 1.0}}}, ["bandit.parameters.zzzzz", "expected q, sigma2"]),
         (
             {"problems": {"n_train": 10_000_000, "n_validation": 8_000_000}},
             ["problems.n_train", "4.6", "4 GB"],
         ),
-        ({"options": {"preset": "J"}}, ["bandit.preset", "found 'J'", "accepted"]),
+        ({"options": {"preset": "J"}}, ["bandit.preset", "found 'J'", "expected"]),
     ],
     ids=str,
 )
@@ -76,7 +76,7 @@ ONE = {"options": {"model": "tabular"}, "problems": {}, "problems_per_batch": 1}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"problems_per_batch": 2}, ["grid.problems_per_batch", "one problem", "accepted: 1"]),
+        ({"problems_per_batch": 2}, ["grid.problems_per_batch", "one problem", "expected 1"]),
         ({"problems": {"n_train": 5}}, ["problems.n_train", "one problem", "found 5"]),
         ({"options": {"model": "tabular", "parameters": {"p": 1.2}}}, ["bandit.parameters.p", "1.2", "to 1"]),
         ({"options": {"model": "tabular", "parameters": {"p": -0.1}}}, ["bandit.parameters.p", "-0.1"]),
@@ -214,17 +214,17 @@ def test_a_file_is_told_all_that_is_wrong_with_it_at_once(isolaw, tmp_path: Path
     code, stdout, stderr = isolaw("sweep", tmp_path / "sweep.toml", "--out", tmp_path / "out", "--dry-run")
     assert (code, stdout) == (2, "")
     lines = stderr.splitlines()
-    assert lines[0].endswith("7 problems")
+    assert lines[0].endswith("7 issues")
     for number, words in {
-        7: "recipe.lr: found -0.1; accepted: greater than 0",
-        8: "recipe.kl: found -1.0; accepted: greater than or equal to 0",
+        7: "recipe.lr: found -0.1; expected greater than 0",
+        8: "recipe.kl: found -1.0; expected greater than or equal to 0",
         3: "grid.problems_per_batch: a batch takes distinct problems; found 64",
-        9: "recipe.gradient_rollouts: found 6; accepted: at most n = 4",
+        9: "recipe.gradient_rollouts: found 6; expected at most n = 4",
         10: "recipe.top_p: the simulator has nothing of the kind",
         17: "bandit.parameters.sigma2: found -1.0",
-        20: "bandit.histograms.mine: found [0.5, 0.4]; accepted: 17 shares",
+        20: "bandit.histograms.mine: found [0.5, 0.4]; expected 17 shares",
     }.items():
-        assert sum(f"line {number}, {words}" in line for line in lines) == 1, words
+        assert sum(f":{number}: {words}" in line for line in lines) == 1, words
     assert not (tmp_path / "out").exists()
 
 
