@@ -68,8 +68,8 @@ def test_problem_files(folder: Path) -> None:
     )
     told = refused(folder)
     assert [line.removeprefix(f"{folder}/sums/") for line in told] == [
-        "train.jsonl, line 4: the answer; found None; accepted: text or a number",
-        "train.jsonl, line 5: the prompt; found ''; accepted: text, or messages with a role and a content",
+        "train.jsonl, line 4: the answer; found None; expected text or a number",
+        "train.jsonl, line 5: the prompt; found ''; expected text, or messages with a role and a content",
         "validation.jsonl, line 2: the same id 'a' as on line 1",
     ]
     write(validation, [{"prompt": " 0+1= ", "answer": 1}, {"prompt": "7+7=", "answer": 14}])
@@ -90,11 +90,11 @@ def test_everything_at_once(folder: Path) -> None:
         recipe={"algorithm": "gspo", "clip_low": 0.1, "kl_in": "loss"},
         grid={"rollouts_per_problem": [1, 4]},
     )
-    accepted = "accepted: exact, math, or package.module:function"
+    accepted = "expected exact, math, or package.module:function"
     wanted = [
         f"{folder / 'sums' / 'train.jsonl'}: no 'answer' anywhere",
         f"real.model: {folder / 'modell'}: no such folder",
-        f"real.reward: found 'exakt'; {accepted}; did you mean 'exact'?",
+        f"real.reward: found 'exakt'; {accepted} (did you mean 'exact'?)",
         "recipe.algorithm: with recipe.staleness = 0 every ratio is 1",
         "recipe.clip_low: with recipe.staleness = 0 every ratio is 1 and nothing is clipped",
         "recipe.kl_in: there is no KL term",
@@ -110,7 +110,7 @@ def test_everything_at_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        ("model.safetensors", "no *.safetensors in it; accepted: weights as safetensors"),
+        ("model.safetensors", "no *.safetensors in it; expected weights as safetensors"),
         ("config.json", "no config.json in it"),
         (None, "no max_position_embeddings in it"),
     ],
@@ -128,9 +128,9 @@ def test_models(folder: Path, damage: str | None, told: str) -> None:
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
-        ("math-verify", "found 'math-verify'; accepted: exact, math, or package.module:function"),
+        ("math-verify", "found 'math-verify'; expected exact, math, or package.module:function"),
         ("no.such.module:f", "cannot import 'no.such.module': ModuleNotFoundError"),
-        ("json:lods", "json: no such function; found 'lods'; did you mean 'json:loads'?"),
+        ("json:lods", "json: no such function; found 'lods' (did you mean 'json:loads'?)"),
         ("json:decoder", "json: is not a function; found 'decoder'"),
     ],
 )
@@ -204,7 +204,7 @@ def test_processes_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real.environment, "gpus", lambda: 0)
     monkeypatch.setattr(real.environment, "cores", lambda: 2)
     (problem,) = real._placement_issues(RealOptions(model="m", processes=3))
-    assert str(problem) == "real.processes: found 3; accepted: at most one for each core (2)"
+    assert str(problem) == "real.processes: found 3; expected at most one for each core (2)"
 
 
 def test_nothing_heavy_is_imported_to_refuse(folder: Path) -> None:
@@ -241,13 +241,13 @@ def test_what_takes_the_tokenizer_to_see(made, sections: Callable[..., Any], tmp
     wanted = {
         "easy/train: ": "tokens",
         "easy/validation: ": "tokens",
-        "problems.n_validation: ": "found 10000; accepted: at most the ",
-        "grid.problems_per_batch: ": "found 65; accepted: at most problems.n_train = 64",
+        "problems.n_validation: ": "found 10000; expected at most the ",
+        "grid.problems_per_batch: ": "found 65; expected at most problems.n_train = 64",
         "evaluation.metrics: found 'best@5'": "k ≤ evaluation.samples = 4",
         "evaluation.metrics: found 'maj@4'": "avg@k",
         "evaluation.sets: found 'valid'": "did you mean 'validation'?",
         "real.tensor_parallel: found 2": "a divisor of real.processes = 1",
-        "real.tensor_parallel: needs GPUs": "accepted: 1",
+        "real.tensor_parallel: needs GPUs": "expected 1",
     }
     for start, then in wanted.items():
         assert any(line.startswith(start) and then in line for line in lines), (start, lines)

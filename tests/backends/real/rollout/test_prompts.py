@@ -55,16 +55,16 @@ def test_prompts_that_leave_no_room(tokenizer: Any) -> None:
     stored = ProblemSet("s", {"train": sums(3, 23), "validation": sums(24), "aime": sums(2, 30, 40, 25)})
     assert [str(problem) for problem in check_lengths(stored, tokenizer, 32, 8)] == [
         "s/validation: too long: problem 'of 24'; found '25 tokens'; "
-        "accepted: at most 24 (32 of context − 8 of response)",
+        "expected at most 24 (32 of context − 8 of response)",
         "s/aime: 3 prompts are too long, the longest that of problem 'of 40'; found '41 tokens'; "
-        "accepted: at most 24 (32 of context − 8 of response)",
+        "expected at most 24 (32 of context − 8 of response)",
     ]
     assert check_lengths(stored, tokenizer, 64, 8) == []
 
 
 def test_what_has_no_room_at_all_is_told_once(tokenizer: Any) -> None:
     stored = ProblemSet("s", {"train": sums(3), "validation": sums(4)})
-    told = "recipe.max_response_tokens: found 64; accepted: fewer than the context of 64"
+    told = "recipe.max_response_tokens: found 64; expected fewer than the context of 64"
     assert [str(problem) for problem in check_lengths(stored, tokenizer, 64, 64)] == [told]
 
 

@@ -249,14 +249,14 @@ def test_the_hash_of_a_function_follows_its_file(module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("exct", "found 'exct'; accepted: exact, math, or package.module:function; did you mean 'exact'?"),
-        ("Math", "found 'Math'; accepted: exact, math, or package.module:function; did you mean 'math'?"),
-        (":f", "found ':f'; accepted: exact, math, or package.module:function"),
+        ("exct", "found 'exct'; expected exact, math, or package.module:function (did you mean 'exact'?)"),
+        ("Math", "found 'Math'; expected exact, math, or package.module:function (did you mean 'math'?)"),
+        (":f", "found ':f'; expected exact, math, or package.module:function"),
         (
             "nowhere.at.all:f",
             "cannot import 'nowhere.at.all': ModuleNotFoundError: No module named 'nowhere'",
         ),
-        ("os.path:jion", "os.path: no such function; found 'jion'; did you mean 'os.path:join'?"),
+        ("os.path:jion", "os.path: no such function; found 'jion' (did you mean 'os.path:join'?)"),
         ("os.path:sep", "os.path: is not a function; found 'sep'"),
     ],
 )
