@@ -3,7 +3,7 @@
 The refits that a bootstrap of 1,000 draws asks for: 45 configurations (B_p in 32..512, n in 8..2,048), 60
 checkpoints, rewards the mean of 3 simulated seeds, drawn anew in each draw. Solved by
 
-    isolaw      `isolaw.fits.curves.families.fit_curves`, all of them; it is given no starting values
+    isolaw      `isolaw.fits.curves.learning_curves.fit_curves`, all of them; it is given no starting values
     curve_fit   a loop of `scipy.optimize.curve_fit` (Levenberg–Marquardt), started from the truth
     lmfit       a loop of `lmfit.Model.fit` (the same), started from the truth
 
@@ -30,8 +30,8 @@ import pandas as pd
 from scipy.optimize import OptimizeWarning, curve_fit
 
 import isolaw
-from isolaw.fits.curves.families import FAMILIES, fit_curves
-from isolaw.fits.curves.solve import Status
+from isolaw.fits.curves.learning_curves import FAMILIES, fit_curves
+from isolaw.fits.curves.varpro import Status
 
 BATCHES, LEVELS = [32, 64, 128, 256, 512], [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 DRAWS, SEEDS, CHECKPOINTS, COMPUTE = 1000, 3, 60, 1e8

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from isolaw.fits.curves.families import FAMILIES, fit_curves
+from isolaw.fits.curves.learning_curves import FAMILIES, fit_curves
 
 DATA = Path(__file__).parents[1] / "examples" / "data" / "tan_qwen_holdout_per_run_base.csv"
 SHARE, PROBLEMS, DRAWS, LAST = 0.4, 500, 1000, 10

@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
-from isolaw.fits.curves.families import FAMILIES, Curves
+from isolaw.fits.curves.learning_curves import FAMILIES, Curves
 from isolaw.fits.document import version_1
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument

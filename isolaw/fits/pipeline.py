@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
-from isolaw.fits.curves.families import FAMILIES, Curves, enough_points, fit_curves
+from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
 from isolaw.fits.document import build as doc
 from isolaw.fits.document.flags import Code, Flag

@@ -30,7 +30,7 @@ def test_a_kernel_that_is_announced_leaves_what_is_looked_for(
 ) -> None:
     import numpy as np
 
-    from isolaw.fits.curves.families import fit_curves
+    from isolaw.fits.curves.learning_curves import fit_curves
     from isolaw.simulators.group import softmax
     from isolaw.simulators.interference import PRESETS, create
     from isolaw.simulators.model import Update

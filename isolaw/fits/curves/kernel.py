@@ -1,8 +1,9 @@
-"""The compiled kernel of `isolaw.fits.curves.solve`: one data set after the other, without the GIL.
+"""The compiled kernel of `isolaw.fits.curves.varpro`: one data set after the other, without the GIL.
 
-Each function works on one data set: arrays x, y, weights w (P,), one or two shape parameters θ. Families are
-numbered as `isolaw.fits.curves.solve.CODES`, statuses as its `Status`. Compiled at the first call and kept on
-disk.
+Each function works on one data set: arrays x, y, weights w (P,), and one or two shape parameters θ. The level
+of the line is searched if ``free``, and otherwise ``origin``. Families have the numbers of
+`isolaw.fits.curves.varpro.CODES`, statuses those of its `Status`. Numba compiles at the first call and caches
+on disk.
 """
 
 from __future__ import annotations
@@ -12,14 +13,11 @@ from numba import njit
 
 _STARTS = 6
 _STEPS = 500
-_ROUNDS = 30  # of reweighting, under the robust loss
-_HUBER = 1.345  # 95 % efficient where errors are normal
-_MAD = 1.4826
 # Where points are fewer than parameters, many shapes fit alike, and rounding, which differs between
-# processors, must not choose. Of sums of squares that differ by less than this share of the constant's, the
-# kernel takes the one with the smallest slope, which claims least beyond the points.
+# processors, must not choose. Among sums of squares that differ by less than this share of the constant's,
+# the kernel takes the one with the smallest slope, which claims least beyond the points.
 _TIE = 1e-12
-_NOTHING = 1e-24  # of a sum of squares: what is left of it is rounding
+_NOTHING = 1e-24  # share of a sum of squares below which the remainder is rounding
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -76,117 +74,68 @@ def _slopes(code, x, log_x, shape, s, d):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
+    """s at every shape of a grid (G, dimensions), as (G, P)."""
     out = np.empty((grid.shape[0], x.size))
     for g in range(grid.shape[0]):
         _value(code, x, log_x, grid[g], out[g])
     return out
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _line(s, y, w, origin, low):  # type: ignore[no-untyped-def]
-    """low, slope and sum of squares at one s; y and low are taken about ``origin``."""
-    sw = 0.0
-    ws = 0.0
-    wss = 0.0
-    wy = 0.0
-    wsy = 0.0
-    for p in range(s.size):
+@njit(cache=True, nogil=True, inline="always")
+def _regress(w, s, y, origin, free):  # type: ignore[no-untyped-def]
+    """Level and slope of y − origin over s by weighted least squares; the level is 0 unless ``free``."""
+    sw = ws = wss = wy = wsy = 0.0
+    for p in range(w.size):
         sw += w[p]
         ws += w[p] * s[p]
         wss += w[p] * s[p] * s[p]
         wy += w[p] * (y[p] - origin)
         wsy += w[p] * s[p] * (y[p] - origin)
-    if np.isnan(low):
-        css = wss - ws * ws / sw
-        csy = wsy - ws * wy / sw
-        # Where s hardly varies over the data, rounding decides: such a shape explains nothing.
-        slope = max(csy, 0.0) / css if css > 1e-12 * wss else 0.0
-        base = (wy - slope * ws) / sw
-    else:
-        base = low - origin
-        slope = max(wsy - base * ws, 0.0) / wss if wss > 0 else 0.0
+    css, csy = (wss - ws * ws / sw, wsy - ws * wy / sw) if free else (wss, wsy)
+    # Where s hardly varies over the data, rounding decides: such a shape explains nothing.
+    slope = csy / css if css > 1e-12 * wss else 0.0
+    return (wy - slope * ws) / sw if free else 0.0, slope
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
+    """Level, slope and sum of squares of the best line that does not fall."""
+    base, slope = _regress(w, s, y, origin, free)
+    if slope < 0:
+        base, slope = 0.0, 0.0
     sse = 0.0
     for p in range(s.size):
         r = base + slope * s[p] - (y[p] - origin)
         sse += w[p] * r * r
-    return base + origin if np.isnan(low) else low, slope, sse
+    return base + origin, slope, sse
 
 
 @njit(cache=True, nogil=True)
-def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo, hi, robust, out):  # type: ignore[no-untyped-def]
-    size = x.size
-    w = np.empty(size)
-    r = np.empty(size)
-    last_r = np.empty(size)
+def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
+    """Fit data sets ``first`` to ``last``; ``out`` has low, slope, sum of squares, status and θ of each."""
     for d in range(first, last):
-        y = ys[d] if ys.shape[0] > 1 else ys[0]
-        weight = ws[d] if ws.shape[0] > 1 else ws[0]
-        w[:] = weight
-        _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out[d])
-        if not robust or out[d, 3] == 3:
-            continue
-        last_r[:] = np.inf
-        for _ in range(_ROUNDS):
-            _value(code, x, log_x, out[d, 4:], r)
-            moved = 0.0
-            for p in range(size):
-                r[p] = abs(out[d, 0] + out[d, 1] * r[p] - y[p])
-                moved = max(moved, abs(r[p] - last_r[p]))
-            scale = _MAD * _median(r, weight)
-            if moved <= 1e-9 * scale or scale <= 0:
-                break
-            last_r[:] = r
-            for p in range(size):
-                w[p] = weight[p] * min(1.0, _HUBER * scale / max(r[p], 1e-300))
-            _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out[d])
+        y, w = ys[min(d, len(ys) - 1)], ws[min(d, len(ws) - 1)]
+        sw, wy = w.sum(), (w * y).sum()
+        if sw > 0 and np.isfinite(wy):
+            origin = wy / sw if np.isnan(low) else low
+            _search(code, x, log_x, y, w, origin, np.isnan(low), grid, grid_s, neighbours, lo, hi, out[d])
+        else:
+            out[d] = 0.0
+            out[d, 3] = 3
 
 
 @njit(cache=True, nogil=True)
-def _median(r, weight):  # type: ignore[no-untyped-def]
-    """The median of r when each is there ``weight`` times."""
-    order = np.argsort(r)
-    half = 0.5 * weight.sum()
-    total = 0.0
-    for i in range(r.size):
-        total += weight[order[i]]
-        if total > half:
-            return r[order[i]]
-        if total == half:
-            following = i + 1
-            while weight[order[following]] == 0:
-                following += 1
-            return 0.5 * (r[order[i]] + r[order[following]])
-    return np.nan
-
-
-@njit(cache=True, nogil=True)
-def _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
+def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi, out):  # type: ignore[no-untyped-def]
     """The best of Levenberg–Marquardt from the grid's best local minima, into ``out``."""
-    sw = 0.0
-    wy = 0.0
-    for p in range(x.size):
-        sw += w[p]
-        wy += w[p] * y[p]
-    if not (sw > 0 and np.isfinite(wy)):
-        out[:] = 0.0
-        out[3] = 3
-        return
-    origin = wy / sw
-    total = 0.0
-    for p in range(x.size):
-        total += w[p] * (y[p] - origin) ** 2
-    if np.isnan(low) and total <= sw * (1e-13 * origin) ** 2:  # what varies is rounding
-        out[0], out[1], out[2], out[3] = origin, 0.0, total, 2
-        out[4:] = grid[0]
+    # What is left if y rises nowhere: the level, and no shape in particular.
+    out[0], out[1], out[2], out[3] = origin, 0.0, (w * (y - origin) ** 2).sum(), 2
+    out[4:] = grid[0]
+    if free and out[2] <= w.sum() * (1e-13 * origin) ** 2:  # what varies is rounding
         return
     points = grid.shape[0]
     sse = np.empty(points)
     slopes = np.zeros(points)
-    _grid_sse(grid_s, y, w, origin, low, sse, slopes)
-    # What stands if y rises nowhere: the level, and no shape in particular.
-    level = origin if np.isnan(low) else low
-    out[0], out[1], out[2], out[3] = level, 0.0, total + sw * (level - origin) ** 2, 2
-    out[4:] = grid[0]
+    _grid_sse(grid_s, y - origin, w, free, sse, slopes)
     tie, nothing = _TIE * out[2], _NOTHING * out[2]
     found = False
     minimum = sse < np.inf
@@ -204,7 +153,7 @@ def _search(code, x, log_x, y, w, low, grid, grid_s, neighbours, lo, hi, out):  
             break
         minimum[best] = False
         shape[:] = grid[best]
-        status, base, slope, value = _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape)
+        status, base, slope, value = _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape)
         if not found or _better(value, slope, out[2], out[1], tie, False):
             out[0], out[1], out[2], out[3] = base, slope, value, status
             out[4:] = shape
@@ -222,34 +171,21 @@ def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _grid_sse(grid_s, y, w, origin, low, sse, slopes):  # type: ignore[no-untyped-def]
+def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
     """The sum of squares of the best line at each grid point, ∞ where none rises.
 
     By subtraction, which is fast, and too few digits for anything but the choice of starts.
     """
-    level = 0.0 if np.isnan(low) else low - origin
-    wy = np.empty(y.size)
-    sw = 0.0
-    swy = 0.0
-    total = 0.0
-    for p in range(y.size):
-        wy[p] = w[p] * (y[p] - origin - level)
-        sw += w[p]
-        swy += wy[p]
-        total += wy[p] * (y[p] - origin - level)
+    wy = w * y
+    sw, total = w.sum(), (wy * y).sum()
     for g in range(sse.size):
         s = grid_s[g]
-        ws = 0.0
-        wss = 0.0
-        along = 0.0
+        ws = wss = along = 0.0
         for p in range(y.size):
             ws += w[p] * s[p]
             wss += w[p] * s[p] * s[p]
             along += wy[p] * s[p]
-        spread = wss
-        if np.isnan(low):
-            spread -= ws * ws / sw
-            along -= ws * swy / sw
+        spread = wss - ws * ws / sw if free else wss
         rises = along > 0 and spread > 1e-12 * wss
         slopes[g] = along / spread if rises else 0.0
         # An upper bound: where s hardly varies, rounding may have taken more off than there was.
@@ -257,7 +193,7 @@ def _grid_sse(grid_s, y, w, origin, low, sse, slopes):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape):  # type: ignore[no-untyped-def]
+def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # type: ignore[no-untyped-def]
     """Levenberg–Marquardt on the shape, the line projected out; ``shape`` is moved to the minimum."""
     size, dims = x.size, shape.size
     s = np.empty(size)
@@ -268,7 +204,7 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape):  # type
     normal = np.empty((dims, dims))
     step = np.empty(dims)
     _value(code, x, log_x, shape, s)
-    base, slope, sse = _line(s, y, w, origin, low)
+    base, slope, sse = _line(s, y, w, origin, free)
     damping = 1e-3
     growth = 2.0
     converged = False
@@ -276,7 +212,7 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape):  # type
         if slope <= 0:
             return 2, base, slope, sse
         _slopes(code, x, log_x, shape, s, d)
-        _project(d, s, w, np.isnan(low))
+        _project(d, s, w, free)
         _normal(d, s, y, w, base, slope, gradient, normal)
         moved = False
         stuck = True
@@ -311,7 +247,7 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape):  # type
                 expected += step[k] * (gradient[k] + damping * normal[k, k] * step[k])
                 tried[k] = min(max(shape[k] - step[k], lo[k]), hi[k])
             _value(code, x, log_x, tried, tried_s)
-            tried_base, tried_slope, tried_sse = _line(tried_s, y, w, origin, low)
+            tried_base, tried_slope, tried_sse = _line(tried_s, y, w, origin, free)
             if tried_sse < sse:
                 moved = True
                 break
@@ -336,11 +272,8 @@ def _descend(code, x, log_x, y, w, origin, low, lo, hi, nothing, shape):  # type
         margin = 1e-3 * (hi[k] - lo[k])
         if shape[k] < lo[k] + margin or shape[k] > hi[k] - margin:
             return 1, base, slope, sse
-    used = 0
-    for p in range(size):
-        used += w[p] > 0
-    free = used - dims - (2 if np.isnan(low) else 1)
-    if slope <= 0 or not _identified(normal, sse / max(free, 1), lo, hi):
+    freedom = (w > 0).sum() - dims - (2 if free else 1)
+    if slope <= 0 or not _identified(normal, sse / max(freedom, 1), lo, hi):
         return 2, base, slope, sse
     return 0 if converged else 3, base, slope, sse
 
@@ -376,32 +309,12 @@ def _normal(d, s, y, w, base, slope, gradient, normal):  # type: ignore[no-untyp
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _project(d, s, w, free):  # type: ignore[no-untyped-def]
     """Take out of each row of d what 1 and s (or s alone) explain of it."""
-    size = s.size
-    sw = 0.0
-    ws = 0.0
-    wss = 0.0
-    for p in range(size):
-        sw += w[p]
-        ws += w[p] * s[p]
-        wss += w[p] * s[p] * s[p]
     for k in range(d.shape[0]):
-        wd = 0.0
-        wsd = 0.0
-        wdd = 0.0
-        for p in range(size):
-            wd += w[p] * d[k, p]
-            wsd += w[p] * s[p] * d[k, p]
-            wdd += w[p] * d[k, p] * d[k, p]
-        if free:
-            css = wss - ws * ws / sw
-            along = (wsd - ws * wd / sw) / css if css > 0 else 0.0
-            mean = (wd - along * ws) / sw
-        else:
-            along = wsd / wss if wss > 0 else 0.0
-            mean = 0.0
-        left = 0.0
-        for p in range(size):
-            d[k, p] -= mean + along * s[p]
-            left += w[p] * d[k, p] * d[k, p]
-        if left <= _NOTHING * wdd:  # this shape parameter moves no point that the line does not move back
+        base, along = _regress(w, s, d[k], 0.0, free)
+        before = after = 0.0
+        for p in range(s.size):
+            before += w[p] * d[k, p] * d[k, p]
+            d[k, p] -= base + along * s[p]
+            after += w[p] * d[k, p] * d[k, p]
+        if after <= _NOTHING * before:  # this parameter moves no point that the line does not move back
             d[k, :] = 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.curves.families import Curves
+from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.document.schema import (
     BatchHealth,

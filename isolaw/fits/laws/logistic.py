@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
-from isolaw.fits.curves.solve import Axis, Floats, varpro
+from isolaw.fits.curves.varpro import Axis, Floats, varpro
 
 # Bounds that are broken join the fit and those that are kept leave it, until nothing changes.
 _ROUNDS = 12
@@ -119,7 +119,7 @@ def fit_logistic(
 
 def _fit(x: Floats, log2_n: Floats, used: NDArray[np.bool_], axes: list[Axis]) -> Logistic:
     s = varpro(x, log2_n, used.astype(np.float64), "logistic", axes)
-    return Logistic(s.low, s.slope, np.exp(s.shape[:, 0]), s.shape[:, 1], s.on_bound)
+    return Logistic(s.low, s.slope, np.exp(s.shape[:, 0]), s.shape[:, 1], s.undetermined)
 
 
 def _one_sided(fitted: Floats, log2_n: Floats, below: NDArray[np.bool_], above: NDArray[np.bool_]) -> Floats:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.curves.families import enough_points, fit_curves
+from isolaw.fits.curves.learning_curves import enough_points, fit_curves
 from isolaw.fits.document.flags import Flag
 from isolaw.fits.health import differing
 from isolaw.fits.quantity import Quantity, Status, from_draws

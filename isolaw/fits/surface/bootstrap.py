@@ -33,7 +33,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.curves.families import Curves, fit_curves
+from isolaw.fits.curves.learning_curves import Curves, fit_curves
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.polynomial import hat
 

@@ -17,8 +17,8 @@ import lmfit
 import numpy as np
 import pytest
 
-from isolaw.fits.curves.families import FAMILIES
-from isolaw.fits.curves.solve import Axis, Floats, Solution, Status, varpro
+from isolaw.fits.curves.learning_curves import FAMILIES
+from isolaw.fits.curves.varpro import Axis, Floats, Solution, Status, varpro
 
 pytestmark = pytest.mark.filterwarnings("error")
 

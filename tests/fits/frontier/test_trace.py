@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from isolaw.fits.curves.families import Curves
+from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.frontier.trace import (
     TOLERANCE,
     Crossover,

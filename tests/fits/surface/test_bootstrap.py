@@ -13,7 +13,7 @@ from scipy import stats
 
 import isolaw
 from isolaw.fits import pipeline
-from isolaw.fits.curves.families import fit_curves
+from isolaw.fits.curves.learning_curves import fit_curves
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.selection import Configuration, Floats, select
 from isolaw.fits.surface.bootstrap import Sample, effects, indices, resample

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from isolaw.fits.curves import kernel, solve
-from isolaw.fits.curves.families import FAMILIES
-from isolaw.fits.curves.solve import Axis, Floats, Solution, Status, basis, varpro
+from isolaw.fits.curves import kernel
+from isolaw.fits.curves import varpro as solver
+from isolaw.fits.curves.learning_curves import FAMILIES
+from isolaw.fits.curves.varpro import Axis, Floats, Solution, Status, basis, varpro
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -183,13 +184,12 @@ def test_the_gradient_is_that_of_the_projected_sum_of_squares(case: Case) -> Non
             return float(held.fit(p.y, p.weights).sse[0])
 
         s, d = basis(case.family, case.x, shape[None])[0], np.empty((shape.size, case.x.size))
-        kernel._slopes(solve.CODES[case.family], case.x, log_x, shape, s, d)
+        kernel._slopes(solver.CODES[case.family], case.x, log_x, shape, s, d)
         steps = 1e-5 * np.eye(shape.size)
         numeric = [(case.s(case.x, shape + h) - case.s(case.x, shape - h)) / 2e-5 for h in steps]
         np.testing.assert_allclose(d, numeric, rtol=1e-6, atol=1e-8)
         kernel._project(d, s, p.weights, case.low is None)
-        low = np.nan if case.low is None else case.low
-        base, slope, _ = kernel._line(s, p.y, p.weights, 0.0, low)
+        base, slope, _ = kernel._line(s, p.y, p.weights, case.low or 0.0, case.low is None)
         gradient = 2 * slope * d @ (p.weights * (base + slope * s - p.y))
         np.testing.assert_allclose(gradient, [(sse(shape + h) - sse(shape - h)) / 2e-5 for h in steps], 1e-5)
 
@@ -238,7 +238,7 @@ def test_exact_data_give_the_truth(case: Case) -> None:
     np.testing.assert_allclose(solution.slope, 0.4, rtol=1e-8)
     np.testing.assert_allclose(solution.shape, truth, rtol=1e-8)
     assert (solution.status == Status.CONVERGED).all()
-    assert not solution.on_bound.any()
+    assert not solution.undetermined.any()
 
 
 @each
@@ -389,7 +389,7 @@ def test_nothing_rises(case: Case, kind: str, robust: bool) -> None:
 def test_an_error_that_does_not_fall_has_no_power() -> None:
     for y in (np.full(39, 0.5), np.linspace(0.6, 0.4, 39), np.full(39, 1.0), np.full(39, 1.3)):
         solution = P.fit(y)
-        assert solution.on_bound[0]
+        assert solution.undetermined[0]
         assert solution.low[0] == 1
         assert np.isfinite([solution.slope[0], solution.sse[0], *solution.shape[0]]).all()
 
@@ -423,7 +423,7 @@ def test_a_step_has_no_steepness(points: int) -> None:
     x = np.linspace(5.0, 7.0, points)
     solution = L._replace(x=x).fit(np.where(x < 6, 3.0, 6.0))
     assert solution.sse[0] < 0.01
-    assert solution.on_bound[0]
+    assert solution.undetermined[0]
 
 
 @pytest.mark.parametrize("points", [5, 9, 21])
@@ -435,7 +435,7 @@ def test_a_step_with_one_point_between_has_no_steepness(points: int, falling: fl
     y[points // 2] = 4.0
     solution = L._replace(x=x).fit(y)
     assert solution.sse[0] < 0.02
-    assert solution.on_bound[0]
+    assert solution.undetermined[0]
 
 
 rewards = st.lists(st.floats(-5, 5), min_size=40, max_size=40).map(np.array)

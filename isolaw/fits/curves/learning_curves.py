@@ -5,7 +5,7 @@
     power  R(C) = 1 − e^E · C^(−K)                          Tan et al., arXiv 2509.25300
 
 The first two are R0 · (1 − s) + A · s with s rising from 0 at C = 0 to 1, so R0 and A are linear given
-the shape (`isolaw.fits.curves.solve`); the third has its ceiling at 1 and says nothing of C = 0.
+the shape (`isolaw.fits.curves.varpro`); the third has its ceiling at 1 and says nothing of C = 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolaw.errors import InputError, Refused, unknown
-from isolaw.fits.curves.solve import Axis, Floats, Status, basis, varpro
+from isolaw.fits.curves.varpro import Axis, Floats, Status, basis, varpro
 
 if TYPE_CHECKING:
     from lmfit.model import ModelResult
@@ -67,7 +67,7 @@ class Curves:
     shape
         ln τ; ln C_mid and ln B; or K; (D, dimensions).
     status
-        a `isolaw.fits.curves.solve.Status` each, (D,).
+        a `isolaw.fits.curves.varpro.Status` each, (D,).
     open_ended
         the ceiling is not determined: the fit did not converge inside its search, or less than half of
         the rise from R0 to A was measured; (D,).
@@ -111,13 +111,7 @@ class Curves:
             shape = np.stack([np.log(parameters[n]) for n in FAMILIES[family].parameters[2:]], axis=1)
         size = len(shape)
         return cls(
-            family,
-            low,
-            slope,
-            np.ascontiguousarray(shape),
-            np.zeros(size, dtype=np.int64),
-            np.zeros(size, dtype=bool),
-            np.full(size, np.nan),
+            family, low, slope, shape, np.zeros(size, int), np.zeros(size, bool), np.full(size, np.nan)
         )
 
 
@@ -152,7 +146,7 @@ def fit_curves(
         reward = reward[:, positive]
     s = varpro(compute, reward, weights, family, chosen.axes(compute), chosen.low, robust)
     total = np.maximum(weights.sum(axis=1), 1e-300)
-    open_ended = s.on_bound
+    open_ended = s.undetermined
     if family != "power":
         open_ended = open_ended | (basis(family, compute.max(keepdims=True), s.shape)[:, 0] < _RISE_SEEN)
     return Curves(family, s.low, s.slope, s.shape, s.status, open_ended, np.sqrt(s.sse / total))
@@ -161,19 +155,6 @@ def fit_curves(
 def enough_points(weights: Floats) -> NDArray[np.bool_]:
     """Return for each data set whether it has the five points that a curve needs."""
     return (weights > 0).sum(axis=-1) >= _LEAST_POINTS
-
-
-def _exp(compute: Floats, R0: float, A: float, tau: float) -> Floats:
-    return A - (A - R0) * np.exp(-compute / tau)
-
-
-def _hill(compute: Floats, R0: float, A: float, C_mid: float, B: float) -> Floats:
-    with np.errstate(divide="ignore", over="ignore"):  # 1 / (1 + ∞) is the 0 it should be
-        return R0 + (A - R0) / (1 + (C_mid / compute) ** B)
-
-
-def _power(compute: Floats, E: float, K: float) -> Floats:
-    return 1 - np.exp(E) * compute**-K
 
 
 def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> ModelResult:
@@ -217,9 +198,15 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
     curve = fit_curves(c, y[None], np.ones((1, y.size)), family)
     status = Status(int(curve.status[0])).name.lower().replace("_", " ")
     if curve.status[0] == Status.CONVERGED:
-        model = Model({"exp": _exp, "hill": _hill, "power": _power}[family], name=family)
+        names = FAMILIES[family].parameters
+
+        def equation(compute: ArrayLike, **values: float) -> Floats:
+            return Curves.from_parameters(family, {k: np.array([v]) for k, v in values.items()})(compute)[0]
+
+        equation.argnames, equation.kwargs = ["compute", *names], []  # type: ignore[attr-defined]  # for lmfit
+        model = Model(equation, name=family)
         parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})
-        for name in {"tau", "C_mid", "B", "K"} & set(parameters):
+        for name in {"tau", "C_mid", "B", "K"} & set(names):
             parameters[name].min = 0
         result = model.fit(y, parameters, compute=c)
         if result.errorbars:

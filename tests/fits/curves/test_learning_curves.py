@@ -13,7 +13,7 @@ from scipy.optimize import least_squares
 from scipy.stats import f
 
 from isolaw.errors import InputError, Refused
-from isolaw.fits.curves.families import FAMILIES, Curves, enough_points, fit_curves, model_result
+from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves, model_result
 
 pytestmark = pytest.mark.filterwarnings("error")
 

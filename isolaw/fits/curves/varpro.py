@@ -13,19 +13,20 @@ only one or two numbers are searched: on a grid, then by Levenberg–Marquardt w
     logistic   s = 1 / (1 + exp(−k (x − x0)))          θ = ln k, x0
     power      s = −x^(−K)                             θ = K
 
-Positive parameters are searched by their logarithms; the ends of the search are bounds, and a fit that
-stops on one says so. The kernel is compiled once and kept on disk.
+The search takes logarithms of positive parameters; its ends are bounds, and a fit that stops on one has the
+status ``ON_BOUND``.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ Floats = NDArray[np.float64]
 
 CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
 _CHUNK = 64
+_ROUNDS = 30  # of reweighting, under the robust loss
+_MAD = 1.4826  # standard deviation of normal errors over their median absolute value
 
 
 class Status(IntEnum):
@@ -50,8 +53,7 @@ class Status(IntEnum):
     """no progress, and not at a minimum either"""
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """The search range of one shape parameter (in the scale of the module's table)."""
 
     low: float
@@ -82,8 +84,8 @@ class Solution:
     status: NDArray[np.int64]
 
     @property
-    def on_bound(self) -> NDArray[np.bool_]:
-        """Where the shape is not determined, for whatever reason; (D,)."""
+    def undetermined(self) -> NDArray[np.bool_]:
+        """Where the data do not determine the shape, for whatever reason; (D,)."""
         return np.asarray(self.status != Status.CONVERGED)
 
 
@@ -121,8 +123,6 @@ def varpro(
     >>> np.round([s.low[0], s.low[0] + s.slope[0], np.exp(s.shape[0, 0])], 6)
     array([0.3, 0.7, 1.3])
     """
-    code = CODES[family]
-    x = np.ascontiguousarray(x, dtype=np.float64)
     y, weights = (np.ascontiguousarray(part, dtype=np.float64) for part in (y, weights))
     grid = np.array(list(product(*(np.linspace(a.low, a.high, a.points) for a in axes))))
     index = np.arange(len(grid)).reshape([a.points for a in axes])
@@ -131,37 +131,66 @@ def varpro(
         for k, n in enumerate(index.shape)
         for step in (-1, 1)
     ]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_x = np.log(x)
-    size = max(len(y), len(weights))
-    out = np.empty((size, 4 + len(axes)))
-    arguments: tuple[Any, ...] = (
-        code,
-        x,
-        log_x,
-        y,
-        weights,
-        np.nan if low is None else float(low),
-        grid,
-        on_grid(code, x, log_x, grid),
-        np.stack(neighbours, axis=1),
-        np.array([a.low for a in axes]),
-        np.array([a.high for a in axes]),
-        robust,
-        out,
-    )
-    pieces = [(i, min(i + _CHUNK, size)) for i in range(0, size, _CHUNK)]
-    if len(pieces) == 1:
-        solve(0, size, *arguments)
-    else:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel lets go of the GIL
-            list(pool.map(lambda piece: solve(*piece, *arguments), pieces))
+    code, x, log_x = _abscissae(family, x)
+    search = grid, on_grid(code, x, log_x, grid), np.stack(neighbours, axis=1), *np.array(axes).T[:2].copy()
+    level = math.nan if low is None else low
+
+    def fit(y: Floats, weights: Floats) -> Floats:
+        out = np.empty((max(len(y), len(weights)), 4 + len(axes)))
+        arguments = code, x, log_x, y, weights, level, *search, out
+        if len(out) <= _CHUNK:
+            solve(0, len(out), *arguments)
+        else:
+            starts = range(0, len(out), _CHUNK)
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # the kernel lets go of the GIL
+                list(pool.map(lambda i: solve(i, min(i + _CHUNK, len(out)), *arguments), starts))
+        return out
+
+    out = fit(y, weights)
+    if robust:
+        _reweight(out, y, weights, lambda out: basis(family, x, out[:, 4:]), fit)
     return Solution(out[:, 0], out[:, 1], out[:, 4:], out[:, 2], out[:, 3].astype(np.int64))
+
+
+def _reweight(
+    out: Floats,
+    y: Floats,
+    weights: Floats,
+    s: Callable[[Floats], Floats],
+    fit: Callable[[Floats, Floats], Floats],
+) -> None:
+    """Refit with Huber's weights until the residuals settle; replaces rows of ``out``."""
+    from statsmodels.robust.norms import HuberT
+
+    y, weights = (np.broadcast_to(part, (len(out), part.shape[1])) for part in (y, weights))
+    rows = np.flatnonzero(out[:, 3] != Status.FAILED)
+    last = np.full((rows.size, y.shape[1]), np.inf)
+    for _ in range(_ROUNDS):
+        residual = np.abs(out[rows, :1] + out[rows, 1:2] * s(out[rows]) - y[rows])
+        scale = _MAD * _median(residual, weights[rows])
+        moves = (np.abs(residual - last).max(axis=1) > 1e-9 * scale) & (scale > 0)
+        if not moves.any():
+            break
+        rows, last = rows[moves], residual[moves]
+        out[rows] = fit(y[rows], weights[rows] * HuberT().weights(last / scale[moves, None]))
+
+
+def _median(values: Floats, weights: Floats) -> Floats:
+    """The median of each row (D, P) when each value is there ``weights`` times; (D,)."""
+    order = np.argsort(values, axis=1)
+    count = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
+    half = count[:, -1:] / 2
+    ends = [order[np.arange(len(order)), past.argmax(axis=1)] for past in (count >= half, count > half)]
+    return np.asarray(np.mean([values[np.arange(len(order)), end] for end in ends], axis=0))
 
 
 def basis(family: str, x: Floats, shape: Floats) -> Floats:
     """Return s(x; θ), (D, P), for shapes (D, dimensions) and x (P,)."""
+    return np.asarray(on_grid(*_abscissae(family, x), np.ascontiguousarray(shape)))
+
+
+def _abscissae(family: str, x: Floats) -> tuple[int, Floats, Floats]:
+    """The family's number, x, and log x: what the kernel needs."""
     x = np.ascontiguousarray(x, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_x = np.log(x)
-    return np.asarray(on_grid(CODES[family], x, log_x, np.ascontiguousarray(shape)))
+        return CODES[family], x, np.log(x)
