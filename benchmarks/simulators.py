@@ -1,7 +1,7 @@
 """The simulators' speed: python benchmarks/simulators.py [kernel | grid]
 
 ``kernel``: one problem visit (a group of n rollouts, and its share of the update) by the compiled kernel of
-`interference`, by its equations in plain NumPy (`isolaw.simulators.reference`), and by the *floor*: a
+`interference`, by its equations in plain NumPy (`tests/simulators/reference.py`), and by the *floor*: a
 compiled loop of nothing but one exponential and one binomial draw for each visit, with the same p, by
 Numba's own ``binomial``; *least* is the same by the draws that the kernel makes (`simulators.draws`).
 They take turns, on one core; seconds are of the processor, and of each the fastest turn counts. The other
@@ -30,7 +30,10 @@ from isolaw.simulators import arms, interference, tabular
 from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Update
 from isolaw.simulators.problems import difficulty, population
-from isolaw.simulators.reference import Reference
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "simulators"))
+
+from reference import Reference
 
 EASY = difficulty("easy")
 PRESET = next(iter(interference.PRESETS.values()))

@@ -36,7 +36,7 @@ def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[
     """Return the constants of a preset that are jittered, by name."""
     module = simulator(model)
     values = asdict(module.PRESETS[preset]) | dict(changed)
-    whole = {f.name for f in fields(module.Parameters) if f.type == "int"}
+    whole = {f.name for f in fields(module.PRESETS[preset]) if f.type == "int"}
     return {k: float(v) for k, v in values.items() if v and k not in whole}
 
 

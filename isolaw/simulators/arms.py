@@ -27,25 +27,22 @@ relates to `interference`, which knows answers by their number right, and styles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from isolaw.simulators import group
-from isolaw.simulators.model import Floats, Update, exchange
-from isolaw.simulators.problems import TRAIN, VALIDATION, Difficulty, population
+from isolaw.simulators.model import Floats, Integers, Model, Update, exchange
+from isolaw.simulators.problems import TRAIN, VALIDATION, Difficulty, Population, population
 
-Arrays = NDArray[np.float64] | NDArray[np.int64]
 _EMA = 0.98
 _SECOND_MOMENT, _UPDATES = range(2)
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ArmsParameters:
     """The model's constants (symbols as in the module's docstring).
 
     ``arms`` is K, ``correct`` how many of them are right, ``sigma2`` σ² and ``rho`` ρ, the variance of style
@@ -68,107 +65,70 @@ class Parameters:
 
 
 PRESETS = {
-    "L": Parameters(q=1.0, sigma2=2.0, s=1.5, m=0.3, kl_easy=0.1, kl_hard=0.0, lr_easy=0.01, lr_hard=0.02),
+    "L": ArmsParameters(
+        q=1.0, sigma2=2.0, s=1.5, m=0.3, kl_easy=0.1, kl_hard=0.0, lr_easy=0.01, lr_hard=0.02
+    ),
 }
 BOUNDS = {"rho": (0.0, 1.0), "r": (1.0, 4096.0), "arms": (2.0, 4096.0), "correct": (1.0, 4095.0)}
 SIZES = (2000, 1000)
 
 
-@dataclass(frozen=True)
-class ProblemSet:
-    """Problems of the population: log π0 of the answers, (D, K) and (V, K); features (D, K, r), (V, K, r)."""
+class Arms(Model):
+    """The population: log π0 of the answers, (D, K) and (V, K), and features, (D, K, r) and (V, K, r)."""
 
-    b: Floats
-    phi: Floats
-    b_val: Floats
-    phi_val: Floats
+    state = ("w", "scalars")
 
-
-class Arms:
-    """The population as a `isolaw.simulators.model.Model`."""
-
-    def __init__(self, problems: ProblemSet, correct: int, q: float) -> None:
+    def __init__(self, problems: Population, correct: int, q: float) -> None:
+        super().__init__(0, 0)
         self.problems, self.correct, self.q = problems, correct, q
         self.w = np.zeros(problems.phi.shape[2])
         self.scalars = np.zeros(2)
-        self.made = np.zeros(1, dtype=np.int64)
-        self.queue = np.zeros((0, 0, 0), dtype=np.int64)
 
-    def advance(self, batches: NDArray[np.int64], update: Update, rng: np.random.Generator) -> None:
+    def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
         """Make one step per row of ``batches``."""
-        shape = (batches.shape[1], self.problems.b.shape[1] + 2)
-        if update.staleness and self.queue.shape != (update.staleness, *shape):
-            self.queue = np.zeros((update.staleness, *shape), dtype=np.int64)
-        _advance(
-            rng,
-            batches,
-            self.problems.b,
-            self.problems.phi,
-            self.w,
-            self.scalars,
-            self.made,
-            self.queue if update.staleness else np.zeros((0, *shape), dtype=np.int64),
-            self.correct,
-            self.q,
-            update.rollouts_per_problem,
-            update.trained,
-            update.step_size,
-            update.advantage_code,
-            update.kl,
-            update.entropy,
-            update.zero_variance_filter,
-        )
+        p = self.problems
+        queue = self.queue_of(update, batches.shape[1], p.b.shape[1] + 2)
+        state = self.w, self.scalars, self.made, queue
+        _advance(rng, batches, p.b, p.phi, *state, self.correct, self.q, *update.for_kernel)
 
     def success(self, train: bool = False) -> Floats:
         """Return p_i of the validation or of the training problems."""
         p = self.problems
-        out = np.empty(len(p.b if train else p.b_val))
-        _success(p.b if train else p.b_val, p.phi if train else p.phi_val, self.w, self.correct, out)
+        b, phi = (p.b, p.phi) if train else (p.b_val, p.phi_val)
+        out = np.empty(len(b))
+        _success(b, phi, self.w, self.correct, out)
         return out
 
     def drift(self) -> float:
         """Return |w|²."""
         return float(self.w @ self.w)
 
-    def arrays(self) -> dict[str, Arrays]:
-        """Return copies of w, v, the number of steps and the rollouts in the queue."""
-        return {name: getattr(self, name).copy() for name in ("w", "scalars", "made", "queue")}
-
-    def restore(self, arrays: Mapping[str, Arrays]) -> None:
-        """Continue from `arrays`."""
-        for name in ("w", "scalars", "made"):
-            getattr(self, name)[:] = arrays[name]
-        self.queue = np.array(arrays["queue"], dtype=np.int64)
-
 
 def create(
-    parameters: Parameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
+    parameters: ArmsParameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
 ) -> Arms:
     """Draw the problems from the seed and return the model before its first step."""
     problems = draw(parameters, difficulty, seed, n_train, n_validation)
     return Arms(problems, parameters.correct, parameters.q)
 
 
-@lru_cache(maxsize=8)  # the seeds of a configuration follow one another
+@lru_cache(maxsize=8)  # consecutive runs share a seed
 def draw(
-    parameters: Parameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
-) -> ProblemSet:
+    parameters: ArmsParameters, difficulty: Difficulty, seed: int, n_train: int, n_validation: int
+) -> Population:
     """Draw a problem set; p_i and φ_i are those of `problems.population` under the same seed."""
     p = parameters
     base = population(difficulty, seed, n_train, n_validation, p.s, p.m, p.r)
     is_right = (np.arange(p.arms) < p.correct)[:, None]
     scale = np.sqrt(p.sigma2 / p.r * np.where(is_right, p.rho, 1.0))
 
-    def features(part: int, phi: Floats) -> Floats:
+    def answers(part: int, b: Floats, phi: Floats) -> tuple[Floats, Floats]:
         style = difficulty.stream(seed, part).spawn(3)[2].standard_normal((len(phi), p.arms, p.r))
-        return np.asarray(is_right * phi[:, None, :] + scale * style)
+        log_pi = group.start(1 / (1 + np.exp(-b)), p.arms, p.correct)
+        return log_pi, np.asarray(is_right * phi[:, None, :] + scale * style)
 
-    def log_pi(b: Floats) -> Floats:
-        return group.start(1 / (1 + np.exp(-b)), p.arms, p.correct)
-
-    return ProblemSet(
-        log_pi(base.b), features(TRAIN, base.phi), log_pi(base.b_val), features(VALIDATION, base.phi_val)
-    )
+    train = answers(TRAIN, base.b, base.phi)
+    return Population(*train, *answers(VALIDATION, base.b_val, base.phi_val))
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

@@ -1,27 +1,29 @@
-"""What the simulators have in common: how a batch becomes an update, and the interface of a model.
+"""What the simulators share: how a batch becomes an update, and the interface of a model.
 
-`tabular`, `arms` and `interference` are modules with the same five names:
+`tabular`, `arms` and `interference` are modules with the same names:
 
-- ``Parameters``, a frozen dataclass of the model's constants; among them ``lr_easy, lr_hard, kl_easy,
-  kl_hard``, the η and β of a recipe that names none;
-- ``PRESETS``, a dict of them by name, the default first;
-- ``BOUNDS``, the least and the largest value of each constant that is not in [0, ∞);
-- ``SIZES``, the default numbers of training and of validation problems (D, V);
-- ``create(parameters, difficulty, seed, n_train, n_validation)``, which draws the problems from the
-  seed and returns a `Model` before its first step.
+- ``PRESETS``: the model's constants by preset, the default first; each a frozen dataclass. Its ``lr_easy,
+  lr_hard, kl_easy, kl_hard`` are the η and β of a recipe that names none;
+- ``BOUNDS``: the smallest and largest value of each constant that is not in [0, ∞);
+- ``SIZES``: the default numbers of training and validation problems (D, V);
+- ``create(parameters, difficulty, seed, n_train, n_validation)``: draws the problems from the seed and
+  returns a `Model` before its first step.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Arrays = dict[str, Floats | Integers]
 Advantage = Literal["none", "leave_one_out", "centred", "group_std", "batch_std"]
 ADVANTAGES: tuple[Advantage, ...] = get_args(Advantage)  # the kernels' code is the place in this list
 _NONE, _LEAVE_ONE_OUT, _CENTRED, _GROUP_STD, _BATCH_STD = range(5)
@@ -42,13 +44,13 @@ class Update:
     advantage
         one of `ADVANTAGES`, see `advantages`.
     gradient_rollouts
-        n_train ≤ n, how many of a group's rollouts enter the gradient, chosen blindly; None: all n.
+        n_train ≤ n, how many random rollouts of a group enter the gradient; None: all n.
     zero_variance_filter
-        leave out groups that are all right or all wrong: the update is then the mean over the other
-        groups (the whole of it, KL and entropy terms included), and nothing if there are none.
+        leave out groups that are all right or all wrong: the update, with its KL and entropy terms, is
+        the mean over the other groups, and zero without any.
     staleness
-        k: a batch is trained on k steps after it was sampled. Rollouts wait in a queue, which the
-        first k steps only fill. KL and entropy are those of the policy that is updated.
+        k: the model trains on a batch k steps after it sampled it. Rollouts wait in a queue, which the
+        first k steps only fill. KL and entropy are those of the updated policy.
     """
 
     rollouts_per_problem: int
@@ -61,44 +63,65 @@ class Update:
     staleness: int = 0
 
     @property
-    def advantage_code(self) -> int:
-        """The advantage as a kernel knows it."""
-        return ADVANTAGES.index(self.advantage)
-
-    @property
     def trained(self) -> int:
         """n_train, with its default n."""
         return self.gradient_rollouts or self.rollouts_per_problem
 
+    @property
+    def for_kernel(self) -> tuple[Any, ...]:
+        """The arguments ``n, trained, step_size, code, kl, entropy, filtered`` of every kernel."""
+        n, code = self.rollouts_per_problem, ADVANTAGES.index(self.advantage)
+        return n, self.trained, self.step_size, code, self.kl, self.entropy, self.zero_variance_filter
 
-class Model(Protocol):
-    """A simulated policy, its problems, and all that changes while it is trained."""
 
-    def advance(self, batches: NDArray[np.int64], update: Update, rng: np.random.Generator) -> None:
+class Model(ABC):
+    """A simulated policy, its problems, and the state that training changes.
+
+    ``made`` is the number of steps, shape (1,); ``queue`` holds the rollouts that wait, shape (k, B_p, …).
+    """
+
+    state: ClassVar[tuple[str, ...]]
+    """Attributes that training changes, besides ``made`` and ``queue``."""
+
+    def __init__(self, *row: int) -> None:
+        self.made = np.zeros(1, dtype=np.int64)
+        self.queue = np.zeros((0, *row), dtype=np.int64)
+
+    @abstractmethod
+    def advance(self, batches: Integers, update: Update, rng: np.random.Generator) -> None:
         """Make one step per row of ``batches`` (steps, B_p), indices of training problems, repeats allowed.
 
-        The same steps asked for in pieces give the same state to the last bit.
+        The same steps in several calls give the same state to the last bit.
         """
-        ...
 
+    @abstractmethod
     def success(self, train: bool = False) -> Floats:
         """Return p_i of the validation problems, shape (V,), or of the training problems, shape (D,).
 
         Not finite where the simulation diverged.
         """
-        ...
 
+    @abstractmethod
     def drift(self) -> float:
-        """Return the squared distance of the policy's parameters from where they started."""
-        ...
+        """Return the squared distance of the policy's parameters from their initial values."""
 
-    def arrays(self) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
-        """Return copies of all that changes, by name; problems and parameters are not in it."""
-        ...
+    def arrays(self) -> Arrays:
+        """Return copies of the state, by name."""
+        return {name: getattr(self, name).copy() for name in (*self.state, "made", "queue")}
 
-    def restore(self, arrays: Mapping[str, NDArray[np.float64] | NDArray[np.int64]]) -> None:
+    def restore(self, arrays: Mapping[str, Floats | Integers]) -> None:
         """Continue from what `arrays` returned; raise KeyError or ValueError where it does not fit."""
-        ...
+        for name in (*self.state, "made"):
+            getattr(self, name)[:] = arrays[name]
+        self.queue = np.array(arrays["queue"], dtype=np.int64)
+
+    def queue_of(self, update: Update, *row: int) -> Integers:
+        """Return the queue for ``exchange``: k batches of shape ``row``, without staleness none."""
+        if not update.staleness:
+            return np.zeros((0, *row), dtype=np.int64)
+        if self.queue.shape != (update.staleness, *row):
+            self.queue = np.zeros((update.staleness, *row), dtype=np.int64)
+        return self.queue
 
 
 @numba.njit(cache=True, inline="always")
@@ -133,16 +156,9 @@ def advantages(code, right, n, batch_std):  # type: ignore[no-untyped-def]
 def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
     """Put a batch of rollouts into the queue and take out the one of k steps ago, in place.
 
-    Parameters
-    ----------
-    queue
-        int64, shape (k, B_p, …); with k = 0 the batch is taken at once.
-    made
-        steps made before this one.
-    batch
-        int64, shape (B_p, …): what was sampled; afterwards what is to be trained on.
-
-    Returns whether there is something to train on: not in the first k steps.
+    ``queue`` (k, B_p, …) and ``batch`` (B_p, …) are int64; with k = 0 the batch stays. ``made`` counts
+    the steps before this one. Returns whether ``batch`` now holds rollouts to train on: not in the first
+    k steps.
     """
     if queue.shape[0] == 0:
         return True

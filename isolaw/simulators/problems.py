@@ -131,8 +131,8 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
 
 
 @dataclass(frozen=True)
-class ProblemSet:
-    """Training and validation problems of the interference population.
+class Population:
+    """Training and validation problems.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ def spectrum(r: int) -> Floats:
 @lru_cache(maxsize=8)  # the seeds of a configuration follow one another
 def population(
     difficulty: Difficulty, seed: int, n_train: int, n_validation: int, s: float, m: float, r: int
-) -> ProblemSet:
+) -> Population:
     """Draw a problem set.
 
     Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²): a common mean direction, by which
@@ -191,4 +191,4 @@ def population(
 
     b, phi = draw(TRAIN, n_train)
     b_val, phi_val = draw(VALIDATION, n_validation)
-    return ProblemSet(b, phi, b_val, phi_val)
+    return Population(b, phi, b_val, phi_val)

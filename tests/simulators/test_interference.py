@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,16 +12,19 @@ import pytest
 from scipy.special import expit, logit
 
 from isolaw.simulators.draws import successes
-from isolaw.simulators.interference import PRESETS, Interference, Parameters
+from isolaw.simulators.interference import PRESETS, Interference, InterferenceParameters
 from isolaw.simulators.model import ADVANTAGES, Update, advantages
-from isolaw.simulators.problems import ProblemSet, difficulty, population
-from isolaw.simulators.reference import Reference
+from isolaw.simulators.problems import Population, difficulty, population
+
+sys.path.append(str(Path(__file__).parent))
+
+from reference import Reference
 
 PRESET = replace(next(iter(PRESETS.values())), r=16)
 EASY = difficulty("easy")
 
 
-def problems(name: str = "easy", n_train: int = 24) -> ProblemSet:
+def problems(name: str = "easy", n_train: int = 24) -> Population:
     return population(difficulty(name), 1, n_train, 5, s=1.5, m=0.3, r=16)
 
 
@@ -179,7 +184,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def agrees(parameters: Parameters, recipe: dict[str, Any], name: str, repeats: bool = False) -> None:
+def agrees(
+    parameters: InterferenceParameters, recipe: dict[str, Any], name: str, repeats: bool = False
+) -> None:
     update = Update(6, 0.3, **recipe)
     order = np.random.default_rng(3)
     batches = (
@@ -225,7 +232,7 @@ def test_recipes_agree_with_the_equations(recipe: str, repeats: bool) -> None:
 
 
 def trained(
-    count: int, problem_set: ProblemSet | None = None, step_size: float = 0.3, **recipe: Any
+    count: int, problem_set: Population | None = None, step_size: float = 0.3, **recipe: Any
 ) -> Interference:
     model, order = Interference(problem_set or problems(), PRESET), np.random.default_rng(1)
     batches = np.array([order.permutation(24)[:8] for _ in range(count)])

@@ -6,8 +6,10 @@ can be told by. They are made with fixed seeds; that they would notice a differe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,11 @@ from isolaw.simulators.arms import Arms
 from isolaw.simulators.group import start
 from isolaw.simulators.interference import Interference
 from isolaw.simulators.model import ADVANTAGES, Model, Update
-from isolaw.simulators.problems import difficulty, population
-from isolaw.simulators.reference import Reference
+from isolaw.simulators.problems import Population, difficulty, population
+
+sys.path.append(str(Path(__file__).parent))
+
+from reference import Reference
 
 MODULES = {"interference": interference, "arms": arms, "tabular": tabular}
 CHECKPOINTS = (5, 20, 60)
@@ -245,7 +250,7 @@ def test_with_many_answers_their_styles_are_the_noise_and_the_price_of_drift() -
             out[:, :, :r] += is_right * phi[:, None, :]
             return np.asarray(out)
 
-        drawn = arms.ProblemSet(
+        drawn = Population(
             start(expit(problems.b), count, count // 2),
             features(problems.phi),
             start(expit(problems.b_val), count, count // 2),

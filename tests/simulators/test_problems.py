@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from isolaw.errors import SpecError
-from isolaw.simulators.problems import ORDER, ProblemSet, difficulty, population, spectrum
+from isolaw.simulators.problems import ORDER, Population, difficulty, population, spectrum
 
 RANGES = {"easy": (0.3, 0.6), "hard": (5e-4, 0.063), "extremely-hard": (1e-4, 0.0061)}
 
@@ -14,12 +14,12 @@ EVEN = [0.5, *15 * [0.0], 0.5]
 SETS = (*RANGES, "0.5 easy + 0.5 hard", "0.25 easy + 0.75 hard")
 
 
-def draw(name: str = "easy", seed: int = 0, n_train: int = 400, n_validation: int = 300) -> ProblemSet:
+def draw(name: str = "easy", seed: int = 0, n_train: int = 400, n_validation: int = 300) -> Population:
     population.cache_clear()
     return population(difficulty(name), seed, n_train, n_validation, s=1.5, m=0.3, r=32)
 
 
-def arrays(problems: ProblemSet) -> list[np.ndarray]:
+def arrays(problems: Population) -> list[np.ndarray]:
     return [problems.b, problems.phi, problems.b_val, problems.phi_val]
 
 
@@ -145,7 +145,7 @@ def test_ways_to_write_a_mixture(text: str) -> None:
         ("1.2.3 easy", ["shares that sum to 1"]),
         ("0.5 easy + 0.5 hrad", ["'hrad'", "'hard'"]),
         ("", ["''", "easy, hard"]),
-        ("0.5 aaaa + 0.5 bbbb", ["2 problems", "'aaaa'", "'bbbb'"]),
+        ("0.5 aaaa + 0.5 bbbb", ["2 issues", "'aaaa'", "'bbbb'"]),
     ],
 )
 def test_what_is_no_problem_set(text: str, words: list[str]) -> None:

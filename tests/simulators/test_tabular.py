@@ -4,18 +4,55 @@ from __future__ import annotations
 
 import itertools
 
+import numba
 import numpy as np
 import pytest
+from scipy.special import gammaln, xlogy
 from scipy.stats import binom
 
 from isolaw import metrics
-from isolaw.simulators.model import ADVANTAGES, Update
+from isolaw.simulators import group
+from isolaw.simulators.model import ADVANTAGES, Update, advantages
 from isolaw.simulators.problems import difficulty
-from isolaw.simulators.tabular import PRESETS, Parameters, Tabular, create, estimates, exact_gradient, factor
+from isolaw.simulators.tabular import PRESETS, Tabular, TabularParameters, create
 
 DRAWS = 100_000
 # Three answers right of five, none alike.
 THETA, CORRECT = np.array([-1.0, -2.0, -1.5, 0.5, 0.2]), 3
+
+
+def exact_gradient(theta: np.ndarray, correct: int) -> np.ndarray:
+    """∇p = π_a (r_a − p), shape (K,)."""
+    pi = np.exp(theta - theta.max())
+    pi /= pi.sum()
+    right = np.arange(theta.size) < correct
+    return pi * (right - pi[right].sum())
+
+
+def factor(advantage: str, n: int, p: float) -> float:
+    """f(n, p) in E ĝ = f(n, p) ∇p, for n rollouts that all enter the gradient, by enumeration of k:
+
+    f = Σ_k Binomial(k; n, p) [k A₊ (1 − p) − (n − k) A₋ p] / (n p (1 − p)); in a batch of one problem
+    ``batch_std`` is ``group_std``.
+    """
+    code, total = ADVANTAGES.index("group_std" if advantage == "batch_std" else advantage), 0.0
+    for k in range(n + 1):
+        ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        right, wrong = advantages(code, k, n, 0.0)
+        total += np.exp(ways + xlogy(k, p) + xlogy(n - k, 1 - p)) * (
+            k * right * (1 - p) - (n - k) * wrong * p
+        )
+    return float(total / (n * p * (1 - p)))
+
+
+@numba.njit(cache=True)
+def estimates(rng, log_pi, correct, n, trained, code, out):
+    """Write independent draws of ĝ into ``out`` (draws, K), without KL and entropy terms."""
+    counts = np.empty(log_pi.size, dtype=np.int64)
+    for i in range(out.shape[0]):
+        right = group.sample(rng, log_pi, correct, n, trained, counts)
+        std = np.sqrt(right / n * (1.0 - right / n))
+        group.gradient(log_pi, log_pi, correct, counts, right, n, code, std, 0.0, 0.0, out[i])
 
 
 def policy(theta: np.ndarray) -> np.ndarray:
@@ -28,7 +65,10 @@ def p_of(theta: np.ndarray) -> float:
 
 def draws(advantage: str, n: int, seed: int, **changes) -> np.ndarray:
     update = Update(n, step_size=1.0, advantage=advantage, **changes)
-    return estimates(THETA, CORRECT, update, DRAWS, np.random.default_rng(seed))
+    out, code = np.empty((DRAWS, THETA.size)), ADVANTAGES.index(advantage)
+    rng = np.random.default_rng(seed)
+    estimates(rng, np.log(policy(THETA)), CORRECT, n, update.trained, code, out)
+    return out
 
 
 def within(sample: np.ndarray, expected: np.ndarray, errors: float = 4.0) -> None:
@@ -68,8 +108,8 @@ def test_the_groups_standard_deviation_lets_it_grow_with_n(n: int) -> None:
 def test_the_factor_is_that_of_all_groups_there_can_be(advantage: str, n: int) -> None:
     """All 5^n groups, each with its probability; written out without the code that is tested."""
     pi, expected, rewards_of = policy(THETA), np.zeros(5), (np.arange(5) < CORRECT).astype(float)
-    for group in itertools.product(range(5), repeat=n):
-        r = rewards_of[list(group)]
+    for answers in itertools.product(range(5), repeat=n):
+        r = rewards_of[list(answers)]
         if advantage == "none":
             A = r
         elif advantage == "leave_one_out":
@@ -78,8 +118,8 @@ def test_the_factor_is_that_of_all_groups_there_can_be(advantage: str, n: int) -
             A = r - r.mean()
             if advantage != "centred":
                 A = A / r.std() if r.std() > 0 else A
-        gradient = sum(A[j] * (np.eye(5)[a] - pi) for j, a in enumerate(group)) / n
-        expected += np.prod(pi[list(group)]) * gradient
+        gradient = sum(A[j] * (np.eye(5)[a] - pi) for j, a in enumerate(answers)) / n
+        expected += np.prod(pi[list(answers)]) * gradient
     np.testing.assert_allclose(
         expected, factor(advantage, n, p_of(THETA)) * exact_gradient(THETA, CORRECT), atol=1e-14
     )
@@ -229,7 +269,7 @@ def test_a_stale_step_learns_from_rollouts_of_k_steps_ago() -> None:
 
 
 def test_p_is_the_given_one_or_drawn_from_the_set() -> None:
-    one = Parameters(arms=4, correct=2, lr_easy=1, lr_hard=1, p=0.25)
+    one = TabularParameters(arms=4, correct=2, lr_easy=1, lr_hard=1, p=0.25)
     assert create(one, difficulty("easy"), 0, 1, 1).success() == pytest.approx(0.25)
     drawn = {float(create(PRESETS["T"], difficulty("easy"), s, 1, 1).success()[0]) for s in range(5)}
     assert len(drawn) == 5

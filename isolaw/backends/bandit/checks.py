@@ -37,7 +37,8 @@ def issues_of(spec: RunSpec) -> list[Issue]:
 
 def _model(spec: RunSpec) -> Iterator[Issue]:
     module = simulator(spec.options["model"])
-    preset, kinds = spec.options["preset"], {f.name: f.type for f in fields(module.Parameters)}
+    preset, first = spec.options["preset"], next(iter(module.PRESETS.values()))
+    kinds = {f.name: f.type for f in fields(first)}
     if preset not in module.PRESETS:
         accepted = ", ".join(map(repr, module.PRESETS))
         yield Issue("bandit.preset", found=preset, accepted=accepted, nearest=nearest(preset, module.PRESETS))

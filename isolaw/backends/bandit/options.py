@@ -104,9 +104,10 @@ def difficulty_of(spec: RunSpec) -> Difficulty:
 def create(spec: RunSpec) -> Model:
     """Return the model of a resolved and checked spec, before its first step."""
     module = simulator(spec.options["model"])
-    whole = {f.name for f in fields(module.Parameters) if f.type == "int"}
+    preset = module.PRESETS[spec.options["preset"]]
+    whole = {f.name for f in fields(preset) if f.type == "int"}
     given = {k: int(v) if k in whole else v for k, v in spec.options["parameters"].items()}
-    parameters = replace(module.PRESETS[spec.options["preset"]], **given)
+    parameters = replace(preset, **given)
     model: Model = module.create(
         parameters, difficulty_of(spec), spec.seed, spec.problems.n_train, spec.problems.n_validation
     )

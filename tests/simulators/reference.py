@@ -1,7 +1,7 @@
 """One step of `interference` in plain NumPy: its equations, and nothing else.
 
-For tests and benchmarks: the compiled kernel must agree with it in distribution and be faster.
-Vectorised over the batch as one would write it, with the same names as the equations.
+Tests compare the compiled kernel with it, `benchmarks/simulators.py` compares their speed. It is vectorised
+over the batch and uses the names of the equations.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.simulators.interference import Parameters
+from isolaw.simulators.interference import InterferenceParameters
 from isolaw.simulators.model import Floats, Update
-from isolaw.simulators.problems import ProblemSet
+from isolaw.simulators.problems import Population
 
 EMA = 0.98
 
@@ -21,7 +21,7 @@ EMA = 0.98
 class Reference:
     """The population, step by step. Attributes are those of the equations in `interference`."""
 
-    def __init__(self, problems: ProblemSet, parameters: Parameters) -> None:
+    def __init__(self, problems: Population, parameters: InterferenceParameters) -> None:
         self.problems, self.parameters = problems, parameters
         self.w, self.a, self.W = np.zeros(problems.phi.shape[1]), np.zeros(problems.b.size), 0.0
         self.ema, self.updates = 0.0, 0
