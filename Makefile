@@ -4,7 +4,7 @@
 # make test-all   set up, then every test
 # make test-matrix  the quick tests on Python 3.11, 3.12 and 3.13, whichever of them uv finds or can download
 # make test-kernels  the quick numerical tests again, as other processors run them
-# make docs       pages to look at: reports of the demo sweep and of recorded runs, in build/docs
+# make docs       the documentation with executed tutorials, in build/docs/site, and three example reports
 # make check      ruff and mypy
 # make fuzz       60 s of fuzzing for each log reader (SECONDS=5 for less), damaged sweeps, signals
 # make real-cpu   what training without a GPU needs; .venv then takes 3.3 GB
@@ -36,6 +36,11 @@ $(STAMPS)/base: pyproject.toml
 $(STAMPS)/test: $(STAMPS)/base
 	@echo "installing what the tests need (once)"
 	@$(PIP) -e '.[test]'
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/base
+	@echo "installing Sphinx (once)"
+	@$(PIP) -e '.[docs]'
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/base
@@ -126,8 +131,11 @@ test-kernels: $(STAMPS)/test
 	    $(BIN)/python -m pytest -q -n auto --dist loadgroup -m "not slow" $(NUMERICAL) || exit 1; \
 	done
 
-docs: install
+docs: $(STAMPS)/docs
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/pages.sh build/docs
+	@echo "building the site: the tutorials run, about a minute"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sphinx-build -W --keep-going -E -q -d build/docs/doctrees docs build/docs/site
+	@echo "Open build/docs/site/index.html in a browser."
 
 check: $(STAMPS)/dev
 	$(BIN)/ruff format --check .

@@ -1,17 +1,25 @@
-"""Every command and every Python block of the README runs, in order, in one folder."""
+"""The documentation: its commands run, its links and names exist, and its site builds without a warning."""
 
 from __future__ import annotations
 
+import functools
+import html.parser
+import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
+import click
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if p.parent != DOCS / "gpu")]
+MARKDOWN = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -31,10 +39,182 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, f"{text}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def prose(page: Path) -> str:
+    """A page without its code."""
+    text = re.sub(r"^(```+).*?^\1", "", page.read_text(), flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`", "`code`", text)
+
+
+@functools.cache
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ +(.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    plain = [re.sub(r"[`*\\]|\]\(.*?\)|\[", "", title) for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page)):
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), target
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), (
+                f"{target}: found no such heading; expected one of {anchors(path)}"
+            )
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = {
+        (page.parent / f"{name.strip()}.md").resolve()
+        for page in PAGES
+        for block in re.findall(r"```{toctree}\n(.*?)```", page.read_text(), re.S)
+        for name in re.findall(r"^(?:.*<([^>]+)>|([\w\-/]+))$", block, re.M)
+        for name in name
+        if name
+    }
+    assert {p for p in PAGES if p.is_relative_to(DOCS)} - listed == {DOCS / "index.md"}
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_names_of_modules_exist(page: Path) -> None:
+    text = page.read_text()
+    for path in re.findall(
+        r"\b(?:isolaw|benchmarks|examples|scripts|fuzz)/[\w/\-]+\.(?:py|sh|toml|md)\b", text
+    ):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"(?<![\w./\"-])isolaw(?:\.[A-Za-z_]\w*)+(?![\w/-])", text):
+        parts = name.split(".")
+        if parts[1] in ("law", "checkup", "attributes", "json"):  # formats of files
+            continue
+        for end in range(len(parts), 0, -1):
+            try:
+                found = importlib.import_module(".".join(parts[:end]))
+            except ModuleNotFoundError:
+                continue
+            break
+        for part in parts[end:]:
+            assert hasattr(found, part), name
+            found = getattr(found, part)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import isolaw
+
+    page = (DOCS / "api.md").read_text()
+    for name in isolaw.__all__:
+        assert re.search(rf":: isolaw\.{name}$", page, re.M), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_options_of_commands_exist(page: Path) -> None:
+    from isolaw.cli import cli
+
+    text = re.sub(r"\s*\\\n\s*", " ", page.read_text())
+    code = [line for block in re.findall(r"^```.*?^```", text, re.M | re.S) for line in block.splitlines()]
+    code += re.findall(r"^    .*$", text, re.M)
+    for name, rest in [
+        found.groups() for line in code if (found := re.match(r" *isolaw ([a-z][\w-]*)(.*)", line))
+    ]:
+        command = cli.commands[name]
+        known = {o for p in command.params if isinstance(p, click.Option) for o in p.opts} | {"--help", "-h"}
+        for option in re.findall(r"(?<=\s)(--?[a-z][\w-]*)", rest.split(" # ")[0]):
+            assert option in known, f"isolaw {name} {option}"
+
+
+def test_readme_is_short_and_names_both_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < 150
+    assert re.findall(r"^    make (\w+) ", text, re.M)[:2] == ["demo", "test"]
+
+
+class _Page(html.parser.HTMLParser):
+    """What a page refers to, and the anchors that it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = dict(attrs)
+        self.anchors |= {value for key in ("id", "name") if (value := own.get(key))}
+        if (href := own.get("href")) is not None:
+            (self.links if tag == "a" else self.loaded).append(href)
+        if (source := own.get("src")) is not None:
+            self.loaded.append(source)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make docs` builds it: every tutorial is executed, and a warning is an error."""
+    pytest.importorskip("myst_nb", reason="no Sphinx; pip install 'isolaw[docs]'")
+    out = tmp_path_factory.mktemp("docs")
+    options = "-W --keep-going -E -q -d"
+    assert f"sphinx-build {options} " in (ROOT / "Makefile").read_text()
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["sphinx-build", *options.split(), str(out / "doctrees"), "docs", str(out / "site")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return out / "site"
+
+
+@pytest.mark.slow
+def test_links_of_the_site_lead_somewhere_and_it_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = {
+        path: _Page(path.read_text()) for path in sorted(site.rglob("*.html")) if "_static" not in path.parts
+    }
+    assert len(pages) > 20
+    for path, page in pages.items():
+        where = path.relative_to(site)
+        for link in page.links:
+            if re.match(r"(https?|mailto):", link):
+                continue
+            file, _, anchor = unquote(link).partition("#")
+            target = (path.parent / file.partition("?")[0]).resolve() if file else path
+            assert target.exists(), f"{where}: {link}"
+            if anchor and target in pages:
+                assert anchor in pages[target].anchors, f"{where}: {link}"
+        for source in page.loaded:
+            assert not re.match(r"(https?:)?//", source), f"{where} loads {source}"
+            if not source.startswith("data:"):
+                assert (path.parent / source.partition("?")[0].partition("#")[0]).exists(), (
+                    f"{where}: {source}"
+                )
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", style.read_text()), style
+
+
+@pytest.mark.slow
+def test_the_site_in_a_browser(site: Path) -> None:
+    """From disk: the search finds, no page is wider than a telephone, and nothing comes from a network."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next((path for name in names if (path := shutil.which(name))), None)
+    if chromium is None:
+        pytest.skip("no Chromium on PATH; on Debian: apt-get install chromium")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="no playwright; pip install 'isolaw[test]'"
+    )
+    with playwright.sync_playwright() as api:
+        browser = api.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        context = browser.new_context(viewport={"width": 390, "height": 800})
+        fetched: list[str] = []
+        context.on("request", lambda request: fetched.append(request.url))
+        page = context.new_page()
+        for path in sorted(site.rglob("*.html")):
+            if "_static" not in path.parts:
+                page.goto(path.as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") == 390, path.name
+        page.goto(f"{(site / 'search.html').as_uri()}?q=expected+regret")
+        page.locator("#search-results li a").first.wait_for()
+        assert "Decide how to spend a budget" in page.locator("#search-results").inner_text()
+        assert not [url for url in fetched if not url.startswith(("file:", "data:", "blob:"))]
+        browser.close()
 
 
 def test_examples_parse() -> None:
@@ -48,8 +228,9 @@ def test_examples_parse() -> None:
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("real-*.toml")), ids=lambda p: p.stem)
 def test_examples_of_real_models_lack_only_the_model(file: Path, tmp_path: Path) -> None:
+    import arithmetic
+
     from isolaw import SweepSpec, engine
-    from isolaw.backends.real import arithmetic
     from isolaw.errors import SpecError
 
     problems = tmp_path / file.stem.rpartition("-")[2]
