@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 with atheris.instrument_imports(include=["isolaw"]):
     from isolaw.errors import DataError, InputError
-    from isolaw.readers import configs, containers, frameworks, load
+    from isolaw.readers import configs, containers, frameworks, table_files
     from isolaw.readers.read import survey
 
     for name in containers.CONTAINERS:
@@ -120,15 +120,15 @@ def as_table(folder: Path, content: bytes) -> None:
     """A table whose first bytes say Parquet, or say nothing."""
     write(folder, ["table"], content)
     with contextlib.suppress(DataError):
-        load.load(folder / "table")
-    load.columns_of(folder / "table", content[:65_536])
+        table_files.load(folder / "table")
+    table_files.columns_of(folder / "table", content[:65_536])
 
 
 def whole(folder: Path, content: bytes) -> None:
     """All of reading: as a directory whose files nobody named."""
     write(folder, ["log", "config.yaml"], content)
     reading = survey([folder], settings=SETTINGS[zlib.crc32(content) % len(SETTINGS)])
-    json.dumps([account.to_dict() for account in reading.accounts], allow_nan=False)
+    json.dumps([own.to_dict() for own in reading.provenance], allow_nan=False)
 
 
 READERS: dict[str, Callable[[Path, bytes], None]] = {
@@ -143,7 +143,7 @@ READERS: dict[str, Callable[[Path, bytes], None]] = {
 
 def fixtures(name: str) -> ModuleType:
     """A module of the tests: they write sound logs."""
-    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / "tests" / "logs" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / "tests" / "readers" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,12 +1,13 @@
 """`Runs`: the data model between backends, logs, fits and reports.
 
-One tidy table, a row per (run_id, step, eval_set, metric), and beside it, where they were recorded,
-the results of single problems. A run is one trajectory of one configuration (B_p, n), seed, problem set
-and recipe, and serves every M up to its last step.
+One tidy table, a row per (run_id, step, eval_set, metric), and optionally the results of single problems.
+A run is one trajectory of one configuration (B_p, n), seed, problem set and recipe, and serves every M up
+to its last step.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,12 +40,16 @@ COLUMNS: dict[str, str] = {
     "n_samples": "Int64",
 }
 KEY = ["run_id", "step", "eval_set", "metric"]
+# Columns that have one value in a run.
+IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
 _SHOWN = 5
 _LONGEST_SHOWN = 100  # characters of a value
 _HUGE = 1e100
-_LARGEST = 2**53  # beyond this a float64 is no longer exact
+LARGEST_EXACT = 2**53  # beyond this a float64 is no longer exact
+_LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
+_SEVERAL_RUNS = "If these are several runs, tell them apart with a column, as in --column seed=<column>"
 
 
 class Runs:
@@ -61,8 +66,8 @@ class Runs:
     notes
         what a reader assumed, in words, for the user to see.
     problems
-        results of single problems, where they were recorded: a row per (run_id, step, eval_set,
-        problem_id) with how many of ``samples`` answers were ``correct``.
+        results of single problems: a row per (run_id, step, eval_set, problem_id) with how many of
+        ``samples`` answers were ``correct``.
 
     Raises
     ------
@@ -106,19 +111,22 @@ class Runs:
 
     def table(self) -> pd.DataFrame:
         """Return one row per run: its columns that do not vary, and its attributes."""
-        fixed = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
-        runs = self.points.groupby("run_id", sort=True)[fixed].first()
+        runs = self.points.groupby("run_id", sort=True)[IDENTITY].first()
         extra = pd.DataFrame.from_dict(self.attributes, orient="index")
-        return runs.join(extra[[c for c in extra.columns if c not in fixed]], how="left")
+        return runs.join(extra[[c for c in extra.columns if c not in IDENTITY]], how="left")
 
     def select(self, run_ids: Any) -> Runs:
         """Return only the runs in ``run_ids``."""
         keep = list(run_ids)
-        points = self.points[self.points["run_id"].isin(keep)]
-        problems = self.problems
-        if problems is not None:
-            problems = problems[problems["run_id"].isin(keep)]
-        return Runs(points, self.attributes, self.source, self.notes, problems)
+        out = copy.copy(self)  # a part of a sound table is sound
+        out.points = self.points[self.points["run_id"].isin(keep)].reset_index(drop=True)
+        if out.points.empty:
+            raise DataError(f"{self.source}: the table has no rows of the selected runs")
+        if self.problems is not None:
+            out.problems = self.problems[self.problems["run_id"].isin(keep)]
+        known = set(out.points["run_id"])
+        out.attributes = {r: dict(own) for r, own in self.attributes.items() if r in known}
+        return out
 
     @classmethod
     def concat(cls, parts: Sequence[Runs]) -> Runs:
@@ -169,24 +177,15 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
     where = f"{source}: " if source else ""
     missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
     if missing:
-        hints = [f"{c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
-        raise DataError(
-            f"{where}missing columns: {', '.join(missing)}; found: {', '.join(map(str, points.columns))}"
-            + (f"; {', '.join(hints)}" if hints else "")
-        )
+        hints = [f"; {c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
+        found = ", ".join(map(str, points.columns))
+        raise DataError(f"{where}missing columns: {', '.join(missing)}; found: {found}{''.join(hints)}")
     if points.empty:
         raise DataError(f"{where}the table has no rows")
-    table = pd.DataFrame(
-        {c: points[c] if c in points.columns else pd.NA for c in COLUMNS}, index=points.index
-    )
+    table = pd.DataFrame({c: points.get(c, pd.NA) for c in COLUMNS}, index=points.index)
     for column, dtype in COLUMNS.items():
         table[column] = _cast(table[column], column, dtype, where)
-    for column, least in {
-        "problems_per_batch": 1,
-        "rollouts_per_problem": 1,
-        "step": 0,
-        "compute": 0,
-    }.items():
+    for column, least in _LEAST.items():
         bad = table.index[table[column] < least]
         if len(bad):
             raise DataError(f"{where}{column} must be at least {least}: {_rows(table, bad, column)}")
@@ -203,61 +202,45 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
 def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     if dtype == "str":
         return column.astype("str")
-    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
-        raise DataError(f"{where}{name} holds {column.dtype} values; accepted: numbers")
-    if pd.api.types.is_timedelta64_dtype(column):
-        raise DataError(f"{where}{name} holds durations; accepted: numbers")
+    if column.dtype.kind in "bmM":  # truths, durations, dates
+        raise DataError(f"{where}{name}: found {column.dtype} values; expected numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
     bad = column[numbers.isna() & (column.notna() | (not missing_allowed))]
     if len(bad):
-        raise DataError(
-            f"{where}{name} is not a number: {_at(column, bad.index[0])} has {_shown(bad.iloc[0])}"
-        )
+        raise DataError(f"{where}{name} is not a number: {_found(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
+    # Compute read off a figure, or an average of tokens, may be broken; a count of things may not.
+    slack = 0.5 if name in ("compute", "tokens") else 1e-6
     whole = numbers.round()
-    bad = column[((whole.abs() > _LARGEST) | (whole - numbers).abs().gt(_slack(name))).fillna(False)]
+    bad = column[((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)).fillna(False)]
     if len(bad):
-        raise DataError(
-            f"{where}{name} must be a whole number: {_at(column, bad.index[0])} has {_shown(bad.iloc[0])}"
-        )
+        raise DataError(f"{where}{name} must be a whole number: {_found(bad)}")
     return whole.astype("Int64").astype(dtype)
 
 
-def _slack(name: str) -> float:
-    """Compute read off a figure, or an average of tokens, may be broken; a count of things may not."""
-    return 0.5 if name in ("compute", "tokens") else 1e-6
-
-
 def _check_keys(table: pd.DataFrame, where: str) -> None:
-    fixed = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
-    varying = table.groupby("run_id")[fixed].nunique()
-    for name in fixed:
+    varying = table.groupby("run_id")[IDENTITY].nunique()
+    for name in IDENTITY:
         runs = varying.index[varying[name] > 1]
         if len(runs):
             raise DataError(f"{where}run {runs[0]!r} has several values of {name}; a run has one")
     repeated = table.index[table.duplicated(KEY, keep="first")]
     if len(repeated):
-        raise DataError(
-            f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. "
-            "If these are several runs, tell them apart with a column, as in --column seed=<column>"
-        )
+        raise DataError(f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. {_SEVERAL_RUNS}")
     steps = table.drop_duplicates(["run_id", "step", "compute"])
     twice = steps.index[steps.duplicated(["run_id", "step"])]
     if len(twice):
         raise DataError(f"{where}one step has two values of compute: {_rows(table, twice, 'compute')}")
     steps = steps.sort_values(["run_id", "step"], kind="stable")
-    same = steps["run_id"].eq(steps["run_id"].shift())
-    bad = steps.index[same & ~(steps["compute"] > steps["compute"].shift())]
-    if len(bad):
-        position = steps.index.get_loc(bad[0])
-        before = steps.iloc[int(position) - 1]
-        now = steps.loc[bad[0]]
+    before = steps.shift()
+    bad = np.flatnonzero(steps["run_id"].eq(before["run_id"]) & ~(steps["compute"] > before["compute"]))
+    if bad.size:
+        old, new = steps.iloc[bad[0] - 1], steps.iloc[bad[0]]
         raise DataError(
-            f"{where}compute must grow with the step: {_at(table, bad[0])} (step {now['step']}) has "
-            f"{now['compute']} after {before['compute']} (step {before['step']}) in the same run. "
-            "If these are several runs, tell them apart with a column, as in --column seed=<column>"
+            f"{where}compute must grow with the step: {_at(table, steps.index[bad[0]])} (step {new['step']}) "
+            f"has {new['compute']} after {old['compute']} (step {old['step']}) in the same run. {_SEVERAL_RUNS}"
         )
 
 
@@ -267,22 +250,33 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first names, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
+
+
 def _at(table: pd.DataFrame | pd.Series, index: Any) -> str:
-    """Where a row is: its line in a CSV file, else its number."""
+    """The place of a row: its line in a CSV file, else its number."""
     return f"{table.index.name or 'row'} {index}"
 
 
-def _shown(value: Any) -> str:
-    return repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
+def _found(bad: pd.Series) -> str:
+    value = bad.iloc[0]
+    shown = repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
+    return f"{_at(bad, bad.index[0])} has {shown}"
 
 
 def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
-    # A line of a wide table stands there once for each of its metrics: the first is shown.
-    rows = {i: table.loc[[i]].iloc[0] for i in index[:_SHOWN]}
+    # A line of a wide table appears once for each of its metrics: the first is shown.
     shown = [
         f"{_at(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
         f"n {row['rollouts_per_problem']}, step {row['step']})"
-        for i, row in rows.items()
+        for i in dict.fromkeys(index[:_SHOWN])
+        for row in [table.loc[[i]].iloc[0]]
     ]
-    more = f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else ""
-    return ", ".join(shown) + more
+    return ", ".join(shown) + (f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else "")

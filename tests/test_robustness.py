@@ -16,7 +16,9 @@ from isolaw.config import SweepSpec
 from isolaw.errors import DataError, SpecError
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.law import Law
-from isolaw.readers.table import Mapped, load, read_table
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.table_files import load
+from isolaw.readers.tables import read_table
 from isolaw.store import SweepStore
 
 TAN = Path(__file__).parents[1] / "examples" / "data" / "tan_rollout_n_base.csv"
@@ -91,7 +93,7 @@ def test_two_recorded_problem_sets(tmp_path: Path) -> None:
     replay = {**REPLAY["replay"], "source": str(tmp_path / "both.csv")}
     runs = engine.sweep({**REPLAY, "replay": replay, "problems": {"set": "y"}}, tmp_path / "out")
     assert set(runs.points["problem_set"]) == {"y"}
-    with pytest.raises(SpecError, match="accepted: x, y"):
+    with pytest.raises(SpecError, match="expected x, y"):
         engine.plan(SweepSpec.parse({**REPLAY, "replay": replay}), tmp_path / "other")
 
 
@@ -148,7 +150,7 @@ def test_what_is_no_number_is_not_one(tmp_path: Path, column) -> None:
     frame.to_parquet(tmp_path / "t.parquet")
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
     with pytest.raises(DataError, match="accepted: numbers"):
-        read_table(tmp_path / "t.parquet", Mapped(constants=constants), "reward")
+        read_table(tmp_path / "t.parquet", ColumnMapping(constants=constants), "reward")
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
 def test_text_names_runs(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("step,score,name\n1,0.1,first\n1,0.2,second\n")
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
-    runs = read_table(tmp_path / "t.csv", Mapped({"run_id": "name"}, {}, constants), "score")
+    runs = read_table(tmp_path / "t.csv", ColumnMapping({"run_id": "name"}, {}, constants), "score")
     assert sorted(runs.points["run_id"]) == ["first", "second"]
 
 
@@ -168,9 +170,9 @@ def test_unmapped_columns_that_tell_runs_apart(tmp_path: Path) -> None:
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
     (tmp_path / "t.csv").write_text("step,score,eta\n1,0.1,0.01\n1,0.2,0.02\n")
     with pytest.raises(DataError, match=r"differ in eta.*--column eta=eta"):
-        read_table(tmp_path / "t.csv", Mapped(constants=constants), "score")
+        read_table(tmp_path / "t.csv", ColumnMapping(constants=constants), "score")
     (tmp_path / "t.csv").write_text("step,score,eta,trial\n1,0.1,0.01,0\n1,0.2,0.02,1\n")
-    runs = read_table(tmp_path / "t.csv", Mapped({"seed": "trial"}, {}, constants), "score")
+    runs = read_table(tmp_path / "t.csv", ColumnMapping({"seed": "trial"}, {}, constants), "score")
     assert any("not mapped" in note and "eta" in note for note in runs.notes)
 
 

@@ -21,7 +21,8 @@ from isolaw.backends.base import Checkpoint, OneCore, Row, RunContext, Unreadabl
 from isolaw.config import ProblemsSpec, RunSpec, canonical_json
 from isolaw.config.parsing import parse_section
 from isolaw.errors import DataError, Issue, SpecError
-from isolaw.readers.table import Mapped, read_table
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.tables import read_table
 from isolaw.runs import Runs
 
 
@@ -165,7 +166,7 @@ def _table(path: str, digest: str, mapping: str) -> Runs:
     """Read the table once for each content (``digest`` is the cache's key) and mapping."""
     options: dict[str, Any] = json.loads(mapping)
     metric = options.pop("metric", None)
-    return read_table(path, Mapped(**options), metric)
+    return read_table(path, ColumnMapping(**options), metric)
 
 
 def _matching(spec: RunSpec, runs: Runs) -> list[str]:

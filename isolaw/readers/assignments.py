@@ -1,10 +1,10 @@
-"""``--set NAME=VALUE`` and ``--set GLOB:NAME=VALUE``: what the user knows and a log does not say.
+"""``--set NAME=VALUE`` and ``--set GLOB:NAME=VALUE``: what the user knows and a log does not contain.
 
-A setting with a glob holds for the runs whose name or source it matches, and goes before one without;
-of two that match alike the later one holds.
+An assignment with a glob holds for the runs whose name or source matches, and overrides one without. The
+later of two equally specific ones holds.
 
 >>> parse(["n=16", "*seed1*:seed=1"])
-[Setting(name='rollouts_per_problem', value=16, glob=''), Setting(name='seed', value=1, glob='*seed1*')]
+[Assignment(name='rollouts_per_problem', value=16, glob=''), Assignment(name='seed', value=1, glob='*seed1*')]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from isolaw.errors import InputError
 from isolaw.runs import COLUMNS
 
-# What is accepted for the names in code.
+# Symbols and other accepted spellings → names in code.
 SYMBOLS = {
     "n": "rollouts_per_problem",
     "B_p": "problems_per_batch",
@@ -32,27 +32,27 @@ SYMBOLS = {
     "D": "n_train_problems",
 }
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
-_WHOLE = {
+LARGEST_COUNT = 2**31
+_WHOLE = {  # name → least value
     **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
     "seed": 0,
 }
-_TRUTHS = ("on_policy", "percent")
-_TEXTS = ("problem_set", "algorithm", "framework")
-_MEASURED = set(COLUMNS) - {*SPLIT, "seed", "n_problems", "n_samples", "problem_set", "algorithm"}
-_LARGEST = 2**31
+_BOOLEAN = ("on_policy", "percent")
+_TEXT = ("problem_set", "algorithm", "framework")
+_MEASURED = set(COLUMNS) - {*_WHOLE, *_TEXT}
 _FORM = re.compile(r"(?s)(?:(?P<glob>.*?):)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)")
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One name of a run, set by the user; ``glob`` is empty when it is for all runs."""
+class Assignment:
+    """A value that the user sets; ``glob`` is empty if it holds for all runs."""
 
     name: str
     value: Any
     glob: str = ""
 
     def matches(self, run: str, sources: Iterable[str]) -> bool:
-        """Return whether it is for the run of this name, read from these files."""
+        """Return whether it holds for the run of this name, read from these files."""
         names = [run, PurePath(run).name, *sources]
         return not self.glob or any(fnmatchcase(name, self.glob) for name in names)
 
@@ -60,59 +60,49 @@ class Setting:
         return f"--set {self.glob + ':' if self.glob else ''}{self.name}={self.value}"
 
 
-def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Setting]:
-    """Read settings, as ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16, "GLOB:seed": 1}``.
+def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment]:
+    """Read assignments, as ``["n=16", "GLOB:seed=1"]`` or ``{"n": 16, "GLOB:seed": 1}``.
 
-    Raises
-    ------
-    InputError
-        not of that form, a name that cannot be set, or a value that it cannot have.
+    Raises `InputError` for another form, a name that cannot be set, or a value that the name cannot have.
     """
     if isinstance(settings, str):
-        raise InputError(f"settings {settings!r}: accepted: a list of texts, or a mapping")
+        raise InputError(f"settings: found {settings!r}; expected a list of texts, or a mapping")
     if isinstance(settings, Mapping):
         settings = [f"{name}={value}" for name, value in settings.items()]
-    return [_one(text) for text in settings or ()]
+    return [_parse_one(text) for text in settings or ()]
 
 
-def applying(settings: Iterable[Setting], run: str, sources: Iterable[str]) -> dict[str, Setting]:
+def applying(assignments: Iterable[Assignment], run: str, sources: Iterable[str]) -> dict[str, Assignment]:
     """Return what is set for a run, by name."""
     sources = list(sources)
-    mine = [setting for setting in settings if setting.matches(run, sources)]
-    return {setting.name: setting for setting in sorted(mine, key=lambda s: bool(s.glob))}
+    own = [assignment for assignment in assignments if assignment.matches(run, sources)]
+    return {assignment.name: assignment for assignment in sorted(own, key=lambda a: bool(a.glob))}
 
 
-def _one(text: str) -> Setting:
+def _parse_one(text: str) -> Assignment:
     form = _FORM.fullmatch(text.strip())
     if form is None or not form["value"].strip():
-        raise InputError(f"--set {text!r}: accepted: NAME=VALUE, or GLOB:NAME=VALUE for the runs that match")
+        raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for the runs that match")
     name = SYMBOLS.get(form["name"], form["name"])
     if name in _MEASURED:
         raise InputError(f"--set {text!r}: {name} is what a log measures; it cannot be set")
-    known = [*SYMBOLS, *_WHOLE, *_TRUTHS, *_TEXTS]
+    known = [*SYMBOLS, *_WHOLE, *_BOOLEAN, *_TEXT]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     if name not in known and close:
-        raise InputError(f"--set {text!r}: no name {name!r}; did you mean {close[0]!r}?")
-    return Setting(name, _value(name, form["value"].strip(), text), form["glob"] or "")
-
-
-def _value(name: str, value: str, text: str) -> Any:
-    if name in _TRUTHS:
-        if value.lower() not in ("true", "false"):
-            raise InputError(f"--set {text!r}: {name} is true or false")
-        return value.lower() == "true"
-    if name in _TEXTS:
-        return value
-    number = plain_number(value)
+        raise InputError(f"--set {text!r}: unknown name {name!r}; did you mean {close[0]!r}?")
+    value = form["value"].strip()
+    parsed = value if name in _TEXT else plain_number(value)
+    if name in _BOOLEAN and not isinstance(parsed, bool):
+        raise InputError(f"--set {text!r}: {name} is true or false")
     if name in _WHOLE:
         least = _WHOLE[name]
-        if not isinstance(number, int) or not least <= number <= _LARGEST:
+        if type(parsed) is not int or not least <= parsed <= LARGEST_COUNT:
             raise InputError(f"--set {text!r}: {name} is a whole number, {least} or more")
-    return number
+    return Assignment(name, parsed, form["glob"] or "")
 
 
 def plain_number(text: str) -> Any:
-    """Return a text as the number or truth that it writes, else the text itself."""
+    """Return a text as the number or boolean that it writes, else the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

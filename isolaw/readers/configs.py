@@ -1,9 +1,8 @@
-"""The configuration beside a log: B_p and n stand there, not in the curves.
+"""The configuration file of a log: it holds B_p and n, which the curves do not.
 
 Hydra's ``.hydra/config.yaml`` and ``overrides.yaml``, EasyR1's ``experiment_config.json``, W&B's
 ``config.yaml`` (``key: {value: …}``), prime-rl's TOML, ``args.json``: all become flat dotted keys
-(``actor_rollout_ref.rollout.n``). Nothing is executed: YAML is read as events, so that neither tags
-nor nested aliases do anything, and files and nesting have a size beyond which they are refused.
+(``actor_rollout_ref.rollout.n``). Nothing is executed, and size and nesting are limited.
 """
 
 from __future__ import annotations
@@ -12,18 +11,17 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS
-from isolaw.readers.plain_yaml import parse_yaml
-from isolaw.readers.plain_yaml import scalar as scalar
+from isolaw.readers.safe_yaml import literal, parse_yaml, scalar
 
 _DEEPEST_TOML = 10  # parts of a key: tomllib's time is quadratic in them
 _LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others
-# Where frameworks and trackers leave it, relative to the log, the most complete first.
+# The places of frameworks' and trackers' configurations, relative to the log, the most complete first.
 _NAMES = (
     ".hydra/config.yaml",
     "experiment_config.json",
@@ -56,13 +54,8 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a nested configuration under dotted keys.
 
     Lists of plain values stay lists; of anything else, they are numbered. W&B's ``{key: {value: …}}`` is
-    unwrapped, ``${a.b}`` replaced by the value of ``a.b``, and left out where that is not known.
-
-    Raises
-    ------
-    DataError
-        nested deeper than 100, more than 100,000 values (an alias bomb), or a key of more than 1,000
-        characters.
+    unwrapped, ``${a.b}`` replaced by the value of ``a.b``, and left out where that is unknown. Raises
+    `DataError` beyond 100 levels, 100,000 values (an alias bomb), or 1,000 characters of a key.
 
     >>> flatten({"data": {"train_batch_size": 512}, "n": {"desc": None, "value": 8}})
     {'data.train_batch_size': 512, 'n.desc': None, 'n.value': 8}
@@ -131,18 +124,14 @@ def overrides(words: Iterable[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.lstrip("+").removeprefix("--").partition("=")
         if equals and re.fullmatch(r"[A-Za-z_][\w./@-]*", key):
-            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-            out[key] = value[1:-1] if quoted else scalar(value)
+            out[key] = literal(value)
     return _interpolated(out)
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """Return a configuration file (YAML, JSON, TOML, or Hydra's overrides) under flat dotted keys.
 
-    Raises
-    ------
-    DataError
-        missing, larger than 1 MB, none of these, or not a configuration.
+    Raises `DataError` if it is missing, larger than 1 MB, of another format, or not a configuration.
     """
     path = Path(path)
     try:
@@ -181,15 +170,11 @@ def _parse(text: str, suffix: str) -> Any:
 
 
 def beside(path: str | Path) -> tuple[dict[str, Any], str]:
-    """Find the configuration of a log, or of a run's directory: flat keys, and which file holds them.
+    """Find the configuration of a log, or of a run's directory; return its flat keys and its file.
 
-    Looked for: a file of the log's own name (``run1.yaml`` beside ``run1.jsonl``), then the names that
-    frameworks use, in the log's directory and on to the run's (`home`). A model's ``config.json`` is none.
-
-    Returns
-    -------
-    config, source
-        ``({}, "")`` without any. Where there is one that cannot be read, no keys, and a source that says why.
+    Candidates are a file of the log's own name (``run1.yaml`` next to ``run1.jsonl``), then the names that
+    frameworks use, in the log's directory and up to the run's (`home`). A model's ``config.json`` is none.
+    Returns ``({}, "")`` without any; for one that cannot be read, no keys, and a source that says why.
     """
     path = Path(path)
     folder, names = path, list(_NAMES)
@@ -214,7 +199,7 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def home(folder: str | Path) -> Path:
-    """Return the directory of the run in which a log's folder lies: out of ``checkpoint-500``, ``logs``…
+    """Return the run's directory of a log's folder: the one above ``checkpoint-500``, ``files``…
 
     >>> home("/runs/n8/checkpoint-500").as_posix(), home("/runs/n8").as_posix()
     ('/runs/n8', '/runs/n8')
@@ -223,6 +208,11 @@ def home(folder: str | Path) -> Path:
     here = Path.cwd()
     named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)
     return found.relative_to(here) if named_so else found  # runs are called as the user calls them
+
+
+def run_name(path: Path, generic: Collection[str]) -> str:
+    """Return the run of a log file: its path, or its directory if the file has a generic name."""
+    return str(home(path.parent) if path.stem.lower() in generic else path.with_suffix(""))
 
 
 def _upwards(folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
-"""What reading one file may cost: a log may come from anyone, and must end in runs or in one message.
+"""Limits on the time and memory that one file may take: a log may come from anyone.
 
-Sizes and counts are limited before anything of that size is built, by what the bytes show and not by what
-a header promises. Time is limited relative to the size, so that a large log is read and a small one that
-is built to take for ever is not. Every limit is far above what frameworks write.
+Sizes and counts are limited before anything of that size is built, by the bytes and not by what a header
+promises. Time is limited relative to the size: a large log is read, a small one built to take for ever is
+not. Every limit is far above what frameworks write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_SKIPPED = 256 * MB  # of one line: a longer one is a hole in a file, not
 LONGEST_NAME = 1_000  # characters of a metric's or a setting's name, with those around it
 DEEPEST = 100  # of nested values
 MOST_SETTINGS = 100_000
-MOST_DAMAGED = 100_000  # records; what is damaged so often is not what it looks like
+MOST_DAMAGED = 100_000  # records; a file damaged so often is of another kind
 MOST_POINTS = 2_000_000  # that come key by key and are sorted into records
 MOST_FILES = 1_000_000  # that a search looks at; each takes 0.1 ms
 MOST_LOGS = 5_000  # that a search finds
@@ -37,19 +37,13 @@ _LARGEST = 750 * MB
 
 
 class Meter:
-    """The time that reading a file takes, measured in seconds of the processor from now on."""
+    """The processor time that reading a file takes from now on."""
 
     def __init__(self, path: str | Path) -> None:
         self._path, self._began = path, time.thread_time()
 
     def check(self, done: int) -> None:
-        """Compare the time with the bytes that are done.
-
-        Raises
-        ------
-        DataError
-            more than 3 s and 2 s for each MB.
-        """
+        """Raise `DataError` if the bytes ``done`` took more than 3 s and 2 s for each MB."""
         spent = time.thread_time() - self._began
         if spent > FLOOR_S + S_PER_MB * done / MB:
             raise DataError(
@@ -66,13 +60,7 @@ class Held:
         self.records = self.values = self.names = self.points = 0
 
     def point(self) -> None:
-        """Count a value that comes alone, before it is part of a record.
-
-        Raises
-        ------
-        DataError
-            more than 2 million of them.
-        """
+        """Count a value that comes without a record; raise `DataError` beyond 2 million."""
         self.points += 1
         if self.points > MOST_POINTS:
             raise DataError(
@@ -83,10 +71,7 @@ class Held:
     def record(self, values: int) -> None:
         """Count a record of so many values.
 
-        Raises
-        ------
-        DataError
-            over a million records, 57 million values, 100,000 metrics, or a mix that costs as much.
+        Raises `DataError` beyond a million records, 57 million values, 100,000 metrics, or such a mix.
         """
         self.records += 1
         self.values += values
@@ -100,13 +85,7 @@ class Held:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a log to read its bytes.
-
-    Raises
-    ------
-    DataError
-        it cannot be read, while it is open either, or has more than 10 GB.
-    """
+    """Open a log to read its bytes; raise `DataError` if it cannot be read, or has more than 10 GB."""
     try:
         with Path(path).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -121,13 +100,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def start(path: str | Path, most: int) -> bytes:
-    """Return a file's first bytes, at most so many; none of a pipe, which may wait for ever.
-
-    Raises
-    ------
-    OSError
-        it cannot be read.
-    """
+    """Return a file's first bytes, at most so many; none of a pipe, which may wait for ever."""
     path = Path(path)
     if not path.is_file():
         return b""

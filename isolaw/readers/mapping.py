@@ -1,4 +1,4 @@
-"""The mapping file: how the columns of a table of one's own become the data model's.
+"""How the columns of a user's table become the data model's: `ColumnMapping`, and the file that holds one.
 
 ::
 
@@ -11,13 +11,14 @@
     [constants]                      # our name = one value for all rows
     problems_per_batch = 512
 
-    [metrics]                        # metric = "column", or with what is to know of it
+    [metrics]                        # metric = "column", or a table with its evaluation set and unit
     "avg@1" = "holdout_acc_raw"
     accuracy = { column = "eval_acc", eval_set = "aime24", percent = true }
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from isolaw.config.parsing import located, parse_section, read_text
 from isolaw.errors import DataError, InputError, SpecError, unknown
 from isolaw.metrics import is_accuracy
-from isolaw.readers.table import Mapped
+from isolaw.readers.arithmetic import derive
 
 
 class MetricColumn(BaseModel):
@@ -48,56 +49,89 @@ class MetricColumn(BaseModel):
         return {"column": value} if isinstance(value, str) else value
 
     def is_percent(self, metric: str, value: pd.Series) -> bool:
-        """Return whether these values of ``metric`` are to be divided by 100."""
+        """Return whether these values of ``metric`` are percentages."""
         if self.percent is not None:
             return self.percent
         return is_accuracy(metric) and bool(value.min() >= 0 and 1 < value.max() <= 100)
 
 
-def _one_value(value: Any) -> Any:
-    if not isinstance(value, bool | int | float | str):
-        raise ValueError("a text, a number, true or false")
-    return value
-
-
-class MappingFile(BaseModel):
-    """The sections of a mapping file."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    columns: dict[str, str] = Field(default_factory=dict)
-    derive: dict[str, str] = Field(default_factory=dict)
-    constants: dict[str, Annotated[Any, BeforeValidator(_one_value)]] = Field(default_factory=dict)
-    metrics: dict[str, MetricColumn] = Field(default_factory=dict)
-
-
 @dataclass(frozen=True)
-class Metrics:
-    """Which columns of a wide table are metrics: name → column, evaluation set, percent or not."""
+class ColumnMapping:
+    """How a user's table gets the data model's columns.
 
-    of: Mapping[str, MetricColumn] = field(default_factory=dict)
+    Attributes
+    ----------
+    columns
+        our name → the table's column.
+    derive
+        our name → arithmetic on columns (`isolaw.readers.arithmetic`).
+    constants
+        our name → one value for all rows.
+    metrics
+        metric → its column; a table with these is wide, and empty cells are missing values.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    derive: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, MetricColumn] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.of)
+        return bool(self.columns or self.derive or self.constants or self.metrics)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the data model that the mapping provides, without metrics."""
+        return [*self.columns, *self.derive, *self.constants]
+
+    @property
+    def required(self) -> set[str]:
+        """The table's columns that the mapping names."""
+        return {*self.columns.values(), *(own.column for own in self.metrics.values())}
 
     @property
     def sources(self) -> set[str]:
-        """The columns that are used."""
-        return {own.column for own in self.of.values()}
+        """The table's columns that the mapping uses, also in arithmetic."""
+        return self.required | {word for text in self.derive.values() for word in re.findall(r"\w+", text)}
+
+    def over(self, base: ColumnMapping) -> ColumnMapping:
+        """Return ``base`` with the names of this mapping replaced."""
+        given = set(self.names)
+
+        def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: own for name, own in below.items() if name not in given} | dict(above)
+
+        return ColumnMapping(
+            merged(base.columns, self.columns),
+            merged(base.derive, self.derive),
+            merged(base.constants, self.constants),
+            {**base.metrics, **self.metrics},
+        )
+
+    def apply(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
+        """Return ``frame`` with the mapped columns added or replaced; raise `DataError` for unknown ones."""
+        out = frame.copy()
+        for name, column in self.columns.items():
+            if column not in frame.columns:
+                missing = unknown("column", column, frame.columns)
+                raise DataError(f"{source}: --column {name}={column}: {missing}")
+            out[name] = frame[column]
+        for name, expression in self.derive.items():
+            out[name] = derive(expression, dict(out.items()))
+        for name, value in self.constants.items():
+            out[name] = value
+        return out
 
     def melt(self, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame, list[str]]:
-        """Return the long form, a row for each row and metric, and notes; empty cells are missing values.
+        """Return the long form, a row for each row and metric, and notes.
 
-        Raises
-        ------
-        DataError
-            a column is not there, or holds something else than numbers.
+        Raises `DataError` if a metric's column is missing or holds something other than numbers.
         """
         pieces, notes = [], []
-        for name, own in self.of.items():
+        for name, own in self.metrics.items():
             if own.column not in table.columns:
-                said = unknown("column", own.column, table.columns)
-                raise DataError(f"{source}: metric {name!r}: {said}")
+                missing = unknown("column", own.column, table.columns)
+                raise DataError(f"{source}: metric {name!r}: {missing}")
             cells = table[own.column]
             value = pd.to_numeric(cells, errors="coerce").astype("float64")
             texts = cells.map(lambda cell: isinstance(cell, str) and bool(cell.strip()))
@@ -116,21 +150,31 @@ class Metrics:
         return pd.concat(pieces), notes
 
 
-def read_mapping(path: str | Path) -> tuple[Mapped, Metrics]:
+def _one_value(value: Any) -> Any:
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError("a text, a number, true or false")
+    return value
+
+
+class _MappingFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    columns: dict[str, str] = Field(default_factory=dict)
+    derive: dict[str, str] = Field(default_factory=dict)
+    constants: dict[str, Annotated[Any, BeforeValidator(_one_value)]] = Field(default_factory=dict)
+    metrics: dict[str, MetricColumn] = Field(default_factory=dict)
+
+
+def read_mapping(path: str | Path) -> ColumnMapping:
     """Read a mapping file.
 
-    Raises
-    ------
-    InputError
-        missing, not TOML, or with sections or values that a mapping does not have.
+    Raises `InputError` if it is missing, is not TOML, or has a section or value that a mapping cannot have.
     """
     text = read_text(path)
     try:
-        data = tomllib.loads(text)
+        file = parse_section(_MappingFile, tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
-    try:
-        file = parse_section(MappingFile, data)
     except SpecError as error:
         raise located(error, path) from None
-    return Mapped(file.columns, file.derive, file.constants), Metrics(file.metrics)
+    return ColumnMapping(file.columns, file.derive, file.constants, file.metrics)

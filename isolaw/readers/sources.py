@@ -20,7 +20,7 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.containers import CONTAINERS, candidates
 from isolaw.readers.containers.base import Container
-from isolaw.readers.load import columns_of
+from isolaw.readers.table_files import columns_of
 from isolaw.runs import COLUMNS
 from isolaw.store import SweepStore
 

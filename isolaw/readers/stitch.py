@@ -14,22 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.readers.frameworks.base import Framework
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 Floats = NDArray[np.float64]
 Target = tuple[str, str]  # (eval_set, metric)
 
-LAST_STEP = 2**40  # beyond it is no step
+LAST_STEP = 2**40  # a larger number is no step
 MOST_POINTS = 50_000  # of a metric
 _MOST_IN_ALL = 1_000_000  # of a run's metrics together: its table takes 400 bytes for each
 _HUGE = 1e100
-_NONE = np.empty(0, np.int64), np.empty(0, bool)
-# Measured on a batch of rollouts: where one of these is, a batch was generated.
+# Measured on a batch of rollouts: a record with one of these follows a batch.
 _OF_A_BATCH = ("reward", "entropy", "kl", "grad_norm", "response_length")
 
 
 @dataclass
-class Curve:
+class MetricCurve:
     """One metric of one run: (P,) updates made, ascending; values; seconds since the start."""
 
     step: NDArray[np.int64]
@@ -38,7 +37,7 @@ class Curve:
 
 
 @dataclass
-class Curves:
+class RunCurves:
     """All metrics of one run.
 
     Attributes
@@ -51,7 +50,7 @@ class Curves:
         as in `RawLog`.
     """
 
-    of: dict[Target, Curve] = field(default_factory=dict)
+    of: dict[Target, MetricCurve] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
     dropped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -68,7 +67,7 @@ class Curves:
         return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else None
 
 
-def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | None = None) -> Curves:
+def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | None = None) -> RunCurves:
     """Join the logs of one run, in their order.
 
     Parameters
@@ -80,29 +79,29 @@ def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | N
     logging_steps
         updates between two records, for logs that number nothing; 1 unless known.
     """
-    out = Curves()
+    out = RunCurves()
     targets = _targets(parts, framework, out)
     steps = _steps(parts, framework, targets, logging_steps, out)
-    repeated: list[tuple[NDArray[np.int64], NDArray[np.bool_]]] = []  # steps, and whether their values differ
+    again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
-    # What is told in several ways is rounded in one of them.
-    slack = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
+    # Of several containers, one rounds.
+    tolerance = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
         pieces = [_piece(part, own, keys, out) for part, own in zip(parts, steps, strict=True)]
         step, value, wall_s = (np.concatenate([piece[i] for piece in pieces]) for i in range(3))
         if step.size:
-            curve = _later_wins(step.astype(np.int64), value, wall_s, repeated, slack)
+            curve, repeated, differing = _later_wins(step.astype(np.int64), value, wall_s, tolerance)
+            again.append(repeated)
+            other.append(differing)
             thinned += curve.step.size > most
             out.of[target] = _thinned(curve, most)
-    again, differs = (
-        _by_step(*(np.concatenate(own) for own in zip(*repeated, strict=True))) if repeated else _NONE
-    )
-    differing = int(differs.sum())
-    if differing:
-        out.notes.append(f"{_count(differing, 'step')} repeated with other values: the later ones were kept")
-    if again.size > differing:
-        same = again.size - differing
+    differing_steps = np.unique(np.concatenate(other)).size
+    if differing_steps:
+        out.notes.append(
+            f"{_count(differing_steps, 'step')} repeated with other values: the later ones were kept"
+        )
+    if same := np.unique(np.concatenate(again)).size - differing_steps:
         out.notes.append(f"{_count(same, 'step')} repeated with the same values, counted once")
     if thinned:
         out.notes.append(
@@ -115,7 +114,7 @@ def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | N
     return out
 
 
-def _targets(parts: Sequence[RawLog], framework: Framework, out: Curves) -> dict[Target, list[str]]:
+def _targets(parts: Sequence[RawLog], framework: Framework, out: RunCurves) -> dict[Target, list[str]]:
     """The framework's keys of each metric, in the order in which the logs bring them."""
     targets: dict[Target, list[str]] = {}
     for key in dict.fromkeys(key for part in parts for key in part.series):
@@ -132,7 +131,7 @@ def _steps(
     framework: Framework,
     targets: dict[Target, list[str]],
     logging_steps: int | None,
-    out: Curves,
+    out: RunCurves,
 ) -> list[Floats]:
     """Each part's (R,) updates made at its records; NaN where a record has no step."""
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
@@ -196,7 +195,7 @@ def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
     return out
 
 
-def _piece(part: RawLog, steps: Floats, keys: list[str], out: Curves) -> tuple[Floats, Floats, Floats]:
+def _piece(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> tuple[Floats, Floats, Floats]:
     """One part's (P,) steps, values and seconds of a metric, in the order of the log."""
     step, value, wall_s = np.empty(0), np.empty(0), np.empty(0)
     clock = np.asarray(part.wall_s, dtype=np.float64)
@@ -223,35 +222,24 @@ def _piece(part: RawLog, steps: Floats, keys: list[str], out: Curves) -> tuple[F
 
 
 def _later_wins(
-    step: NDArray[np.int64],
-    value: Floats,
-    wall_s: Floats,
-    repeated: list[tuple[NDArray[np.int64], NDArray[np.bool_]]],
-    slack: tuple[float, float],
-) -> Curve:
+    step: NDArray[np.int64], value: Floats, wall_s: Floats, tolerance: tuple[float, float]
+) -> tuple[MetricCurve, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the last value of each step, the steps with several values, and those whose values differ."""
     order = np.argsort(step, kind="stable")
     step, value, wall_s = step[order], value[order], wall_s[order]
     last = np.append(step[1:] != step[:-1], True)
-    if not last.all():
-        kept = value[last][np.cumsum(last) - last]  # for each value, the one that is kept at its step
-        repeated.append(_by_step(step[~last], ~np.isclose(value, kept, *slack)[~last]))
-    return Curve(step[last], value[last], wall_s[last])
+    kept = value[last][np.cumsum(last) - last]  # for each value, the one that is kept at its step
+    differs = ~np.isclose(value, kept, *tolerance)
+    curve = MetricCurve(step[last], value[last], wall_s[last])
+    return curve, np.unique(step[~last]), np.unique(step[~last & differs])
 
 
-def _by_step(
-    step: NDArray[np.int64], differs: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Each step once, and whether any of its values differs."""
-    unique, place = np.unique(step, return_inverse=True)
-    return unique, np.bincount(place, differs, unique.size) > 0
-
-
-def _thinned(curve: Curve, most: int) -> Curve:
+def _thinned(curve: MetricCurve, most: int) -> MetricCurve:
     """A hundred thousand points tell no more of a curve than these, and would fill the memory."""
     if curve.step.size <= most:
         return curve
     kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
-    return Curve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
+    return MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
 
 
 def _count(number: int, what: str) -> str:

@@ -185,7 +185,7 @@ def test_a_log_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest
 
     row = json.dumps({"step": 9, "data": {"critic/score/mean": 0.9}})
     then(lambda: path.open("a").write(row[:20]))
-    (run,) = reading.survey([tmp_path]).accounts
+    (run,) = reading.survey([tmp_path]).provenance
     assert run.left_out["torn last line"] == 1
     for change in (path.unlink, lambda: path.write_text("")):
         log(tmp_path / "run")

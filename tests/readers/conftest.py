@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +14,8 @@ import pytest
 from isolaw.errors import DataError
 from isolaw.readers import containers, frameworks
 from isolaw.readers.containers.base import Container
-from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.raw import RawLog
+from isolaw.readers.frameworks.base import Config, Facts, Framework
+from isolaw.readers.raw_log import RawLog
 
 MAGIC = "TOY LOG\n"
 NAMES = {
@@ -35,20 +35,21 @@ def toy_metric(key: str) -> tuple[str, str] | None:
     return None
 
 
-def toy_facts(config: Mapping[str, Any], source: str) -> dict[str, Fact]:
+def toy_facts(config: Config, _facts: Facts) -> Facts:
     return {
-        NAMES.get(key, key.removeprefix("toy.")): Fact(value, f"{key} in {source}")
-        for key, value in config.items()
+        NAMES.get(key, key.removeprefix("toy.")): config.fact(key, value)
+        for key, value in config.values.items()
         if key.startswith("toy.")
     }
 
 
 TOY = Framework(
     "Toy",
-    lambda keys, config: any(key.startswith("toy/") for key in keys) or "toy.n" in config,
-    ("toy/step",),
     toy_metric,
-    toy_facts,
+    own_keys=(("toy/.*",),),
+    own_config=(("toy.n",),),
+    more_facts=toy_facts,
+    step_keys=("toy/step",),
 )
 
 
@@ -60,7 +61,7 @@ def toy_read(path: Path) -> list[RawLog]:
         raise DataError(f"{path}: a toy that is broken") from None
     out = []
     for own in logs:
-        log = RawLog(str(path), "toy log", own.get("run") or str(path.parent))
+        log = RawLog(str(path), "toy", own.get("run") or str(path.parent))
         log.config = own.get("config", {})
         log.config_source = "toy.yaml" if log.config else ""
         for record in own["records"]:
@@ -74,9 +75,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Write a toy log: ``toy(path, records, run=…, config=…)``; a record's ``at`` is the container's step."""
     module: Any = ModuleType("toy_log")
     module.FRAMEWORK = TOY
-    module.CONTAINER = Container(
-        "toy", lambda path: False, lambda path, head: head.startswith(MAGIC.encode()), toy_read
-    )
+    module.CONTAINER = Container("toy", toy_read, file=lambda path, head: head.startswith(MAGIC.encode()))
     monkeypatch.setitem(sys.modules, "toy_log", module)
     monkeypatch.setitem(containers.CONTAINERS, "toy", "toy_log")
     monkeypatch.setitem(frameworks.FRAMEWORKS, "Toy", "toy_log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isolaw.errors import InputError
-from isolaw.readers.assignments import Setting, applying, parse
+from isolaw.readers.assignments import Assignment, applying, parse
 from isolaw.readers.resolve import only, option
 
 
@@ -82,8 +82,8 @@ def test_a_glob_goes_before_none_and_the_later_before_the_earlier() -> None:
 
 @pytest.mark.parametrize("glob", ["runs/n8", "n8", "runs/*", "*.jsonl", "/data/runs/n8/*"])
 def test_a_glob_is_of_the_name_or_of_a_source(glob: str) -> None:
-    assert Setting("seed", 1, glob).matches("runs/n8", ["/data/runs/n8/metrics.jsonl"])
-    assert not Setting("seed", 1, glob).matches("other/n16", ["/x/n16/metrics.log"])
+    assert Assignment("seed", 1, glob).matches("runs/n8", ["/data/runs/n8/metrics.jsonl"])
+    assert not Assignment("seed", 1, glob).matches("other/n16", ["/x/n16/metrics.log"])
 
 
 @pytest.mark.parametrize("run", ["runs/a", "n=8/seed=1", "a:n=8", "[x] *?", "it's", "x y"])

@@ -152,9 +152,9 @@ def test_the_same_run_in_several_forms_is_found_once(tmp_path: Path) -> None:
         form(tmp_path, VERL)
     reading = survey([tmp_path], settings=SETTINGS)
     assert len(reading.runs) == 1
-    (account,) = reading.accounts
-    assert any("13 steps repeated with the same values, counted once" in note for note in account.notes)
-    assert any("found again" in note for note in account.notes)
+    (provenance,) = reading.provenance
+    assert any("13 steps repeated with the same values, counted once" in note for note in provenance.notes)
+    assert any("found again" in note for note in provenance.notes)
     found, known = rows(reading.runs), expected(VERL, VERL_NAMES)
     assert [own[:4] for own in found] == [own[:4] for own in known]
     np.testing.assert_allclose([own[4] for own in found], [own[4] for own in known], rtol=1e-6)
@@ -167,9 +167,9 @@ def test_what_is_exact_wins_over_what_was_rounded(tmp_path: Path) -> None:
     console(tmp_path, rounded).rename(tmp_path / "train.log")
     reading = survey([tmp_path], settings=SETTINGS)
     assert rows(reading.runs) == expected(VERL, VERL_NAMES)
-    (account,) = reading.accounts
-    assert account.container == "JSON lines, veRL console"
-    assert "13 steps repeated with the same values, counted once" in account.notes
+    (provenance,) = reading.provenance
+    assert provenance.container == "jsonl, verl-console"
+    assert "13 steps repeated with the same values, counted once" in provenance.notes
 
 
 def trainer_state(folder: Path, records: Records, last: int) -> Path:
@@ -235,7 +235,7 @@ def test_old_trl(samples: Path, name: str) -> None:
     path = samples / "trl" / "nhockid235" / name / "trainer_state.json"
     with pytest.raises(DataError) as error:
         isolaw.read(path)
-    for word in ("(TRL, trainer state): n and B_p unknown", "--set 'n=<number>'", "counts prompts"):
+    for word in ("(TRL, trainer-state): n and B_p unknown", "--set 'n=<number>'", "counts prompts"):
         assert word in str(error.value)
     points = isolaw.read(path, settings={"n": 6, "B": 96}).points
     history = json.loads(path.read_text())["log_history"]

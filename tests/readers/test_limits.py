@@ -18,8 +18,8 @@ import pytest
 from isolaw import parquet
 from isolaw.errors import DataError
 from isolaw.readers import configs, containers, limits
-from isolaw.readers.load import columns_of, load
 from isolaw.readers.read import survey
+from isolaw.readers.table_files import columns_of, load
 
 MB = limits.MB
 STEP = b'{"step":1,"data":{"critic/score/mean":0.5,"val-core/aime24/acc/mean@8":0.5}}\n'
@@ -32,7 +32,7 @@ CHILD = """
 import json, resource, sys, time
 began = time.process_time()
 from isolaw.errors import InputError
-from isolaw.logs.read import survey
+from isolaw.readers.read import survey
 try:
     said = repr(survey([sys.argv[1]], settings=json.loads(sys.argv[2])).runs)
 except InputError as error:
@@ -288,7 +288,7 @@ class TestTables:
             path.write_bytes(b"PAR1" + b"x" * 100 + b"\xf0\xff\xff\xff" + b"PAR1")
         assert path.stat().st_size < 4 * MB
         began = time.process_time()
-        with pytest.raises(DataError, match=r"t\.parquet: .*isolaw reads"):
+        with pytest.raises(DataError, match=r"t\.parquet: .*(isolaw reads|not a readable)"):
             parquet.read_parquet(path)
         if kind in ("columns", "footer"):
             assert columns_of(path, b"PAR1") == []
@@ -309,7 +309,7 @@ class TestTables:
         assert old in content
         path.write_bytes(content.replace(old, new))
         assert pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size == 4
-        with pytest.raises(DataError, match="4 MB when unpacked"):
+        with pytest.raises(DataError, match="4 MB or more when unpacked"):
             parquet.read_parquet(path)
 
     @pytest.mark.parametrize("version", ["1.0", "2.0"])

@@ -13,10 +13,10 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.readers.draft import draft
-from isolaw.readers.load import columns_of, load
 from isolaw.readers.mapping import read_mapping
+from isolaw.readers.mapping_draft import draft
 from isolaw.readers.read import survey
+from isolaw.readers.table_files import columns_of, load
 
 ROOT = Path(__file__).parents[2]
 TAN = ROOT / "examples" / "data" / "tan_rollout_n_base.csv"
@@ -112,7 +112,7 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[colums]\n", ["[colums]", "did you mean 'columns'?"]),
-        ("[columns]\nstep = 3\n", ["line 2, columns.step", "a string"]),
+        ("[columns]\nstep = 3\n", [":2: columns.step", "a string"]),
         ("[constants]\nx = [1]\n", ["constants.x", "a text, a number, true or false"]),
         ('[metrics]\nr = { colum = "x" }\n', ["metrics.r.colum", "unknown key"]),
         ('[metrics]\nr = { column = "x", percent = "yes!" }\n', ["metrics.r.percent"]),
@@ -136,7 +136,7 @@ def test_mistakes_in_the_file(tmp_path: Path, text: str, words: list[str]) -> No
         ({"problems_per_batch = 16": ""}, ["unknown problems_per_batch", "--constant problems_per_batch"]),
         (
             {'rollouts_per_problem = "group"': 'n = "group"'},
-            ["'n' is not a column of ours", "rollouts_per_problem"],
+            ["'n' is no column of the data model", "rollouts_per_problem"],
         ),
     ],
 )

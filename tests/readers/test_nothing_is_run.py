@@ -16,7 +16,7 @@ import os, sys
 from pathlib import Path
 import isolaw.readers.read
 from isolaw.errors import IsolawError
-from isolaw.logs import containers, frameworks
+from isolaw.readers import containers, frameworks
 
 for name in containers.CONTAINERS:
     containers.get(name)

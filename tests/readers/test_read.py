@@ -53,17 +53,17 @@ def test_a_log_is_the_known_table(toy: Toy, tmp_path: Path) -> None:
 
 def test_an_account_says_where_from(toy: Toy, tmp_path: Path) -> None:
     path = toy(tmp_path / "log", config={"toy.n": 8, "toy.rollouts": 32, "toy.on_policy": True})
-    (account,) = survey([path], settings=["seed=5"]).accounts
-    assert (account.framework, account.container, account.sources) == ("Toy", "toy log", [str(path)])
-    facts = {name: (fact.value, fact.origin) for name, fact in account.facts.items()}
+    (provenance,) = survey([path], settings=["seed=5"]).provenance
+    assert (provenance.framework, provenance.container, provenance.sources) == ("Toy", "toy", [str(path)])
+    facts = {name: (fact.value, fact.origin) for name, fact in provenance.facts.items()}
     assert facts["rollouts_per_problem"] == (8, "toy.n in toy.yaml")
     assert facts["problems_per_batch"] == (4, "rollouts per step / n; toy.rollouts in toy.yaml")
     assert facts["seed"] == (5, "--set")
     assert facts["on_policy"] == (True, "toy.on_policy in toy.yaml")
-    assert account.metrics == {"train": {"reward": 10}, "aime24": {"avg@8": 2}}
-    assert (account.steps, account.compute) == ((1, 10), (32, 320))
-    assert account.left_out == {"names that are no metric (timings and the like)": 1}
-    json.dumps(account.to_dict(), allow_nan=False)
+    assert provenance.metrics == {"train": {"reward": 10}, "aime24": {"avg@8": 2}}
+    assert (provenance.steps, provenance.compute) == ((1, 10), (32, 320))
+    assert provenance.left_out == {"names that are no metric (timings and the like)": 1}
+    json.dumps(provenance.to_dict(), allow_nan=False)
 
 
 def test_an_interrupted_run_is_one(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_what_is_unknown_is_asked_for_of_every_run_at_once(
     text = refusal(tmp_path)
     for word in (
         "2 problems",
-        "a (Toy, toy log): B_p unknown (known: n = 8 (toy.n in toy.yaml)): add --set 'a:B_p=<number>'",
-        "b (Toy, toy log): n and B_p unknown: add --set 'b:n=<number>' --set 'b:B_p=<number>'",
+        "a (Toy, toy): B_p unknown (known: n = 8 (toy.n in toy.yaml)): add --set 'a:B_p=<number>'",
+        "b (Toy, toy): n and B_p unknown: add --set 'b:n=<number>' --set 'b:B_p=<number>'",
         "or, where it is the same for all, --set 'B_p=<number>' --set 'n=<number>'",
     ):
         assert word in text
@@ -121,7 +121,7 @@ def test_settings_that_nobody_heeds(toy: Toy, tmp_path: Path, tiny: Any) -> None
     for word in ("--set z*:rollouts_per_problem=8", "no run matches 'z*'", str(path)):
         assert word in text
     isolaw.sweep(tiny(), tmp_path / "sweep")
-    assert "nothing here needs it" in refusal(tmp_path / "sweep", settings=["n=8"])
+    assert "no run uses it" in refusal(tmp_path / "sweep", settings=["n=8"])
 
 
 def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     assert "--set 'b:on_policy=true'" in text
     assert len(isolaw.read(tmp_path, settings={"b:on_policy": True})) == 3
     assert len(isolaw.read(tmp_path / "a", tmp_path / "c")) == 2
-    (account,) = survey([tmp_path / "b"]).accounts
-    assert account.facts["on_policy"].value is False
+    (provenance,) = survey([tmp_path / "b"]).provenance
+    assert provenance.facts["on_policy"].value is False
 
 
 def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert f"Their values are identical: the same run twice? Leave out {b}" in text
     assert "seed=" not in text
     found = survey([tmp_path])  # found beside each other, as a console and event files are
-    assert [account.run for account in found.accounts] == ["a"]
-    assert any(f"found again in {b} (toy log): left out" in note for note in found.accounts[0].notes)
+    assert [provenance.run for provenance in found.provenance] == ["a"]
+    assert any(f"found again in {b} (toy): left out" in note for note in found.provenance[0].notes)
 
 
 def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -172,9 +172,9 @@ def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Pat
     text = refusal(tmp_path)
     assert "if one continues the other: --group-by directory" in text
     assert "identical" not in text
-    (account,) = survey([tmp_path], group_by="directory").accounts
-    assert account.steps == (1, 40)
-    assert "3 steps repeated with the same values, counted once" in account.notes
+    (provenance,) = survey([tmp_path], group_by="directory").provenance
+    assert provenance.steps == (1, 40)
+    assert "3 steps repeated with the same values, counted once" in provenance.notes
 
 
 def test_flat_curves_are_no_fingerprint(toy: Toy, tmp_path: Path) -> None:
@@ -209,19 +209,19 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     path = toy(tmp_path / "log", records)
     text = refusal(path)
     for word in (
-        "its names are of no framework that is known: my_reward, my_loss",
+        "no known framework uses its names: my_reward, my_loss",
         "Toy",
         "--set 'framework=<name>'",
         f"isolaw read --write-mapping mapping.toml {path}",
     ):
         assert word in text
-    assert "no value of a metric that is known; its keys: my_reward" in refusal(
+    assert "no value of a known metric; its keys: my_reward" in refusal(
         path, settings=["framework=toy", "n=8", "B_p=4"]
     )
     with pytest.raises(InputError) as error:
         isolaw.read(path, settings=["framework=tay"])
     assert "no such framework; accepted:" in str(error.value)
-    assert "nothing in it is a number with a name" in refusal(toy(tmp_path / "none", []))
+    assert "it has no number with a name" in refusal(toy(tmp_path / "none", []))
 
 
 def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path:
     for word in (
         "4 problems",
         f"{tmp_path}/broken: a toy that is broken",
-        "u (toy log): its names",
-        "s (Toy, toy log): n and B_p unknown",
+        "u (toy): no known framework",
+        "s (Toy, toy): n and B_p unknown",
         "a and b: 2 runs",
     ):
         assert word in text
@@ -264,7 +264,7 @@ def test_sweeps_tables_and_logs_together(toy: Toy, tiny: Any, tmp_path: Path) ->
     )
     reading: Reading = survey([tmp_path / "all"], settings=["seed=7"])
     assert len(reading.runs) == 2 * len(made) + 1
-    assert {account.container for account in reading.accounts} == {"sweep", "table", "toy log"}
+    assert {provenance.container for provenance in reading.provenance} == {"sweep", "table", "toy"}
     seeds = reading.runs.table()["seed"]
     assert seeds["theirs"] == 7
     assert set(seeds.drop("theirs")) == {0, 1}  # a sweep knows its seeds
@@ -288,16 +288,16 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_way_that_numbers_nothing_adds_nothing_to_one_that_does() -> None:
-    from isolaw.readers.conflicts import most_exact_last
-    from isolaw.readers.raw import RawLog
+    from isolaw.readers.across_runs import most_exact_last
+    from isolaw.readers.raw_log import RawLog
 
-    state, printed = RawLog("a", "trainer state", "r"), RawLog("b", "printed dictionaries", "r")
+    state, printed = RawLog("a", "trainer-state", "r"), RawLog("b", "stdout-dicts", "r")
     state.add({"reward": 0.5}, 5)
     printed.add({"reward": 0.5})
     assert most_exact_last([printed, state]) == most_exact_last([state, printed]) == [state]
     printed.add({"reward": 0.6}, 10)
     assert most_exact_last([state, printed]) == [printed, state]
-    again = RawLog("c", "trainer state", "r")
+    again = RawLog("c", "trainer-state", "r")
     again.add({"reward": 0.5})
     assert most_exact_last([state, again]) == [state, again]
 

@@ -8,7 +8,7 @@ import pytest
 
 from isolaw.readers.assignments import applying, parse
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve
 
 
@@ -110,7 +110,8 @@ def test_contradictions_are_refused(
 def test_what_was_left_aside_is_said(run: Any) -> None:
     resolved = run({"toy.n": 4, "toy.prompts": 16, "toy.rollouts": 64}, settings=("n=8",))
     assert (
-        "rollouts per step = 64 (toy.rollouts in toy.yaml) was left aside for what was set" in resolved.notes
+        "rollouts per step = 64 (toy.rollouts in toy.yaml) was replaced: --set contradicts it"
+        in resolved.notes
     )
 
 
@@ -148,9 +149,7 @@ def test_what_it_would_follow_from_is_said(run: Any) -> None:
     hint = Fact(None, "B_p = train_batch_size (6) · devices / n")
     resolved = run({"toy.n": 6})
     assert "devices" not in resolved.problems[0]
-    framework = Framework(
-        "Toy", lambda k, c: True, (), lambda k: None, lambda c, s: {"problems_per_batch": hint}
-    )
+    framework = Framework("Toy", lambda _key: None, more_facts=lambda _c, _f: {"problems_per_batch": hint})
     (problem,) = resolve([RawLog("f", "toy", "r")], framework, {}).problems
     assert problem.endswith("--set 'B_p=<number>' (B_p = train_batch_size (6) · devices / n)")
     settings = applying(parse(["n=6", "B_p=16"]), "r", [])

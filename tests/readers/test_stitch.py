@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.readers.frameworks.base import Framework
-from isolaw.readers.raw import RawLog
-from isolaw.readers.stitch import Curves, stitch
+from isolaw.readers.raw_log import RawLog
+from isolaw.readers.stitch import RunCurves, stitch
 
 REWARD = ("train", "reward")
 EVAL = ("aime24", "avg@8")
@@ -28,7 +28,7 @@ def log(*records: dict[str, Any]) -> RawLog:
     return out
 
 
-def points(curves: Curves, target: tuple[str, str] = REWARD) -> dict[int, float]:
+def points(curves: RunCurves, target: tuple[str, str] = REWARD) -> dict[int, float]:
     curve = curves.of.get(target)
     if curve is None:
         return {}
@@ -174,7 +174,7 @@ def test_it_is_what_a_dictionary_would_do(parts: list[list[dict[str, Any]]]) -> 
     from isolaw.readers.frameworks.base import Framework
 
     targets = {"toy/train/reward": REWARD, "toy/eval/aime24/avg@8": EVAL}
-    framework = Framework("Toy", lambda k, c: True, (), targets.get, lambda c, s: {})
+    framework = Framework("Toy", targets.get)
     curves = stitch([log(*records) for records in parts], framework)
     for name, target in (("r", REWARD), ("e", EVAL)):
         expected: dict[int, float] = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from isolaw.errors import InputError, unknown
 from isolaw.readers.containers.base import Container
 
-# What --format accepts → its module, imported when it is needed; the most particular first.
+# What --format accepts → its module, imported when it is needed; the most specific first.
 CONTAINERS: dict[str, str] = {
     "mlflow": "isolaw.readers.containers.mlflow",
     "wandb-offline": "isolaw.readers.containers.wandb_offline",
@@ -22,12 +22,7 @@ CONTAINERS: dict[str, str] = {
 
 
 def get(name: str) -> Container:
-    """Return the container called ``name``.
-
-    Raises
-    ------
-    InputError
-        there is none; the message names those there are.
+    """Return the container called ``name``; raise `InputError`, which names all, if there is none.
 
     >>> get("tensorboard").name
     'tensorboard'

@@ -1,7 +1,6 @@
-"""`Container`: what every container's module offers.
+"""`Container`: how to read one way of writing logs; a module holds one, called ``CONTAINER``.
 
-A module holds one `Container` called ``CONTAINER``; `isolaw.readers.containers.CONTAINERS` lists them,
-the most particular first.
+`isolaw.readers.containers.CONTAINERS` lists the modules, the most specific first.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 
 @dataclass(frozen=True)
@@ -21,19 +20,19 @@ class Container:
     ----------
     name
         what ``--format`` accepts: ``verl-console``, ``tensorboard``.
-    directory
-        ``directory(path)``: whether this directory as a whole is one (an MLflow store, an offline W&B run).
-        Looks at names in it only.
-    file
-        ``file(path, head)``: whether this file is one, by its content: ``head`` is its first 64 KiB.
-        The extension may confirm, never decide.
     read
         ``read(path)``: its logs. Never unpickles, imports or evaluates anything that it finds; reads
         in one pass; raises `isolaw.errors.DataError` naming the file (and line) for what cannot be used,
         and drops, counted in `RawLog.dropped`, what can be spared: a torn last line, a NUL byte.
+    file
+        ``file(path, head)``: whether this file is one, by its content: ``head`` is its first 64 KiB.
+        The extension may confirm, never decide.
+    directory
+        ``directory(path)``: whether this directory as a whole is one (an MLflow store, an offline W&B run),
+        by the names in it only.
     """
 
     name: str
-    directory: Callable[[Path], bool]
-    file: Callable[[Path, bytes], bool]
     read: Callable[[Path], Iterable[RawLog]]
+    file: Callable[[Path, bytes], bool] = lambda _path, _head: False
+    directory: Callable[[Path], bool] = lambda _path: False

@@ -19,8 +19,8 @@ import orjson
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
 from isolaw.readers.containers.base import Container
-from isolaw.readers.raw import RawLog, number
-from isolaw.readers.text import lines
+from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # of nested metrics, joined
 _EPOCH = 1e9  # seconds; a smaller "time" is no clock
@@ -28,8 +28,8 @@ _SHOWN = 3
 _DEEPEST = 20  # of nested metrics
 _HEAD = 65_536
 _LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
-# File names that say what a file is, not whose run: the run is the directory.
 _BROKEN = "lines that are not JSON objects"
+# File names that say what a file is, not of which run: the run is the directory.
 _GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
 
 
@@ -52,15 +52,11 @@ def is_metrics(_path: Path, head: bytes) -> bool:
 def read(path: Path) -> Iterator[RawLog]:
     """Read one file in one pass.
 
-    A line that is not a JSON object is left out and counted, with its number in the notes; the last one is
-    a torn line of a run that was killed.
-
-    Raises
-    ------
-    DataError
-        the file cannot be read, or has no line that is a JSON object.
+    A line that is not a JSON object is left out and counted, with its number in the notes; at the end of
+    the file it is a torn line of a run that was killed. Raises `DataError` if the file cannot be read, or no
+    line is a JSON object.
     """
-    log = RawLog(str(path), "JSON lines", _run(path))
+    log = RawLog(str(path), "jsonl", configs.run_name(path, _GENERIC))
     log.config, log.config_source = configs.beside(path)
     began = math.nan
     broken: list[int] = []  # the first of them
@@ -83,12 +79,12 @@ def read(path: Path) -> Iterator[RawLog]:
         began = clock if math.isnan(began) else began
         log.add(values, _finite(record.get("step")), clock - began)
     if not log.step:
-        raise DataError(f"{path}: no line of it is a JSON object; accepted: an object on each line")
+        raise DataError(f"{path}: found no JSON object; expected an object on each line")
     if torn:
         log.drop("torn last line")
     if broken:
-        shown = ", ".join(map(str, broken)) + (", …" if log.dropped[_BROKEN] > _SHOWN else "")
-        log.notes.append(f"left out, not a JSON object: line {shown}")
+        more = ", …" if log.dropped[_BROKEN] > _SHOWN else ""
+        log.notes.append(f"left out, not a JSON object: line {', '.join(map(str, broken))}{more}")
     yield log
 
 
@@ -136,14 +132,4 @@ def _printable(key: str) -> str:
     return key if key.isprintable() else "".join(c if c.isprintable() else "?" for c in key)
 
 
-def _run(path: Path) -> str:
-    if path.stem.lower() in _GENERIC:
-        return str(configs.home(path.parent))
-    return str(path.with_suffix(""))
-
-
-def _nowhere(_path: Path) -> bool:
-    return False
-
-
-CONTAINER = Container("jsonl", directory=_nowhere, file=is_metrics, read=read)
+CONTAINER = Container("jsonl", read, file=is_metrics)

@@ -17,21 +17,21 @@ import os
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers import limits
-from isolaw.readers.configs import flatten, scalar
+from isolaw.readers.configs import flatten
 from isolaw.readers.containers.base import Container
-from isolaw.readers.containers.joined import add_points
-from isolaw.readers.raw import RawLog, number
+from isolaw.readers.containers.join_points import add_points
+from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.safe_yaml import scalar
 
 _LONGEST_LINE = 4_096
 _LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow keeps 6,000
 _LARGEST = 100 * limits.MB  # bytes of a run's metrics: two million values and more
 _DEEPEST = 24  # folders
 _MOST_FILES = 10_000  # of metrics, and of parameters
-_OFTEN = 1_000  # lines between two looks at the clock
+_OFTEN = 1_000  # lines between two checks of the time
 
 
 def is_run(path: Path) -> bool:
@@ -40,25 +40,22 @@ def is_run(path: Path) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one run; nothing where it was deleted.
-
-    Raises
-    ------
-    DataError
-        it is no run of a file store, or a file of it cannot be read.
-    """
+    """Read one run, unless it was deleted; raise `DataError` if a file of it cannot be read."""
     if not is_run(path):
-        raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml beside a folder metrics)")
+        raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml next to a folder metrics)")
     try:
         lines = (line.partition(":") for line in _text(path / "meta.yaml").splitlines())
         meta = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
         if meta.get("lifecycle_stage") == "deleted":
             return
         name = _text(path / "tags" / "mlflow.runName").strip() or meta.get("run_name", "")
-        log = RawLog(str(path), "MLflow run", f"{name} ({path.name[:8]})" if name else path.name)
+        log = RawLog(str(path), "mlflow", f"{name} ({path.name[:8]})" if name else path.name)
         params = path / "params"
         texts = {".".join(param.relative_to(params).parts): _text(param) for param in _files(params)}
-        log.config = _flat(params, texts)
+        try:
+            log.config = flatten({key: scalar(text) for key, text in texts.items()})
+        except DataError as error:
+            raise DataError(f"{params}: {error}") from None
         log.config_source = "params" if texts else ""
         add_points(log, _points(path / "metrics", log))
         if len(log.step) > 1 and not any(log.step):  # MLflow's number for what was logged without one
@@ -66,13 +63,6 @@ def read(path: Path) -> Iterator[RawLog]:
     except OSError as error:
         raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
     yield log
-
-
-def _flat(params: Path, texts: dict[str, str]) -> dict[str, Any]:
-    try:
-        return flatten({key: scalar(text) for key, text in texts.items()})
-    except DataError as error:
-        raise DataError(f"{params}: {error}") from None
 
 
 def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, float]]:
@@ -119,8 +109,4 @@ def _text(path: Path) -> str:
     return limits.start(path, _LARGEST_TEXT).decode("utf-8", "replace")
 
 
-def _never(_path: Path, _head: bytes) -> bool:
-    return False
-
-
-CONTAINER = Container("mlflow", directory=is_run, file=_never, read=read)
+CONTAINER = Container("mlflow", read, directory=is_run)

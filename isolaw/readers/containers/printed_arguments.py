@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from isolaw.readers.configs import scalar
+from isolaw.readers.safe_yaml import scalar
 
 _FOREIGN = 50  # lines that are no argument: what else was printed, a value of several lines
 _CLASS = re.compile(r"\w{0,60}(?:Config|Arguments)\($")

@@ -29,8 +29,8 @@ from isolaw.readers.configs import beside
 from isolaw.readers.containers.base import Container
 from isolaw.readers.containers.printed_arguments import PrintedArguments
 from isolaw.readers.containers.python_dict import parse
-from isolaw.readers.raw import RawLog, number
-from isolaw.readers.text import clean, is_text, lines, unprefixed
+from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _LOOKED_AT = 1 << 22  # bytes: what is printed before the first metrics may be long
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
@@ -75,14 +75,8 @@ def _holds_metrics(text: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read a console.
-
-    Raises
-    ------
-    DataError
-        it cannot be read, or there are no metrics in it.
-    """
-    log = RawLog(str(path), "printed dictionaries", str(path))
+    """Read a console; raise `DataError` if it cannot be read, or has no metrics."""
+    log = RawLog(str(path), "stdout-dicts", str(path))
     reader = _Reader(log)
     for _, line in lines(path, log, returns=True):
         if reader.waits or any(sign in line for sign in _SIGNS) or line.rstrip().endswith(b"("):
@@ -90,7 +84,7 @@ def read(path: Path) -> Iterator[RawLog]:
     reader.close()
     if not log.step:
         raise DataError(
-            f"{path}: no metrics printed as a Python dictionary in it; accepted: "
+            f"{path}: found no metrics printed as a Python dictionary; expected "
             "{'loss': 0.1, …, 'epoch': 0.5}, or 'step 12: {…}'"
         )
     printed = reader.arguments.config
@@ -245,8 +239,4 @@ class _Reader:
         self.log.notes.append(f"steps were read off the progress bar (of {total})")
 
 
-def _never(_path: Path) -> bool:
-    return False
-
-
-CONTAINER = Container("stdout-dicts", directory=_never, file=is_console, read=read)
+CONTAINER = Container("stdout-dicts", read, file=is_console)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from isolaw.readers.raw import number
-from isolaw.readers.text import LONGEST
+from isolaw.readers.raw_log import number
+from isolaw.readers.text_lines import LONGEST
 
 _STEP = re.compile(r"(?<![A-Za-z_/.@-])step:\s?(\d{1,12}) -(?: |$)")
 # A value with something printed right behind it: "perf/throughput:512.3Training Progress:  10%|".

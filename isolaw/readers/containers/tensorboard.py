@@ -22,13 +22,13 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.containers.base import Container
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 VERSION = b"brain.Event:2"
 _FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC
 _CRC = struct.Struct("<I")
 _LARGEST = 1 << 20  # scalars and a configuration are far below; pictures and graphs above
-_OFTEN = 100  # records between two looks at the clock
+_OFTEN = 100  # records between two checks of the time
 _MOST_JOINED = 10_000  # scalars of one step
 # Where Hugging Face's callback and our own mirror write a run's configuration, and the prefix of its keys.
 _CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
@@ -43,14 +43,8 @@ def is_events(_path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one event file.
-
-    Raises
-    ------
-    DataError
-        TensorBoard is not installed, or the file cannot be read.
-    """
-    log = RawLog(str(path), "TensorBoard events", str(path.parent))
+    """Read one event file; raise `DataError` if it cannot be read, or TensorBoard is not installed."""
+    log = RawLog(str(path), "tensorboard", str(path.parent))
     began = step = wall_s = math.nan
     values: dict[str, float] = {}
     for event in _events(path, log):
@@ -147,7 +141,7 @@ def _only_number(tensor: Any) -> float | None:
     from tensorboard.util.tensor_util import make_ndarray
 
     if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
-        return None  # looked at first: a shape is a promise that would be allocated
+        return None  # checked first: a shape is a promise that would be allocated
     try:
         array = make_ndarray(tensor)
     except (TypeError, ValueError, KeyError):
@@ -183,8 +177,4 @@ def _configure(log: RawLog, tag: str, tensor: Any) -> None:
     log.config_source = log.config_source or tag
 
 
-def _nowhere(_path: Path) -> bool:
-    return False
-
-
-CONTAINER = Container("tensorboard", directory=_nowhere, file=is_events, read=read)
+CONTAINER = Container("tensorboard", read, file=is_events)

@@ -19,7 +19,7 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import beside
 from isolaw.readers.containers.base import Container
-from isolaw.readers.raw import RawLog, number
+from isolaw.readers.raw_log import RawLog, number
 
 _LONGEST = limits.MB  # characters of a record, and of what is before or behind the history
 _CHUNK = 4 * limits.MB
@@ -42,17 +42,14 @@ def is_state(_path: Path, head: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one state; of one that was cut off while it was written, the records that are whole.
+    """Read one state; of a torn one, the records that are whole.
 
-    Raises
-    ------
-    DataError
-        it cannot be read, takes too long, or has no history.
+    Raises `DataError` if it cannot be read, takes too long, or has no history.
     """
     folder = path.parent
     if _CHECKPOINT.fullmatch(folder.absolute().name):
         folder = folder.parent
-    log = RawLog(str(path), "trainer state", str(folder))
+    log = RawLog(str(path), "trainer-state", str(folder))
     with limits.opened(path) as file:
         text = _Window(path, file)
         found = _HISTORY.search(text.ahead())
@@ -69,7 +66,7 @@ def read(path: Path) -> Iterator[RawLog]:
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
     log.config_source = source or path.name
     if not config and (path.parent / _PICKLE).is_file():
-        log.notes.append(f"{_PICKLE} beside it holds the arguments, but is a pickle: it was left closed")
+        log.notes.append(f"{_PICKLE} next to it holds the arguments, but isolaw opens no pickle")
     yield log
 
 
@@ -140,8 +137,4 @@ def _around(begin: str, end: str) -> dict[str, Any]:
     return {}
 
 
-def _never(_path: Path) -> bool:
-    return False
-
-
-CONTAINER = Container("trainer-state", directory=_never, file=is_state, read=read)
+CONTAINER = Container("trainer-state", read, file=is_state)

@@ -1,7 +1,7 @@
 """veRL's console: ``step:1 - actor/grad_norm:0.3 - …`` among model output, progress bars and Ray's prefixes.
 
 A step's line may be broken in two, or printed twice, once for training and once for validation. The
-configuration is printed at the start (`isolaw.readers.printed`); otherwise one beside the file is used.
+configuration is printed at the start (`printed_config`); otherwise isolaw looks for a file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import orjson
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
 from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.printed_config import Printed
 from isolaw.readers.containers.step_lines import continued, record, steps
-from isolaw.readers.printed import Printed
-from isolaw.readers.raw import RawLog
-from isolaw.readers.text import clean, is_text, lines, unprefixed
+from isolaw.readers.raw_log import RawLog
+from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _PAIR = re.compile(r"'([^']{1,300})': ?([\w.]{1,30}\([^()]{1,60}\)|[^,{}'\s]{1,60})")
 _INITIAL = "Initial validation metrics: {"
@@ -29,20 +29,10 @@ _LONGEST_QUOTED = 100_000  # characters of the initial validation
 _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
 _HEAD = 65_536
-# File names that say what a file is, not whose run: the run is the directory.
-_GENERIC = {
-    "output",
-    "console",
-    "train",
-    "training",
-    "log",
-    "stdout",
-    "stderr",
-    "run",
-    "nohup",
-    "main",
-    "verl",
-}
+# File names that say what a file is, not of which run: the run is the directory.
+_GENERIC = frozenset(
+    ["output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl"]
+)
 
 
 def is_console(path: Path, head: bytes) -> bool:
@@ -85,21 +75,15 @@ def _has_step(line: bytes) -> bool:
 
 
 def read(path: Path) -> Iterator[RawLog]:
-    """Read one console in one pass.
-
-    Raises
-    ------
-    DataError
-        the file cannot be read, or has no step's metrics.
-    """
-    log = RawLog(str(path), "veRL console", _run(path))
+    """Read one console in one pass; raise `DataError` if it cannot be read, or has no step's metrics."""
+    log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
     for _, line in lines(path, log, returns=True):
         if reader.waiting or b"step:" in line or b"{" in line or b"python" in line or line[-1:] == b":":
             reader.take(*unprefixed(clean(line)))
     reader.finish(torn=_torn(path))
     if not log.step:
-        raise DataError(f"{path}: no line like 'step:1 - critic/score/mean:0.5 - …' in it")
+        raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
     _configure(log, reader.printed, path)
     yield log
 
@@ -131,24 +115,25 @@ class _Reader:
         return self._step is not None or self._quoted is not None or self.printed.collecting
 
     def take(self, worker: str, text: str) -> None:
-        """Take a line of a worker's."""
+        """Take a line of a worker."""
         step = self._step
+        own = step is not None and worker == step.worker
         if step is not None:
             step.last = False
             longer = None
-            if worker in (step.worker, "") and step.lines < _MOST_LINES:
+            if (own or not worker) and step.lines < _MOST_LINES:
                 longer = continued(step.items, text)
             if longer is not None:
                 step.items, step.lines, step.last = longer, step.lines + 1, True
                 return
         found = steps(text)
-        if step is not None and worker != step.worker:
-            found = [own for own in found if record(own[1])[0]]  # another worker's talk of steps ends none
-        if found or (step is not None and worker == step.worker):
+        if step is not None and not own:
+            found = [(n, items) for n, items in found if record(items)[0]]  # model output of another worker
+        if found or own:
             self._flush()
-        for own, items in found:
+        for number, items in found:
             self._flush()
-            self._step = _Step(worker, own, items)
+            self._step = _Step(worker, number, items)
         if not found:
             self._validation(text)
             self.printed.add(worker, text)
@@ -164,19 +149,16 @@ class _Reader:
         self.printed.close()
 
     def _flush(self) -> None:
-        if self._step is None:
-            return
-        step, items = self._step.number, self._step.items
-        self._step = None
-        values, unread = record(items)
-        if not values:
-            return  # model output may well say "step:1 - "
+        step, self._step = self._step, None
+        values, unread = record(step.items) if step else ({}, 0)
+        if step is None or not values:
+            return  # model output may well contain "step:1 - "
         if unread:
             self.log.drop("values that could not be read", unread)
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # it was printed, and not logged
         self._initial = {}
-        self.log.add(values, step)
+        self.log.add(values, step.number)
 
     def _validation(self, text: str) -> None:
         """``"Initial validation metrics: {…}"``, a printed string that may go over several lines."""
@@ -211,14 +193,4 @@ def _configure(log: RawLog, printed: Printed, path: Path) -> None:
         log.config_source = f"{beside}the printed command"
 
 
-def _run(path: Path) -> str:
-    if path.stem.lower() in _GENERIC:
-        return str(configs.home(path.parent))
-    return str(path.with_suffix(""))
-
-
-def _nowhere(_path: Path) -> bool:
-    return False
-
-
-CONTAINER = Container("verl-console", directory=_nowhere, file=is_console, read=read)
+CONTAINER = Container("verl-console", read, file=is_console)

@@ -5,7 +5,7 @@ each followed by ``…__MIN`` and ``…__MAX``, its range within a bin; where x 
 column ``<run> - _step``. *Long*: ``run_name, metric, step, value``. *History*, ``run.history().to_csv()``:
 ``_step`` and a column for each metric.
 
-The configuration is in none of them. The points are a sample of the run's.
+None has the configuration. The points are a sample of the run's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import IO
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.containers.base import Container
-from isolaw.readers.containers.joined import Points
-from isolaw.readers.raw import RawLog, number
+from isolaw.readers.containers.join_points import Points
+from isolaw.readers.raw_log import RawLog, number
 
 _LONG = {"run_name", "metric", "step", "value"}
 _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
@@ -33,7 +33,7 @@ _SAMPLED = (
 _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
 _LONGEST_LINE = 8 * limits.MB  # characters: a panel of many runs has long lines
-_OFTEN = 100  # lines between two looks at the clock
+_OFTEN = 100  # lines between two checks of the time
 Rows = Iterable[list[str]]
 LogOf = Callable[[str], RawLog]
 
@@ -53,10 +53,7 @@ def is_export(_path: Path, head: bytes) -> bool:
 def read(path: Path) -> Iterator[RawLog]:
     """Read an export, one log for each run.
 
-    Raises
-    ------
-    DataError
-        the x axis is a time, two runs have one name, or it is not a CSV table.
+    Raises `DataError` if the x axis is a time, two runs have one name, or it is not a CSV table.
     """
     logs: dict[str, RawLog] = {}
     held = limits.Held(str(path))
@@ -66,7 +63,7 @@ def read(path: Path) -> Iterator[RawLog]:
         if run not in logs:
             if len(logs) == _MOST_RUNS:
                 raise DataError(f"{path}: a W&B export of more than {_MOST_RUNS:,} runs")
-            logs[run] = RawLog(str(path), "W&B CSV", run, notes=[_SAMPLED], held=held)
+            logs[run] = RawLog(str(path), "wandb-csv", run, notes=[_SAMPLED], held=held)
         return logs[run]
 
     def whole(row: list[str], header: list[str]) -> bool:
@@ -193,8 +190,4 @@ def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> No
 _KINDS = ((_is_wide, _add_wide), (_is_long, _add_long), (_is_history, _add_history))
 
 
-def _never(_path: Path) -> bool:
-    return False
-
-
-CONTAINER = Container("wandb-csv", directory=_never, file=is_export, read=read)
+CONTAINER = Container("wandb-csv", read, file=is_export)

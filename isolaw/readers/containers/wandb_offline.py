@@ -8,8 +8,8 @@
     files/output.log          what was printed
 
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
-buffers. The library once had a reader of the blocks and has none now, so they are walked here; the messages
-are the library's. Where they hold no history, `files/output.log` is read instead, if it is a console we know.
+buffers. The blocks are read here, because the library has no reader for them; the messages are the library's.
+Where they hold no history, `files/output.log` is read instead, if it is a known console.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten, overrides
 from isolaw.readers.containers.base import Container
-from isolaw.readers.raw import RawLog, number
+from isolaw.readers.raw_log import RawLog, number
 
 _MAGIC = b":W&B"
 _HEADER = 7  # the magic, two bytes of check, a version
 _BLOCK = 32_768
 _CHUNK = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST = (
-    2 << 20
-)  # a logged table may be large, a step's numbers are not; a message takes 50 times its bytes
-_MOST_TOLD = 4 * limits.MB  # of configuration, which is told again when it changes
+_LARGEST = 2 << 20  # of a record: a logged table may be large, a step's numbers are not
+_LARGEST_CONFIG = 4 * limits.MB  # of all records: it is logged again when it changes
 _HEAD = 65_536
 _OWN = "_wandb"
 
@@ -56,13 +54,10 @@ def is_file(_path: Path, head: bytes) -> bool:
 def read(path: Path) -> Iterator[RawLog]:
     """Read a run's folder, or its ``.wandb`` file alone.
 
-    Raises
-    ------
-    DataError
-        W&B is not installed, or the run has neither a history nor a console that is known.
+    Raises `DataError` if W&B is not installed, or the run has neither a history nor a known console.
     """
     folder = path if path.is_dir() else path.parent
-    log = RawLog(str(path), "W&B run", folder.name)
+    log = RawLog(str(path), "wandb-offline", folder.name)
     try:
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
             if file.is_file():  # no pipe: opening one may wait for ever
@@ -88,7 +83,7 @@ def _add_records(log: RawLog, file: Path) -> None:
             f"{file}: a W&B run, and wandb is not installed: pip install 'isolaw[wandb]'"
         ) from None
     config: dict[str, Any] = {}
-    told = 0  # bytes of configuration
+    size = 0  # bytes of configuration
     for data in _chunks(file, log):
         try:
             record = Record.FromString(data)
@@ -96,9 +91,11 @@ def _add_records(log: RawLog, file: Path) -> None:
             log.damaged("damaged records")
             continue
         kind = record.WhichOneof("record_type")
-        told += len(data) if kind in ("config", "run") else 0
-        if told > _MOST_TOLD:
-            raise DataError(f"{file}: over {_MOST_TOLD // limits.MB} MB of configuration; a run has a few kB")
+        size += len(data) if kind in ("config", "run") else 0
+        if size > _LARGEST_CONFIG:
+            raise DataError(
+                f"{file}: over {_LARGEST_CONFIG // limits.MB} MB of configuration; a run has a few kB"
+            )
         if kind == "history":
             _add_history(log, record.history)
         elif kind == "config":
@@ -185,11 +182,11 @@ def _update(config: dict[str, Any], record: Any) -> None:
 
 
 def _add_command_line(log: RawLog, path: Path) -> None:
-    """Take what Hydra was told (``data.train_batch_size=512``) where the configuration was not logged."""
+    """Take Hydra's overrides (``data.train_batch_size=512``) where the configuration was not logged."""
     try:
         words = json.loads(limits.start(path, limits.LARGEST_CONFIG))["args"]
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        return  # none, or none that says anything
+        return
     log.config = overrides(word for word in words if isinstance(word, str)) if isinstance(words, list) else {}
     log.config_source = path.name if log.config else ""
 
@@ -216,4 +213,4 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
         yield printed
 
 
-CONTAINER = Container("wandb-offline", directory=is_run, file=is_file, read=read)
+CONTAINER = Container("wandb-offline", read, file=is_file, directory=is_run)

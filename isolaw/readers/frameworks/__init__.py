@@ -8,7 +8,7 @@ from typing import Any
 
 from isolaw.readers.frameworks.base import Framework
 
-# Each framework, as users write it → its module, imported when it is needed; the most particular first.
+# Each framework, as users write it → its module, imported when it is needed; the most specific first.
 FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.readers.frameworks.isolaw",
     "veRL": "isolaw.readers.frameworks.verl",
@@ -24,12 +24,12 @@ FRAMEWORKS: dict[str, str] = {
 
 def known() -> Iterator[Framework]:
     """Yield every framework, in order."""
-    for module in dict.fromkeys(FRAMEWORKS.values()):
+    for module in FRAMEWORKS.values():
         yield importlib.import_module(module).FRAMEWORK
 
 
 def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
-    """Return the framework whose metric keys, or whose configuration, these are; None if nobody's."""
+    """Return the framework that writes these metric keys, or this configuration; None if unknown."""
     return next((own for own in known() if own.recognises(keys, config)), None)
 
 

@@ -1,25 +1,95 @@
-"""`Framework`: what every framework's module says of its names.
+"""`Framework`: what a framework calls its metrics and settings; a module holds one, called ``FRAMEWORK``.
 
-A module holds one `Framework` called ``FRAMEWORK``; `isolaw.readers.frameworks.FRAMEWORKS` lists them.
+`isolaw.readers.frameworks.FRAMEWORKS` lists the modules.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from isolaw.readers.raw_log import number
+
+_COUNTS = {  # facts that are whole numbers → the least
+    **dict.fromkeys(["rollouts_per_problem", "problems_per_batch", "rollouts_per_step", "logging_steps"], 1),
+    "seed": 0,
+}
+_NUMBERS = ("lr", "kl", "entropy", "temperature")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something known of a run, and where from.
+    """A value known of a run, and its origin, as ``"data.train_batch_size in config.yaml"``.
 
-    ``origin`` is what `isolaw read` prints: ``"data.train_batch_size in config.yaml"``. A value of None is
-    not known; ``origin`` then says what it would follow from.
+    A value of None is unknown; ``origin`` then says what the value would follow from.
     """
 
     value: Any
     origin: str
+
+    def but(self, caveat: str) -> Fact:
+        """Return the fact with a caveat in its origin."""
+        return Fact(self.value, f"{self.origin} ({caveat})")
+
+
+class Config:
+    """A configuration under flat keys, and where it was read.
+
+    Each method takes the names that a setting has had, and returns the first that exists as a `Fact`;
+    None if none does, or its value is of another kind.
+
+    >>> config = Config({"n": 8, "lr": "1e-6", "name": ""}, "config.yaml")
+    >>> config.count("group_size", "n")
+    Fact(value=8, origin='n in config.yaml')
+    >>> config.number("lr").value, config.text("name"), config.boolean("n")
+    (1e-06, None, None)
+    """
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        self.values = values
+        self.where = f" in {source}" if source else ""
+
+    def fact(self, name: str, value: Any) -> Fact:
+        """Return ``value`` with the setting ``name`` as its origin."""
+        return Fact(value, f"{name}{self.where}")
+
+    def number(self, *names: str) -> Fact | None:
+        """Return a finite number, also one that was written as text."""
+        for name in names:
+            value = number(self.values.get(name))
+            if value is not None and math.isfinite(value):
+                return self.fact(name, value)
+        return None
+
+    def count(self, *names: str, least: int = 1) -> Fact | None:
+        """Return a whole number, at least ``least``."""
+        for name in names:
+            found = self.number(name)
+            if found and found.value == round(found.value) and least <= found.value < 2**31:
+                return self.fact(name, int(found.value))
+        return None
+
+    def text(self, *names: str) -> Fact | None:
+        """Return a text that is not empty."""
+        return self._typed(str, names)
+
+    def boolean(self, *names: str) -> Fact | None:
+        """Return true or false."""
+        return self._typed(bool, names)
+
+    def is_true(self, name: str) -> bool:
+        """Return whether the setting exists and is true."""
+        return self.values.get(name) is True
+
+    def _typed(self, kind: type, names: Collection[str]) -> Fact | None:
+        found = ((name, self.values.get(name)) for name in names)
+        return next((self.fact(name, v) for name, v in found if isinstance(v, kind) and v != ""), None)
+
+
+Facts = Mapping[str, Fact | None]
 
 
 @dataclass(frozen=True)
@@ -30,29 +100,92 @@ class Framework:
     ----------
     name
         as users write it: ``veRL``.
-    recognises
-        ``recognises(keys, config)``: whether these metric keys, or this configuration, are its own.
-        Keys that several frameworks share (``loss``, ``reward``) must not suffice.
-    step_keys
-        metric keys that count update steps, the best first; where none is in the log, the container's
-        own step counts.
     metric
         ``metric(key)``: (eval_set, metric) in our names, as ``("aime24", "avg@8")``; training metrics are on
-        ``train``; None for what is not worth keeping (timings, learning rates). A further name the
-        log brings keeps its own.
-    facts
-        ``facts(config, config_source)``: what the configuration says, under our names:
-        ``rollouts_per_problem``, ``problems_per_batch``, ``rollouts_per_step`` (any two give the third),
-        ``on_policy`` (bool: one optimiser step for each batch, and no asynchrony), ``seed``,
-        ``algorithm``, ``logging_steps`` (updates between records, for logs without steps), and attributes
-        of the run (``lr``, ``kl``, ``model``, ``n_train_problems``). Only what is known; no guesses.
+        ``train``; None for what is not worth keeping (timings, learning rates). A further name of the log
+        is kept as it is.
+    own_keys, own_config
+        patterns of metric keys, and of settings, that tell this framework from others: a log is its own
+        where each pattern of one tuple matches a whole key. Keys that frameworks share (``loss``) must not
+        suffice.
+    settings
+        a fact → the settings that hold it. Facts have our names: ``rollouts_per_problem``,
+        ``problems_per_batch``, ``rollouts_per_step`` (any two give the third), ``seed``, ``algorithm``,
+        ``logging_steps`` (updates between records, for logs without steps), and attributes of the run
+        (``lr``, ``kl``, ``model``).
+    more_facts
+        ``more_facts(config, facts)``: facts that several settings determine, such as ``on_policy`` (one
+        optimiser step for each batch, and no asynchrony); they replace those of ``settings``. No guesses.
+    step_keys
+        metric keys that count update steps, the best first; without any in a log, the container's own step
+        counts.
     first_step
         what the framework counts the first update as, 1 or 0.
+    flat
+        brings the configuration into the form that ``settings`` expects.
     """
 
     name: str
-    recognises: Callable[[Collection[str], Mapping[str, Any]], bool]
-    step_keys: tuple[str, ...]
     metric: Callable[[str], tuple[str, str] | None]
-    facts: Callable[[Mapping[str, Any], str], dict[str, Fact]]
+    own_keys: tuple[tuple[str, ...], ...] = ()
+    own_config: tuple[tuple[str, ...], ...] = ()
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    more_facts: Callable[[Config, Facts], Facts] = lambda _config, _facts: {}
+    step_keys: tuple[str, ...] = ()
     first_step: int = 1
+    flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
+
+    def recognises(self, keys: Collection[str], config: Mapping[str, Any]) -> bool:
+        """Return whether these metric keys, or this configuration, are the framework's."""
+        return _match(self.own_keys, keys) or _match(self.own_config, self.flat(config))
+
+    def facts(self, config: Mapping[str, Any], source: str) -> dict[str, Fact]:
+        """Return what the configuration, read from ``source``, says of the run."""
+        own = Config(self.flat(config), source)
+        facts: dict[str, Fact | None] = {}
+        for name, settings in self.settings.items():
+            if name in _COUNTS:
+                facts[name] = own.count(*settings, least=_COUNTS[name])
+            else:
+                facts[name] = own.number(*settings) if name in _NUMBERS else own.text(*settings)
+        facts |= self.more_facts(own, facts)
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> bool:
+    """Return whether for one tuple, each of its patterns matches a name."""
+    return any(
+        all(any(map(re.compile(pattern, re.S).fullmatch, names)) for pattern in own) for own in patterns
+    )
+
+
+def best(k: str) -> str:
+    """Return the metric that says whether any of k samples is correct; of one sample, it is their mean."""
+    return "pass@1" if int(k) == 1 else f"best@{int(k)}"
+
+
+def one_update(
+    batch: int, trained: Fact | None, passes: Fact | None, apart: Fact | None, what: str = "rollouts"
+) -> Fact | None:
+    """Return whether each batch of rollouts makes one optimiser step, by the policy that generated it.
+
+    Parameters
+    ----------
+    batch
+        rollouts generated for a step, or what else ``what`` says.
+    trained
+        how many of them an optimiser step takes.
+    passes
+        how often a batch is trained on; once if None.
+    apart
+        whether generation runs next to training, on older weights; None where that is unknown.
+    """
+    if apart and apart.value:
+        return Fact(False, f"{apart.origin}: rollouts are generated while the policy is trained")
+    if trained is None:
+        return None
+    epochs = f"; {passes.origin} = {passes.value}" if passes else ""
+    origin = f"{trained.value} {what} an update ({trained.origin}), {batch} a batch{epochs}"
+    if trained.value < batch or (passes is not None and passes.value > 1):
+        return Fact(False, origin)
+    return Fact(True, origin) if apart else None

@@ -6,17 +6,10 @@ There the x axis is compute; the update step is a metric. The configuration is u
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
 
-from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.frameworks.base import Config, Facts, Framework
 
-_OWN = "isolaw"
-
-
-def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
-    """Return whether these are a mirror's keys, or its configuration."""
-    return f"{_OWN}/step" in keys or f"{_OWN}.run_id" in config
+_PREFIX = "isolaw."
 
 
 def metric(key: str) -> tuple[str, str] | None:
@@ -26,24 +19,25 @@ def metric(key: str) -> tuple[str, str] | None:
     (('validation', 'avg@4'), ('validation', 'avg@4'), None)
     """
     eval_set, slash, name = key.partition("/")
-    if not slash or eval_set == _OWN:
+    if not slash or eval_set == "isolaw":
         return None
     return eval_set, re.sub(r"_at_(?=\d)", "@", name)  # MLflow accepts no @
 
 
-def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
-    """Return what the mirror wrote of the run: everything under our own names."""
+def _facts(config: Config, _facts: Facts) -> Facts:
+    """Everything is under our own names."""
     return {
-        key.removeprefix(f"{_OWN}."): Fact(value, f"{key} in {config_source}")
-        for key, value in config.items()
-        if key.startswith(f"{_OWN}.") and key != f"{_OWN}.run_id"
+        key.removeprefix(_PREFIX): config.fact(key, value)
+        for key, value in config.values.items()
+        if key.startswith(_PREFIX) and key != "isolaw.run_id"
     }
 
 
 FRAMEWORK = Framework(
-    name="isolaw",
-    recognises=recognises,
-    step_keys=(f"{_OWN}/step",),
-    metric=metric,
-    facts=facts,
+    "isolaw",
+    metric,
+    own_keys=(("isolaw/step",),),
+    own_config=(("isolaw.run_id",),),
+    more_facts=_facts,
+    step_keys=("isolaw/step",),
 )

@@ -1,4 +1,4 @@
-"""open-instruct's ``grpo_fast``: its metric names, and where B_p and n stand.
+"""open-instruct's ``grpo_fast``: its metric names, and where B_p and n are.
 
 ``training_step`` counts steps; trackers may count rollouts instead (``episode``). ``scores`` is the reward;
 ``val/…`` is of training, not of validation, which is ``eval/…``. ``eval/pass_at_1`` is the mean over a
@@ -9,11 +9,8 @@ best@k. It generates ``async_steps`` steps ahead.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
 
-from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.frameworks.configured import Configured, known
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best
 
 _NAMES = {
     "scores": "reward",
@@ -27,7 +24,7 @@ _NAMES = {
     "eval/scores": "reward",
     "eval/sequence_lengths": "response_length",
 }
-_OWN = ("real_batch_size_ratio", "unsolved_batch_size_ratio", "packed_ratio", "val/num_step_tokens")
+_OWN = "real_batch_size_ratio|unsolved_batch_size_ratio|packed_ratio|val/num_step_tokens"
 _PASS = re.compile(r"eval/pass_at_(\d{1,6})(_unbiased)?")
 _PER_DATA = re.compile(r"eval/scores_(.+)", re.S)
 _NOT_KEPT = re.compile(
@@ -49,69 +46,53 @@ def metric(key: str) -> tuple[str, str] | None:
     eval_set = "validation" if key.startswith("eval/") else "train"
     if key in _NAMES:
         return eval_set, _NAMES[key]
-    found = _PASS.fullmatch(key)
-    if found:
-        k = int(found[1])
-        if k == 1:
-            return None if found[2] else ("validation", "pass@1")  # the two are one number
-        return "validation", f"best@{k}"
-    found = _PER_DATA.fullmatch(key)
-    if found:
+    if found := _PASS.fullmatch(key):
+        same = int(found[1]) == 1 and found[2]  # as pass_at_1
+        return None if same else ("validation", best(found[1]))
+    if found := _PER_DATA.fullmatch(key):
         return found[1], "reward"
     name = key.removeprefix("eval/")
     return None if not name or _NOT_KEPT.fullmatch(key) else (eval_set, name)
 
 
-def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
-    """Return whether these metric keys, or this configuration, are open-instruct's."""
-    if not set(_OWN).isdisjoint(keys) or {"training_step", "scores"} <= set(keys):
-        return True
-    return "num_unique_prompts_rollout" in config
+def _facts(config: Config, facts: Facts) -> Facts:
+    problems = facts["problems_per_batch"]
+    if problems and (config.is_true("active_sampling") or config.is_true("filter_zero_std_samples")):
+        problems = problems.but("groups without variance are filtered: not counted")
+    data = None
+    mixed = config.values.get("dataset_mixer_list")  # names and shares in turn
+    if isinstance(mixed, list) and mixed and all(isinstance(name, str) for name in mixed[::2]):
+        data = config.fact("dataset_mixer_list", "+".join(mixed[::2]))
+    return {"problems_per_batch": problems, "on_policy": _on_policy(config), "problem_set": data}
 
 
-def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
-    """Return what open-instruct's arguments say of the run."""
-    own = Configured(config, config_source)
-    problems = own.count("num_unique_prompts_rollout")
-    if problems and (own.says("active_sampling") or own.says("filter_zero_std_samples")):
-        problems = Fact(
-            problems.value, f"{problems.origin} (groups without variance are filtered: not counted)"
-        )
-    return known(
-        {
-            "rollouts_per_problem": own.count("num_samples_per_prompt_rollout"),
-            "problems_per_batch": problems,
-            "on_policy": _on_policy(own),
-            "seed": own.count("seed", least=0),
-            "problem_set": _problem_set(own),
-            "lr": own.number("learning_rate"),
-            "kl": own.number("beta"),
-            "temperature": own.number("temperature"),
-            "model": own.text("model_name_or_path"),
-        }
-    )
-
-
-def _on_policy(own: Configured) -> Fact | None:
-    ahead, older = own.count("async_steps", least=0), own.truth("async_mode")
+def _on_policy(config: Config) -> Fact | None:
+    ahead, older = config.count("async_steps", least=0), config.boolean("async_mode")
     for fact in (ahead, older):
         if fact and fact.value:
-            return Fact(
-                False, f"{fact.origin} = {fact.value}: rollouts are generated while the policy is trained"
-            )
-    for fact in (own.count("num_mini_batches"), own.count("num_epochs")):
+            origin = f"{fact.origin} = {fact.value}: rollouts are generated while the policy is trained"
+            return Fact(False, origin)
+    for fact in (config.count("num_mini_batches"), config.count("num_epochs")):
         if fact and fact.value > 1:
             return Fact(False, f"{fact.origin} = {fact.value}")
-    said = ahead or older
-    return said and Fact(True, f"{said.origin} = {said.value}")
+    synchronous = ahead or older
+    return synchronous and Fact(True, f"{synchronous.origin} = {synchronous.value}")
 
 
-def _problem_set(own: Configured) -> Fact | None:
-    """The data sets of ``dataset_mixer_list``: names and shares in turn."""
-    mixed = own.config.get("dataset_mixer_list")
-    if not isinstance(mixed, list) or not mixed or not all(isinstance(name, str) for name in mixed[::2]):
-        return None
-    return own.fact("dataset_mixer_list", "+".join(mixed[::2]))
-
-
-FRAMEWORK = Framework("open-instruct", recognises, ("training_step",), metric, facts)
+FRAMEWORK = Framework(
+    "open-instruct",
+    metric,
+    own_keys=((_OWN,), ("training_step", "scores")),
+    own_config=(("num_unique_prompts_rollout",),),
+    settings={
+        "rollouts_per_problem": ("num_samples_per_prompt_rollout",),
+        "problems_per_batch": ("num_unique_prompts_rollout",),
+        "seed": ("seed",),
+        "lr": ("learning_rate",),
+        "kl": ("beta",),
+        "temperature": ("temperature",),
+        "model": ("model_name_or_path",),
+    },
+    more_facts=_facts,
+    step_keys=("training_step",),
+)

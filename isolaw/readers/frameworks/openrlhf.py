@@ -10,12 +10,11 @@ however many optimiser steps it makes. ``eval_<data>_pass1`` is the mean over th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from isolaw.readers.configs import scalar
-from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.frameworks.configured import Configured, known, one_update
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, one_update
+from isolaw.readers.safe_yaml import literal
 
 _NAMES = {
     "rollout/reward_mean": "reward",
@@ -27,7 +26,7 @@ _NAMES = {
     "entropy_loss": "entropy",
     "rollout/num_samples": "step_rollouts",
 }
-_OWN = {"rollout/reward_mean", "actor_lr", "logprobs_diff"}
+_OWN = "(?:train/)?(?:rollout/reward_mean|actor_lr|logprobs_diff)|eval/eval_.*"
 _EVALUATION = re.compile(
     r"(?:eval/)?eval_(?:(.+)_)?(pass(\d{1,6})|response_length_mean|truncated_rate)", re.S
 )
@@ -36,6 +35,7 @@ _NOT_KEPT = re.compile(
     r"timing/.*|(?:actor|critic)_lr|global_step|epoch|total_length|.*generated_samples", re.S
 )
 _FIELD = re.compile(r"(\w{1,60})=")
+_OPEN = "namespace("
 
 
 def metric(key: str) -> tuple[str, str] | None:
@@ -46,74 +46,33 @@ def metric(key: str) -> tuple[str, str] | None:
     >>> metric("train/kl"), metric("train/actor_lr"), metric("train/timing/ppo_train")
     (('train', 'kl'), None, None)
     """
-    found = _EVALUATION.fullmatch(key)
-    if found:
-        data, name, k = found[1] or "validation", found[2], found[3]
-        if k:
-            return data, "pass@1" if int(k) == 1 else f"best@{int(k)}"
-        return data, _EVALUATED[name]
+    if found := _EVALUATION.fullmatch(key):
+        return found[1] or "validation", best(found[3]) if found[3] else _EVALUATED[found[2]]
     if key.startswith(("eval/", "eval_")):
         return None
     name = key.removeprefix("train/")
-    if name in _NAMES:
-        return "train", _NAMES[name]
-    return None if not name or _NOT_KEPT.fullmatch(name) else ("train", name)
+    return None if not name or _NOT_KEPT.fullmatch(name) else ("train", _NAMES.get(name, name))
 
 
-def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
-    """Return whether these metric keys, or this configuration, are OpenRLHF's."""
-    if any(key.removeprefix("train/") in _OWN or key.startswith("eval/eval_") for key in keys):
-        return True
-    own = _flat(config)
-    return {"rollout.n_samples_per_prompt", "train.batch_size"} <= set(own) or {
-        "n_samples_per_prompt",
-        "rollout_batch_size",
-        "micro_rollout_batch_size",
-    } <= set(own)
-
-
-def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
-    """Return what OpenRLHF's arguments say of the run."""
-    own = Configured(_flat(config), config_source)
-    n = own.count("rollout.n_samples_per_prompt", "n_samples_per_prompt")
-    problems = own.count("rollout.batch_size", "rollout_batch_size")
-    if problems and (own.says("algo.dynamic_filtering_enable") or own.says("dynamic_filtering")):
-        problems = Fact(
-            problems.value, f"{problems.origin} (dynamic filtering: what it discards is not counted)"
-        )
-    on_policy = None
-    if n and problems:
-        on_policy = one_update(
-            n.value * problems.value,
-            own.count("train.batch_size", "train_batch_size"),
-            own.count("train.max_epochs", "max_epochs"),
-            own.truth("train.async_enable", "async_train") or Fact(False, ""),
-        )
-    return known(
-        {
-            "rollouts_per_problem": n,
-            "problems_per_batch": problems,
-            "on_policy": on_policy,
-            "seed": own.count("train.seed", "seed", least=0),
-            "algorithm": own.text("algo.advantage.estimator", "advantage_estimator"),
-            "problem_set": own.text("data.prompt_dataset", "prompt_data"),
-            "lr": own.number("actor.adam.lr", "actor.muon.lr", "actor_learning_rate"),
-            "kl": own.number("algo.kl.init_coef", "init_kl_coef"),
-            "entropy": own.number("actor.entropy_coef", "entropy_loss_coef"),
-            "temperature": own.number("rollout.temperature", "temperature"),
-            "model": own.text("actor.model_name_or_path", "pretrain"),
-        }
-    )
+def _facts(config: Config, facts: Facts) -> Facts:
+    n, problems = facts["rollouts_per_problem"], facts["problems_per_batch"]
+    if not problems:
+        return {}
+    if config.is_true("algo.dynamic_filtering_enable") or config.is_true("dynamic_filtering"):
+        problems = problems.but("dynamic filtering: what it discards is not counted")
+    trained = config.count("train.batch_size", "train_batch_size")
+    passes = config.count("train.max_epochs", "max_epochs")
+    apart = config.boolean("train.async_enable", "async_train") or Fact(False, "")
+    on_policy = one_update(n.value * problems.value, trained, passes, apart) if n else None
+    return {"problems_per_batch": problems, "on_policy": on_policy}
 
 
 def _flat(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration with the sections that came as text."""
-    texts = {k: v for k, v in config.items() if isinstance(v, str) and v.startswith("namespace(")}
-    if not texts:
-        return config
+    """The configuration with the sections that W&B keeps as text."""
     out = dict(config)
-    for section, text in texts.items():
-        out.update(_namespace(section, text))
+    for section, text in config.items():
+        if isinstance(text, str) and text.startswith(_OPEN):
+            out.update(_namespace(section, text))
     return out
 
 
@@ -125,7 +84,7 @@ def _namespace(section: str, text: str) -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     inside = [section]
-    at = len("namespace(")
+    at = len(_OPEN)
     while at < len(text) and inside and len(inside) < 20:
         if text[at] == ")":
             inside.pop()
@@ -134,20 +93,18 @@ def _namespace(section: str, text: str) -> dict[str, Any]:
             at += 1
         elif (field := _FIELD.match(text, at)) is None:
             break
-        elif text.startswith("namespace(", field.end()):
+        elif text.startswith(_OPEN, field.end()):
             inside.append(field[1])
-            at = field.end() + len("namespace(")
+            at = field.end() + len(_OPEN)
         else:
             at = _end_of_value(text, field.end())
-            value = text[field.end() : at]
-            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-            out[".".join([*inside, field[1]])] = value[1:-1] if quoted else scalar(value)
+            out[".".join([*inside, field[1]])] = literal(text[field.end() : at])
     return out
 
 
 def _end_of_value(text: str, at: int) -> int:
-    """Where a value ends: at a comma or bracket of its own level."""
-    open_, quote = 0, ""
+    """Return where a value ends: at a comma or bracket of its own level."""
+    depth, quote = 0, ""
     while at < len(text):
         sign = text[at]
         if quote:
@@ -156,13 +113,36 @@ def _end_of_value(text: str, at: int) -> int:
         elif sign in "'\"":
             quote = sign
         elif sign in "([{":
-            open_ += 1
+            depth += 1
         elif sign in ",)]}":
-            if not open_:
+            if not depth:
                 break
-            open_ -= sign != ","
+            depth -= sign != ","
         at += 1
     return min(at, len(text))
 
 
-FRAMEWORK = Framework("OpenRLHF", recognises, ("train/global_step", "eval/global_step"), metric, facts)
+FRAMEWORK = Framework(
+    "OpenRLHF",
+    metric,
+    own_keys=((_OWN,),),
+    own_config=(
+        ("rollout.n_samples_per_prompt", "train.batch_size"),
+        ("n_samples_per_prompt", "rollout_batch_size", "micro_rollout_batch_size"),
+    ),
+    settings={
+        "rollouts_per_problem": ("rollout.n_samples_per_prompt", "n_samples_per_prompt"),
+        "problems_per_batch": ("rollout.batch_size", "rollout_batch_size"),
+        "seed": ("train.seed", "seed"),
+        "algorithm": ("algo.advantage.estimator", "advantage_estimator"),
+        "problem_set": ("data.prompt_dataset", "prompt_data"),
+        "lr": ("actor.adam.lr", "actor.muon.lr", "actor_learning_rate"),
+        "kl": ("algo.kl.init_coef", "init_kl_coef"),
+        "entropy": ("actor.entropy_coef", "entropy_loss_coef"),
+        "temperature": ("rollout.temperature", "temperature"),
+        "model": ("actor.model_name_or_path", "pretrain"),
+    },
+    more_facts=_facts,
+    step_keys=("train/global_step", "eval/global_step"),
+    flat=_flat,
+)

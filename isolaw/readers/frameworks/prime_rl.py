@@ -1,4 +1,4 @@
-"""prime-rl: its metric names, old and new, and where B_p and n stand.
+"""prime-rl: its metric names, old and new, and where B_p and n are.
 
 Three generations of names: ``train/agg/effective/<agent>/reward/mean``, ``reward/all/mean`` and
 ``reward/mean``; evaluations are ``eval/<env>/effective/<agent>/avg@k``, or ``eval/<env>/avg@k``. Rollouts are
@@ -10,15 +10,12 @@ Three generations of names: ``train/agg/effective/<agent>/reward/mean``, ``rewar
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
 
-from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.frameworks.configured import Configured, known
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework
 
-_OWN = re.compile(
-    r"(?:train|eval)/[^/]+/(?:effective|all)/|(?:entropy|reward|is_truncated)/all/mean$"
-    r"|mismatch_kl/(?:all/)?mean$|progress/(?:total_)?(?:problems|samples|rollouts)$"
+_OWN = (
+    r"(?:train|eval)/[^/]+/(?:effective|all)/.*|(?:entropy|reward|is_truncated)/all/mean"
+    r"|mismatch_kl/(?:all/)?mean|progress/(?:total_)?(?:problems|samples|rollouts)"
 )
 _TRAINING = {
     "reward/all/mean": "reward",
@@ -36,10 +33,13 @@ _TRAINING = {
     "progress/tokens": "step_tokens",
     "progress/rollouts": "step_rollouts",
 }
-# <scope>/<subset>/[<agent>/]<rest>; the parts of it that have a name of ours.
-_TRACE = {"reward/mean": "reward", "num_output_tokens/mean": "response_length"}
-_ALL = {"is_truncated/mean": "truncated_fraction"}
-_SCORE = re.compile(r"(avg|pass)(?:@|_at_)(\d{1,6})")
+# train/agg/<subset>/[<agent>/]<name>
+_AGGREGATE = {
+    "effective": {"reward/mean": "reward", "num_output_tokens/mean": "response_length"},
+    "all": {"is_truncated/mean": "truncated_fraction"},
+}
+# eval/<env>/[effective/][<agent>/]avg@k; evaluations of "all" include rollouts that failed.
+_EVALUATION = re.compile(r"([^/]+)/(?:effective/)?(?:(?!all/)[^/]*/)?(avg|pass)(?:@|_at_)(\d{1,6})", re.S)
 _GROUP_SIZE = re.compile(r"(?:orchestrator\.)?(?:train\.)?env\.\d+\.(?:group_size|rollouts_per_example)")
 _NOT_KEPT = re.compile(
     r"(?:time|timing|perf|inference|dispatcher|system|event_loop_lag|progress|batch|watcher|scheduler)/"
@@ -59,98 +59,63 @@ def metric(key: str) -> tuple[str, str] | None:
         return "train", _TRAINING[key]
     scope, _, rest = key.partition("/")
     if scope == "eval":
-        return _evaluation(rest)
-    if scope == "train" and rest.startswith("agg/"):
-        return _aggregate(rest.removeprefix("agg/"))
-    if not rest or _NOT_KEPT.match(key) or scope == "train":  # train/<env>: its parts of the aggregate
-        return None
-    return "train", key
+        found = _EVALUATION.fullmatch(rest)
+        return (found[1], f"{'best' if found[2] == 'pass' else 'avg'}@{int(found[3])}") if found else None
+    if scope == "train":  # train/<env>: its parts of the aggregate
+        subset, _, name = rest.removeprefix("agg/").partition("/")
+        wanted = _AGGREGATE.get(subset, {}) if rest.startswith("agg/") else {}
+        ours = wanted.get(name) or wanted.get(name.partition("/")[2])  # without and with an agent
+        return ("train", ours) if ours else None
+    return None if not rest or _NOT_KEPT.match(key) else ("train", key)
 
 
-def _evaluation(rest: str) -> tuple[str, str] | None:
-    env, _, name = rest.partition("/")
-    for subset in ("effective", "all"):
-        if name.startswith(f"{subset}/"):
-            if subset == "all":
-                return None  # with the rollouts that failed
-            name = name.removeprefix("effective/")
-    found = _SCORE.fullmatch(name.rpartition("/")[2])
-    if not found or not env or name.count("/") > 1:
-        return None
-    return env, f"{'best' if found[1] == 'pass' else 'avg'}@{int(found[2])}"
+def _either(*names: str) -> tuple[str, ...]:
+    """Settings of the orchestrator, in ``rl.toml`` and in the orchestrator's own file."""
+    return tuple(name for own in names for name in (f"orchestrator.{own}", own))
 
 
-def _aggregate(rest: str) -> tuple[str, str] | None:
-    subset, _, name = rest.partition("/")
-    wanted = {"effective": _TRACE, "all": _ALL}.get(subset, {})
-    for form in (name, name.partition("/")[2]):  # without and with an agent
-        if form in wanted:
-            return "train", wanted[form]
-    return None
-
-
-def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
-    """Return whether these metric keys, or this configuration, are prime-rl's."""
-    return any(_OWN.match(key) for key in keys) or any(
-        key.startswith("orchestrator.") and key.endswith(("group_size", "rollouts_per_example"))
-        for key in config
-    )
-
-
-def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
-    """Return what prime-rl's configuration (``rl.toml``, or the orchestrator's) says of the run."""
-    own = Configured(config, config_source)
-    lag = own.count(*_either("max_async_level"), *_either("max_off_policy_steps"), least=0)
-    return known(
-        {
-            "rollouts_per_problem": _group_size(own),
-            "rollouts_per_step": _trained_on(own.count(*_either("batch_size"))),
-            "on_policy": _on_policy(lag),
-            "seed": own.count(*_either("seed"), least=0),
-            "algorithm": own.text(*_either("algorithms.0.id"), *_either("algo.type")),
-            "problem_set": _environments(own),
-            "lr": own.number("trainer.optim.lr", "optim.lr"),
-            "temperature": own.number(
-                *_either("train.sampling.temperature"), *_either("sampling.temperature")
-            ),
-            "model": own.text(*_either("model.name")),
-        }
-    )
-
-
-def _either(name: str) -> tuple[str, str]:
-    """A setting of the orchestrator's, in ``rl.toml`` and in the orchestrator's own file."""
-    return f"orchestrator.{name}", name
-
-
-def _group_size(own: Configured) -> Fact | None:
-    """Environments may have one of their own; n is one number only where they agree."""
-    names = [key for key in own.config if _GROUP_SIZE.fullmatch(key)]
-    sizes = [own.count(name) for name in names]
-    if len({size and size.value for size in sizes}) > 1:
-        return None
-    return sizes[0] if sizes else own.count(*_either("group_size"), *_either("rollouts_per_example"))
-
-
-def _trained_on(batch: Fact | None) -> Fact | None:
-    """Its batch is what a step is trained on; what filters discard was generated beside it."""
-    return batch and Fact(batch.value, f"{batch.origin} (what filters discard is not counted)")
-
-
-def _on_policy(lag: Fact | None) -> Fact:
+def _facts(config: Config, facts: Facts) -> Facts:
+    batch = facts["rollouts_per_step"]
+    lag = config.count(*_either("max_async_level", "max_off_policy_steps"), least=0)
     if lag is None:
-        return Fact(False, "prime-rl generates while it trains, unless its configuration says otherwise")
-    return Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
+        on_policy = Fact(False, "prime-rl generates while it trains, unless its configuration says otherwise")
+    else:
+        on_policy = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
+    # Environments may have a group size of their own; n is one number only where they agree.
+    sizes = [config.count(key) for key in config.values if _GROUP_SIZE.fullmatch(key)]
+    n = sizes[0] if sizes else facts["rollouts_per_problem"]
+    return {
+        "rollouts_per_problem": n if len({size and size.value for size in sizes}) < 2 else None,
+        "rollouts_per_step": batch and batch.but("what filters discard is not counted"),
+        "on_policy": on_policy,
+        "problem_set": _environments(config),
+    }
 
 
-def _environments(own: Configured) -> Fact | None:
-    for table in (*_either("train.env"), *_either("env")):
+def _environments(config: Config) -> Fact | None:
+    for table in _either("train.env", "env"):
         found = [
-            own.text(*(f"{table}.{i}.{name}" for name in ("name", "taskset.id", "id"))) for i in range(20)
+            config.text(*(f"{table}.{i}.{name}" for name in ("name", "taskset.id", "id"))) for i in range(20)
         ]
         if names := [fact.value for fact in found if fact]:
-            return own.fact(table, "+".join(names))
+            return config.fact(table, "+".join(names))
     return None
 
 
-FRAMEWORK = Framework("prime-rl", recognises, ("step",), metric, facts)
+FRAMEWORK = Framework(
+    "prime-rl",
+    metric,
+    own_keys=((_OWN,),),
+    own_config=((r"orchestrator\..*(?:group_size|rollouts_per_example)",),),
+    settings={
+        "rollouts_per_problem": _either("group_size", "rollouts_per_example"),
+        "rollouts_per_step": _either("batch_size"),
+        "seed": _either("seed"),
+        "algorithm": _either("algorithms.0.id", "algo.type"),
+        "lr": ("trainer.optim.lr", "optim.lr"),
+        "temperature": _either("train.sampling.temperature", "sampling.temperature"),
+        "model": _either("model.name"),
+    },
+    more_facts=_facts,
+    step_keys=("step",),
+)

@@ -1,19 +1,16 @@
-"""slime (and its fork miles): its metric names, and where B_p and n stand.
+"""slime (and its fork miles): its metric names, and where B_p and n are.
 
 ``rollout/…``, ``passrate/…`` and ``eval/…`` are counted by rollout batch, from 0; ``train/…`` by optimiser
 step, which is the same where a batch makes one. ``wandb_always_use_train_step`` counts all by optimiser step.
 ``eval/<data>`` is the mean reward of its samples, ``pass@k`` the unbiased best@k. An evaluation at 0 is
-before training, any other after that batch's update.
+before training, any other after that batch's update. Arguments are written with dashes or underscores.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
 
-from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.frameworks.configured import Configured, known, one_update
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, one_update
 
 _NAMES = {
     "rollout/raw_reward": "reward",
@@ -30,20 +27,13 @@ _EVALUATED = {
     "/truncated_ratio": "truncated_fraction",
     "/response_len/mean": "response_length",
 }
-_OWN = (
-    "rollout/raw_reward",
-    "rollout/response_lengths",
-    "rollout/log_probs",
-    "rollout/ref_log_probs",
-    "train/lr-pg_0",
-)
+_OWN = "rollout/(?:raw_reward|response_lengths|log_probs|ref_log_probs)|train/lr-pg_0"
 _PASS = re.compile(r"(?:passrate/|eval/(.+)-)pass(?:@|_at_)(\d{1,6})", re.S)
 _NOT_KEPT = re.compile(
     r"rollout/(?:step|rewards|total_lengths|advantages|returns)|train/(?:step|lr-.*|mtp_.*)|(?:perf|multi_turn)/.*"
     r"|.*/(?:max|min|median|std)|.*_time(?:/mean)?",
     re.S,
 )
-_SECTIONS = ("rollout/", "train/")
 
 
 def metric(key: str) -> tuple[str, str] | None:
@@ -56,72 +46,60 @@ def metric(key: str) -> tuple[str, str] | None:
     """
     if key in _NAMES:
         return "train", _NAMES[key]
-    found = _PASS.fullmatch(key)
-    if found:
-        return found[1] or "train", "pass@1" if int(found[2]) == 1 else f"best@{int(found[2])}"
+    if found := _PASS.fullmatch(key):
+        return found[1] or "train", best(found[2])
     if key.startswith("eval/"):
-        return _evaluation(key.removeprefix("eval/"))
-    if not key.startswith(_SECTIONS) or _NOT_KEPT.fullmatch(key):
+        name = key.removeprefix("eval/")
+        for ending, ours in _EVALUATED.items():
+            if name.endswith(ending):
+                return name.removesuffix(ending), ours
+        return None if name in ("", "step") or "/" in name else (name, "reward")
+    if not key.startswith(("rollout/", "train/")) or _NOT_KEPT.fullmatch(key):
         return None
     return "train", key
 
 
-def _evaluation(name: str) -> tuple[str, str] | None:
-    for ending, ours in _EVALUATED.items():
-        if name.endswith(ending):
-            return name.removesuffix(ending), ours
-    return None if name in ("", "step") or "/" in name else (name, "reward")
-
-
-def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
-    """Return whether these metric keys, or this configuration, are slime's."""
-    if any(key in _OWN for key in keys):
-        return True
-    names = {key.replace("-", "_") for key in config}
-    return {"rollout_batch_size", "n_samples_per_prompt", "hf_checkpoint"} <= names
-
-
-def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
-    """Return what slime's arguments say of the run, written with dashes or underscores."""
-    own = Configured({key.replace("-", "_"): value for key, value in config.items()}, config_source)
-    n, problems = own.count("n_samples_per_prompt"), own.count("rollout_batch_size")
-    if problems and own.text("dynamic_sampling_filter_path"):
-        problems = Fact(
-            problems.value, f"{problems.origin} (dynamic sampling: what it discards is not counted)"
-        )
-    trained, updates = own.count("global_batch_size"), own.count("num_steps_per_rollout")
-    colocated = own.truth("colocate")
-    on_policy = rollouts = None
+def _facts(config: Config, facts: Facts) -> Facts:
+    n, problems = facts["rollouts_per_problem"], facts["problems_per_batch"]
+    trained, updates = config.count("global_batch_size"), config.count("num_steps_per_rollout")
+    out: dict[str, Fact | None] = {}
     if n and problems:
         batch = n.value * problems.value
         if updates and batch % updates.value == 0:
-            trained = Fact(batch // updates.value, f"num_steps_per_rollout = {updates.value}{own.where}")
-        on_policy = one_update(
-            batch, trained, None, Fact(False, colocated.origin) if colocated and colocated.value else None
-        )
-    if trained and n and own.says("wandb_always_use_train_step"):
-        rollouts = Fact(
-            trained.value, f"{trained.origin}; wandb_always_use_train_step: steps are optimiser steps"
-        )
-        problems = None  # of an update: what a batch has is shared among several
-    return known(
-        {
-            "rollouts_per_problem": n,
-            "problems_per_batch": problems,
-            "rollouts_per_step": rollouts,
-            "on_policy": on_policy,
-            "seed": own.count("rollout_seed", "seed", least=0),
-            "algorithm": own.text("advantage_estimator"),
-            "problem_set": own.text("prompt_data"),
-            "lr": own.number("lr"),
-            "kl": own.number("kl_loss_coef") if own.says("use_kl_loss") else own.number("kl_coef"),
-            "entropy": own.number("entropy_coef"),
-            "temperature": own.number("rollout_temperature"),
-            "model": own.text("hf_checkpoint"),
-        }
-    )
+            trained = Fact(batch // updates.value, f"num_steps_per_rollout = {updates.value}{config.where}")
+        colocated = config.boolean("colocate")
+        apart = Fact(False, colocated.origin) if colocated and colocated.value else None
+        out["on_policy"] = one_update(batch, trained, None, apart)
+    if problems and config.text("dynamic_sampling_filter_path"):
+        out["problems_per_batch"] = problems.but("dynamic sampling: what it discards is not counted")
+    if trained and n and config.is_true("wandb_always_use_train_step"):
+        origin = f"{trained.origin}; wandb_always_use_train_step: steps are optimiser steps"
+        out["rollouts_per_step"] = Fact(trained.value, origin)
+        out["problems_per_batch"] = None  # of an update: several share the problems of a batch
+    if not config.is_true("use_kl_loss"):
+        out["kl"] = config.number("kl_coef")
+    return out
 
 
 FRAMEWORK = Framework(
-    "slime", recognises, ("rollout/step", "eval/step", "train/step"), metric, facts, first_step=0
+    "slime",
+    metric,
+    own_keys=((_OWN,),),
+    own_config=(("rollout_batch_size", "n_samples_per_prompt", "hf_checkpoint"),),
+    settings={
+        "rollouts_per_problem": ("n_samples_per_prompt",),
+        "problems_per_batch": ("rollout_batch_size",),
+        "seed": ("rollout_seed", "seed"),
+        "algorithm": ("advantage_estimator",),
+        "problem_set": ("prompt_data",),
+        "lr": ("lr",),
+        "kl": ("kl_loss_coef",),
+        "entropy": ("entropy_coef",),
+        "temperature": ("rollout_temperature",),
+        "model": ("hf_checkpoint",),
+    },
+    more_facts=_facts,
+    step_keys=("rollout/step", "eval/step", "train/step"),
+    first_step=0,
+    flat=lambda config: {key.replace("-", "_"): value for key, value in config.items()},
 )

@@ -1,4 +1,4 @@
-"""veRL and its descendants (EasyR1, DAPO's recipe, rLLM): their metric names, and where B_p and n stand.
+"""veRL and its descendants (EasyR1, DAPO's recipe, rLLM): their metric names, and where B_p and n are.
 
 Validation is ``val-core|val-aux/<data>/<variable>/<statistic>``. The variable ``acc`` is correctness: its
 mean@N is avg@N, and best@k, worst@k, maj@k keep their names. Any other variable is a reward of the user's
@@ -15,24 +15,16 @@ each step: ``step_tokens``, prompts included.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.frameworks.configured import Configured, known, one_update
-from isolaw.readers.plain_yaml import scalar
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, one_update
+from isolaw.readers.safe_yaml import scalar
 
 _OWN = (
-    "val-core/",
-    "val-aux/",
-    "val/test_score/",
-    "critic/score/",
-    "critic/rewards/",
-    "timing_per_token_ms/",
-    "global_seqlen/",
-    "actor/ppo_kl",
-    "actor/pg_clipfrac",
+    "(?:val-core|val-aux|val/test_score|critic/score|critic/rewards|timing_per_token_ms|global_seqlen)/.*"
+    "|actor/(?:ppo_kl|pg_clipfrac).*"
 )
 _STATISTIC = re.compile(r"(mean|best|worst|maj)(?:@|_at_)(\d{1,7})(/mean)?")  # MLflow allows no @
 _TRAINING = {
@@ -94,40 +86,22 @@ def _validation(rest: str) -> tuple[str, str] | None:
     return data, f"{name}@{int(found[2])}"
 
 
-def recognises(keys: Collection[str], config: Mapping[str, Any]) -> bool:
-    """Return whether these metric keys, or this configuration, are veRL's or EasyR1's."""
-    if any(key.startswith(_OWN) for key in keys):
-        return True
-    own = _dotted(config)
-    return "actor_rollout_ref.rollout.n" in own or {"worker.rollout.n", "data.rollout_batch_size"} <= set(own)
-
-
-def facts(config: Mapping[str, Any], config_source: str) -> dict[str, Fact]:
-    """Return what veRL's, or EasyR1's, configuration says of the run."""
-    own = Configured(_dotted(config), config_source)
-    easy = "worker.rollout.n" in own.config or "data.rollout_batch_size" in own.config
+def _facts(config: Config, _facts: Facts) -> Facts:
+    easy = "worker.rollout.n" in config.values or "data.rollout_batch_size" in config.values  # EasyR1
     worker = "worker" if easy else "actor_rollout_ref"
-    batch = own.count("data.rollout_batch_size" if easy else "data.train_batch_size")
-    mini = own.count(f"{worker}.actor.{'global_batch_size' if easy else 'ppo_mini_batch_size'}")
-    on_policy = None
-    if batch:
-        passes = own.count(f"{worker}.actor.ppo_epochs")
-        on_policy = one_update(batch.value, mini, passes, _apart(own), "prompts")
-    return known(
-        {
-            "rollouts_per_problem": own.count(f"{worker}.rollout.n"),
-            "problems_per_batch": _generated(own, batch),
-            "on_policy": on_policy,
-            "seed": own.count("data.seed", least=0),
-            "algorithm": own.text("algorithm.adv_estimator"),
-            "problem_set": _problem_set(own),
-            "lr": own.number(f"{worker}.actor.optim.lr"),
-            "kl": _kl(own, f"{worker}.actor"),
-            "entropy": own.number(f"{worker}.actor.entropy_coeff"),
-            "temperature": own.number(f"{worker}.rollout.temperature"),
-            "model": own.text("actor_rollout_ref.model.path", "worker.actor.model.model_path"),
-        }
-    )
+    batch = config.count("data.rollout_batch_size" if easy else "data.train_batch_size")
+    mini = config.count(f"{worker}.actor.{'global_batch_size' if easy else 'ppo_mini_batch_size'}")
+    passes = config.count(f"{worker}.actor.ppo_epochs")
+    return {
+        "rollouts_per_problem": config.count(f"{worker}.rollout.n"),
+        "problems_per_batch": _generated(config, batch),
+        "on_policy": one_update(batch.value, mini, passes, _apart(config), "prompts") if batch else None,
+        "problem_set": _problem_set(config),
+        "lr": config.number(f"{worker}.actor.optim.lr"),
+        "kl": _kl(config, f"{worker}.actor"),
+        "entropy": config.number(f"{worker}.actor.entropy_coeff"),
+        "temperature": config.number(f"{worker}.rollout.temperature"),
+    }
 
 
 def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -140,52 +114,51 @@ def _dotted(config: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _generated(own: Configured, trained: Fact | None) -> Fact | None:
+def _generated(config: Config, trained: Fact | None) -> Fact | None:
     """Prompts of a batch; with DAPO's dynamic sampling more are generated than trained on."""
-    if trained is None or not own.says("algorithm.filter_groups.enable"):
+    if trained is None or not config.is_true("algorithm.filter_groups.enable"):
         return trained
-    generated = own.count("data.gen_batch_size") or trained
-    return Fact(
-        generated.value,
-        f"{generated.origin} (dynamic sampling: so many for each of num_gen_batches batches a step, of "
-        f"which it trains on {trained.value}; compute counts one batch)",
+    generated = config.count("data.gen_batch_size") or trained
+    return generated.but(
+        "dynamic sampling: so many for each of num_gen_batches batches a step, of which it trains on "
+        f"{trained.value}; compute counts one batch"
     )
 
 
-def _apart(own: Configured) -> Fact:
-    """Whether generation runs beside training: the fully asynchronous and the one-step-off trainers."""
-    for key in own.config:
+def _apart(config: Config) -> Fact:
+    """Whether generation runs next to training: the fully asynchronous and the one-step-off trainers."""
+    for key in config.values:
         if key.startswith("async_training."):
-            return own.fact(key, True)
+            return config.fact(key, True)
     hybrid = "actor_rollout_ref.hybrid_engine"
-    return Fact(own.config.get(hybrid) is False, f"{hybrid} = False{own.where}")
+    return config.fact(f"{hybrid} = False", config.values.get(hybrid) is False)
 
 
-def _kl(own: Configured, actor: str) -> Fact | None:
+def _kl(config: Config, actor: str) -> Fact | None:
     """The coefficient that acts: in the loss, or in the reward; 0 where neither is on."""
-    if own.says("algorithm.disable_kl"):
-        return own.fact("algorithm.disable_kl", 0.0)
-    if "algorithm.kl_coef" in own.config:  # EasyR1: one coefficient for both
-        return own.number("algorithm.kl_coef")
+    if config.is_true("algorithm.disable_kl"):
+        return config.fact("algorithm.disable_kl", 0.0)
+    if "algorithm.kl_coef" in config.values:  # EasyR1: one coefficient for both
+        return config.number("algorithm.kl_coef")
     in_loss, in_reward = f"{actor}.use_kl_loss", "algorithm.use_kl_in_reward"
-    if own.says(in_loss):
-        return own.number(f"{actor}.kl_loss_coef")
-    if own.says(in_reward) or in_reward not in own.config:  # the older versions have no such switch
-        return own.number("algorithm.kl_ctrl.kl_coef")
-    return own.fact(f"{in_loss} and {in_reward} = False", 0.0) if in_loss in own.config else None
+    if config.is_true(in_loss):
+        return config.number(f"{actor}.kl_loss_coef")
+    if config.is_true(in_reward) or in_reward not in config.values:  # the older versions have no such switch
+        return config.number("algorithm.kl_ctrl.kl_coef")
+    return config.fact(f"{in_loss} and {in_reward} = False", 0.0) if in_loss in config.values else None
 
 
-def _problem_set(own: Configured) -> Fact | None:
-    files = own.config.get("data.train_files")
+def _problem_set(config: Config) -> Fact | None:
+    files = config.values.get("data.train_files")
     if isinstance(files, str):
         files = files.strip("[]").split(",") if files.startswith("[") else [files]
     if files is None:  # MLflow numbers a list
-        files = [own.config.get(f"data.train_files.{i}") for i in range(20)]
+        files = [config.values.get(f"data.train_files.{i}") for i in range(20)]
         files = [file for file in files if file is not None]
     if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
         return None
     names = dict.fromkeys(_named(file.strip(" '\"")) for file in files)
-    return own.fact("data.train_files", "+".join(names)) if all(names) else None
+    return config.fact("data.train_files", "+".join(names)) if all(names) else None
 
 
 def _named(file: str) -> str:
@@ -200,4 +173,17 @@ def _named(file: str) -> str:
     return path.parent.name or path.stem if path.stem in ("train", "training", "data") else path.stem
 
 
-FRAMEWORK = Framework("veRL", recognises, ("training/global_step",), metric, facts)
+FRAMEWORK = Framework(
+    "veRL",
+    metric,
+    own_keys=((_OWN,),),
+    own_config=(("actor_rollout_ref.rollout.n",), ("worker.rollout.n", "data.rollout_batch_size")),
+    settings={
+        "seed": ("data.seed",),
+        "algorithm": ("algorithm.adv_estimator",),
+        "model": ("actor_rollout_ref.model.path", "worker.actor.model.model_path"),
+    },
+    more_facts=_facts,
+    step_keys=("training/global_step",),
+    flat=_dotted,
+)

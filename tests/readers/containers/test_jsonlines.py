@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from isolaw.errors import DataError
 from isolaw.readers import frameworks
 from isolaw.readers.containers.jsonlines import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 HEAD = 65_536
 
@@ -242,7 +242,7 @@ def test_not_metrics(write: Any, content: str) -> None:
 
 
 def test_without_an_object_it_is_refused(write: Any) -> None:
-    with pytest.raises(DataError, match=r"run\.jsonl: no line of it is a JSON object"):
+    with pytest.raises(DataError, match=r"run\.jsonl: found no JSON object"):
         list(CONTAINER.read(write("one\ntwo\n")))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.mlflow import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 # veRL replaces what MLflow does not accept in a name: @.
 HELD_OUT = "val-core/aime24/acc/mean_at_8"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from isolaw.errors import DataError
 from isolaw.readers.containers import candidates
 from isolaw.readers.containers.stdout_dicts import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT.parent / "shared" / "data" / "logs" / "trl" / "nhockid235"

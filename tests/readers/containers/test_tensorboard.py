@@ -26,7 +26,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.tensorboard import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 BEGAN = 1_720_000_000.0
 SCORE, ENTROPY = "critic/score/mean", "actor/entropy"
@@ -100,7 +100,7 @@ def test_the_known_table(tmp_path: Path) -> None:
     assert list(log.step) == [1, 2, 3]
     assert list(log.wall_s) == [0, 60, 120]
     assert (log.container, log.run, log.dropped, log.config) == (
-        "TensorBoard events",
+        "tensorboard",
         str(tmp_path),
         {},
         {},

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from isolaw.errors import DataError
 from isolaw.readers.containers.trainer_state import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 REWARD = {5: 0.25, 10: 0.375, 15: 0.5}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from isolaw.errors import DataError
 from isolaw.readers.configs import flatten
 from isolaw.readers.containers.verl_console import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 REAL = Path(__file__).parents[3] / "../shared/data/logs/verl_console/logic-rl-output.log"
 HEAD = 65_536
@@ -253,7 +253,9 @@ def test_not_a_console(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
     assert not CONTAINER.file(path, content[:HEAD])
-    with pytest.raises(DataError, match=r"log: no line like 'step:1 - critic/score/mean:0\.5"):
+    with pytest.raises(
+        DataError, match=r"log: found no step; expected lines like 'step:1 - critic/score/mean:0\.5"
+    ):
         list(CONTAINER.read(path))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.wandb_csv import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 HELD_OUT = "val-core/aime24/acc/mean@8"
 # A panel's export: every field quoted, no newline at the end, runs evaluated at different steps.
@@ -66,7 +66,7 @@ def test_wide(text: str, tmp_path: Path) -> None:
     assert logs["qwen-n8"].dropped == {"values that are not finite": 1}
     assert logs["qwen - n16"].dropped == {}
     for log in logs.values():
-        assert log.container == "W&B CSV"
+        assert log.container == "wandb-csv"
         assert log.config == {}
         assert any("sample of the run's history" in note for note in log.notes)
 

@@ -19,7 +19,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers.wandb_offline import CONTAINER
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 HELD_OUT = "val-core/aime24/acc/mean@8"
 # As veRL does it: the nested configuration, one call to log for each step. The long lists make records that
@@ -115,7 +115,7 @@ def test_the_known_table(run: Path) -> None:
     log = read(run)
     assert table(log) == TABLE
     assert log.run == "qwen n8 (aaaa1111)"
-    assert log.container == "W&B run"
+    assert log.container == "wandb-offline"
     assert log.config == {
         "data.train_batch_size": 32,
         "actor_rollout_ref.rollout.n": 8,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isolaw.readers.frameworks.base import Framework
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import resolve
 from isolaw.readers.stitch import stitch
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.nemo_rl import FRAMEWORK, facts, metric, recognises
+from isolaw.readers.frameworks.nemo_rl import FRAMEWORK, metric
 
 TRAIN = {
     "loss": -0.01, "grad_norm": 0.5, "mean_prompt_length": 100.0, "total_num_tokens": 9000.0,
@@ -78,23 +78,23 @@ CONFIG = {
 
 
 def test_facts(split_of: Callable[..., Any]) -> None:
-    assert recognises([], CONFIG)
+    assert FRAMEWORK.recognises([], CONFIG)
     assert split_of(FRAMEWORK, CONFIG) == (32, 16, 512)
-    assert {name: fact.value for name, fact in facts(CONFIG, "config.yaml").items()} == {
+    assert {name: fact.value for name, fact in FRAMEWORK.facts(CONFIG, "config.yaml").items()} == {
         "rollouts_per_problem": 16, "problems_per_batch": 32, "on_policy": True, "seed": 42,
         "lr": 5e-06, "kl": 0.01,
         "problem_set": "OpenMathInstruct-2", "temperature": 1.0, "model": "Qwen/Qwen2.5-1.5B",
     }  # fmt: skip
-    assert facts({}, "") == {}
+    assert FRAMEWORK.facts({}, "") == {}
 
 
 @pytest.mark.parametrize(
     "change", [{"policy.train_global_batch_size": 256}, {"grpo.async_grpo.enabled": True}]
 )
 def test_off_policy(change: dict[str, Any]) -> None:
-    assert facts(CONFIG | change, "")["on_policy"].value is False
+    assert FRAMEWORK.facts(CONFIG | change, "")["on_policy"].value is False
 
 
 def test_dynamic_sampling_is_said() -> None:
-    found = facts(CONFIG | {"grpo.use_dynamic_sampling": True}, "")["problems_per_batch"]
+    found = FRAMEWORK.facts(CONFIG | {"grpo.use_dynamic_sampling": True}, "")["problems_per_batch"]
     assert "not counted" in found.origin

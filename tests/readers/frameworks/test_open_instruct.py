@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.open_instruct import FRAMEWORK, facts, metric, recognises
+from isolaw.readers.frameworks.open_instruct import FRAMEWORK, metric
 
 TRAIN = {
     "epoch": 0.1, "lr": 1e-06, "objective/kl0_avg": 0.003, "objective/kl1_avg": 0.1, "objective/kl2_avg": 0.2,
@@ -85,14 +85,14 @@ CONFIG = {
 
 
 def test_facts(split_of: Callable[..., Any]) -> None:
-    assert recognises([], CONFIG)
+    assert FRAMEWORK.recognises([], CONFIG)
     assert split_of(FRAMEWORK, CONFIG) == (32, 16, 512)
-    assert {name: fact.value for name, fact in facts(CONFIG, "config.yaml").items()} == {
+    assert {name: fact.value for name, fact in FRAMEWORK.facts(CONFIG, "config.yaml").items()} == {
         "rollouts_per_problem": 16, "problems_per_batch": 32, "on_policy": False, "seed": 1,
         "lr": 5e-07, "kl": 0.01,
         "problem_set": "ai2/math+ai2/if", "temperature": 1.0, "model": "allenai/Olmo-3-7B",
     }  # fmt: skip
-    assert facts({}, "") == {}
+    assert FRAMEWORK.facts({}, "") == {}
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_facts(split_of: Callable[..., Any]) -> None:
     ],
 )
 def test_on_policy(change: dict[str, Any], expected: bool | None) -> None:
-    fact = facts(CONFIG | change, "").get("on_policy")
+    fact = FRAMEWORK.facts(CONFIG | change, "").get("on_policy")
     assert (fact and fact.value) is expected
 
 
 def test_filtering_is_said() -> None:
-    found = facts(CONFIG | {"active_sampling": True}, "")["problems_per_batch"]
+    found = FRAMEWORK.facts(CONFIG | {"active_sampling": True}, "")["problems_per_batch"]
     assert "not counted" in found.origin

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.readers.frameworks.openrlhf import FRAMEWORK, facts, metric, recognises
+from isolaw.readers.frameworks.openrlhf import FRAMEWORK, metric
 
 # train_step's status, openrlhf 0.11.
 STATUS = {
@@ -69,7 +69,7 @@ def test_console(read_as: Callable[..., Any]) -> None:
 def test_older_names() -> None:
     assert metric("train/reward") == ("train", "reward")
     assert metric("train/response_length") == ("train", "response_length")
-    assert recognises(["train/reward", "train/return", "train/actor_lr"], {})
+    assert FRAMEWORK.recognises(["train/reward", "train/return", "train/actor_lr"], {})
     for key in (
         "train/global_step",
         "eval/global_step",
@@ -120,8 +120,8 @@ def namespaces() -> dict[str, Any]:
 
 @pytest.mark.parametrize("config", [FLAT, SECTIONS, namespaces()], ids=["flat", "sections", "wandb"])
 def test_facts(config: dict[str, Any], split_of: Callable[..., Any]) -> None:
-    assert recognises([], config)
-    assert {name: fact.value for name, fact in facts(config, "c.yaml").items()} == KNOWN
+    assert FRAMEWORK.recognises([], config)
+    assert {name: fact.value for name, fact in FRAMEWORK.facts(config, "c.yaml").items()} == KNOWN
     assert split_of(FRAMEWORK, config) == (128, 8, 1024)
 
 
@@ -129,18 +129,20 @@ def test_facts(config: dict[str, Any], split_of: Callable[..., Any]) -> None:
     "change", [{"train.batch_size": 512}, {"train.max_epochs": 2}, {"train.async_enable": True}]
 )
 def test_off_policy(change: dict[str, Any]) -> None:
-    assert facts(SECTIONS | change, "")["on_policy"].value is False
+    assert FRAMEWORK.facts(SECTIONS | change, "")["on_policy"].value is False
 
 
 def test_dynamic_filtering_is_said() -> None:
-    found = facts(SECTIONS | {"algo.dynamic_filtering_enable": True}, "c.yaml")["problems_per_batch"]
+    found = FRAMEWORK.facts(SECTIONS | {"algo.dynamic_filtering_enable": True}, "c.yaml")[
+        "problems_per_batch"
+    ]
     assert found.value == 128
     assert "not counted" in found.origin
 
 
 def test_unknown() -> None:
-    assert facts({}, "") == {}
-    assert not recognises(["train/loss", "loss"], {"train_batch_size": 8})
+    assert FRAMEWORK.facts({}, "") == {}
+    assert not FRAMEWORK.recognises(["train/loss", "loss"], {"train_batch_size": 8})
 
 
 def test_hostile_namespaces() -> None:
@@ -152,10 +154,10 @@ def test_hostile_namespaces() -> None:
         "namespace(,",
     ):
         began = time.process_time()
-        facts({"rollout": text, "x": "namespace(" + "a" * size}, "")
+        FRAMEWORK.facts({"rollout": text, "x": "namespace(" + "a" * size}, "")
         assert time.process_time() - began < 2
 
 
 @given(st.text(max_size=100))
 def test_any_namespace(text: str) -> None:
-    facts({"rollout": f"namespace({text}"}, "")
+    FRAMEWORK.facts({"rollout": f"namespace({text}"}, "")

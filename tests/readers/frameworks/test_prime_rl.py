@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from isolaw.readers.frameworks import find
-from isolaw.readers.frameworks.prime_rl import FRAMEWORK, facts, metric
+from isolaw.readers.frameworks.prime_rl import FRAMEWORK, metric
 from isolaw.readers.read import read
 
 RL = {
@@ -27,7 +27,7 @@ RL = {
 
 
 def values(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: fact.value for name, fact in facts(config, "rl.toml").items()}
+    return {name: fact.value for name, fact in FRAMEWORK.facts(config, "rl.toml").items()}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,10 @@ def test_facts() -> None:
         "temperature": 1.0,
         "model": "Qwen/Qwen3-4B",
     }
-    assert facts(RL, "rl.toml")["on_policy"].origin == "orchestrator.max_off_policy_steps in rl.toml = 8"
+    assert (
+        FRAMEWORK.facts(RL, "rl.toml")["on_policy"].origin
+        == "orchestrator.max_off_policy_steps in rl.toml = 8"
+    )
 
 
 def test_the_orchestrators_own_file_and_older_names() -> None:
@@ -132,7 +135,7 @@ def test_environments_may_have_a_group_size_of_their_own(sizes: tuple[int, ...],
 
 
 def test_what_filters_discard_is_said() -> None:
-    assert "filters discard" in facts(RL, "rl.toml")["rollouts_per_step"].origin
+    assert "filters discard" in FRAMEWORK.facts(RL, "rl.toml")["rollouts_per_step"].origin
 
 
 def test_a_whole_run(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.skyrl import FRAMEWORK, facts, metric, recognises
+from isolaw.readers.frameworks.skyrl import FRAMEWORK, metric
 
 TRAIN = {
     "reward/avg_pass_at_5": 0.75, "reward/mean_positive_reward": 0.4, "loss/avg_final_rewards": 0.4,
@@ -76,14 +76,14 @@ CONFIG = {
 
 
 def test_facts(split_of: Callable[..., Any]) -> None:
-    assert recognises([], CONFIG)
+    assert FRAMEWORK.recognises([], CONFIG)
     assert split_of(FRAMEWORK, CONFIG) == (1024, 5, 5120)
-    assert {name: fact.value for name, fact in facts(CONFIG, "config.yaml").items()} == {
+    assert {name: fact.value for name, fact in FRAMEWORK.facts(CONFIG, "config.yaml").items()} == {
         "rollouts_per_problem": 5, "problems_per_batch": 1024, "on_policy": True, "seed": 42,
         "algorithm": "grpo",
         "lr": 1e-06, "kl": 0.001, "temperature": 1.0, "model": "Qwen/Qwen2.5-1.5B",
     }  # fmt: skip
-    assert facts({}, "") == {}
+    assert FRAMEWORK.facts({}, "") == {}
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,16 @@ def test_facts(split_of: Callable[..., Any]) -> None:
     ],
 )
 def test_on_policy(change: dict[str, Any], expected: bool | None) -> None:
-    fact = facts(CONFIG | change, "").get("on_policy")
+    fact = FRAMEWORK.facts(CONFIG | change, "").get("on_policy")
     assert (fact and fact.value) is expected
 
 
 def test_kl_that_is_off() -> None:
-    assert facts(CONFIG | {"trainer.algorithm.use_kl_loss": False}, "")["kl"].value == 0
+    assert FRAMEWORK.facts(CONFIG | {"trainer.algorithm.use_kl_loss": False}, "")["kl"].value == 0
 
 
 def test_dynamic_sampling_is_said() -> None:
-    found = facts(CONFIG | {"trainer.algorithm.dynamic_sampling.type": "filter"}, "")["problems_per_batch"]
+    found = FRAMEWORK.facts(CONFIG | {"trainer.algorithm.dynamic_sampling.type": "filter"}, "")[
+        "problems_per_batch"
+    ]
     assert "not counted" in found.origin

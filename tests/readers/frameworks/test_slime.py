@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.slime import FRAMEWORK, facts, metric, recognises
+from isolaw.readers.frameworks.slime import FRAMEWORK, metric
 
 ROLLOUT = {"rollout/rewards": 0.0, "rollout/response_lengths": 612.5, "rollout/total_lengths": 700.0,
            "rollout/truncated": 0.0625, "rollout/log_probs": -0.4, "rollout/ref_log_probs": -0.41,
@@ -91,9 +91,9 @@ CONFIG = {
 
 
 def test_facts(split_of: Callable[..., Any]) -> None:
-    assert recognises([], CONFIG)
+    assert FRAMEWORK.recognises([], CONFIG)
     assert split_of(FRAMEWORK, CONFIG) == (32, 8, 256)
-    assert {name: fact.value for name, fact in facts(CONFIG, "config.yaml").items()} == {
+    assert {name: fact.value for name, fact in FRAMEWORK.facts(CONFIG, "config.yaml").items()} == {
         "rollouts_per_problem": 8, "problems_per_batch": 32, "on_policy": True, "seed": 42,
         "algorithm": "grpo",
         "problem_set": "/data/dapo-math-17k.jsonl", "lr": 1e-06, "kl": 0.001, "entropy": 0.0,
@@ -101,9 +101,9 @@ def test_facts(split_of: Callable[..., Any]) -> None:
         "model": "/models/Qwen3-4B",
     }  # fmt: skip
     dashed = {key.replace("_", "-"): value for key, value in CONFIG.items()}
-    assert recognises([], dashed)
+    assert FRAMEWORK.recognises([], dashed)
     assert split_of(FRAMEWORK, dashed) == (32, 8, 256)
-    assert facts({}, "") == {}
+    assert FRAMEWORK.facts({}, "") == {}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_facts(split_of: Callable[..., Any]) -> None:
     ],
 )
 def test_on_policy(change: dict[str, Any], expected: bool | None) -> None:
-    fact = facts(CONFIG | change, "").get("on_policy")
+    fact = FRAMEWORK.facts(CONFIG | change, "").get("on_policy")
     assert (fact and fact.value) is expected
 
 
@@ -127,5 +127,5 @@ def test_steps_that_are_optimiser_steps(split_of: Callable[..., Any]) -> None:
 
 
 def test_dynamic_sampling_is_said() -> None:
-    found = facts(CONFIG | {"dynamic_sampling_filter_path": "a.b"}, "")["problems_per_batch"]
+    found = FRAMEWORK.facts(CONFIG | {"dynamic_sampling_filter_path": "a.b"}, "")["problems_per_batch"]
     assert "not counted" in found.origin

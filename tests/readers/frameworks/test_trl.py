@@ -12,10 +12,10 @@ import pytest
 from isolaw.readers.assignments import applying, parse
 from isolaw.readers.containers.stdout_dicts import CONTAINER as STDOUT
 from isolaw.readers.containers.trainer_state import CONTAINER as STATE
-from isolaw.readers.frameworks.trl import FRAMEWORK, facts, metric, recognises
-from isolaw.readers.raw import RawLog
+from isolaw.readers.frameworks.trl import FRAMEWORK, metric
+from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve
-from isolaw.readers.stitch import Curves, stitch
+from isolaw.readers.stitch import RunCurves, stitch
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT.parent / "shared" / "data" / "logs" / "trl"
@@ -89,7 +89,7 @@ def stdout(folder: Path, history: list[dict[str, Any]]) -> RawLog:
     return log
 
 
-def table(curves: Curves) -> dict[tuple[str, str], dict[int, float]]:
+def table(curves: RunCurves) -> dict[tuple[str, str], dict[int, float]]:
     return {
         target: dict(zip(curve.step.tolist(), curve.value.tolist(), strict=True))
         for target, curve in curves.of.items()
@@ -142,14 +142,14 @@ def test_names(key: str, target: tuple[str, str] | None) -> None:
     ],
 )
 def test_recognised(keys: list[str]) -> None:
-    assert recognises(keys, {})
+    assert FRAMEWORK.recognises(keys, {})
 
 
 @pytest.mark.parametrize(
     "keys", [[], ["loss", "reward"], ["rewards/chosen", "rewards/margins", "loss"], ["scores"]]
 )
 def test_not_recognised(keys: list[str]) -> None:
-    assert not recognises(keys, {"train_batch_size": 6})
+    assert not FRAMEWORK.recognises(keys, {"train_batch_size": 6})
 
 
 # Rollouts for an optimiser step
@@ -163,7 +163,7 @@ FULL = {
 
 
 def resolved(config: Mapping[str, Any], *settings: str) -> Resolved:
-    log = RawLog("trainer_state.json", "trainer state", "run", dict(config), "config.yaml")
+    log = RawLog("trainer_state.json", "trainer-state", "run", dict(config), "config.yaml")
     return resolve([log], FRAMEWORK, applying(parse(settings), "run", [log.source]))
 
 
@@ -193,7 +193,7 @@ def test_resolved_arguments(change: dict[str, Any], expected: tuple[int, int, in
 
 
 def test_origins_say_the_arithmetic() -> None:
-    assert facts(FULL, "config.yaml")["rollouts_per_step"].origin == (
+    assert FRAMEWORK.facts(FULL, "config.yaml")["rollouts_per_step"].origin == (
         "generation_batch_size 384 · gradient_accumulation_steps 16 / "
         "(steps_per_generation 16 · num_iterations 1) in config.yaml"
     )
@@ -221,7 +221,7 @@ def test_prompts_or_completions() -> None:
     assert split(old) == (None, 8, None)
     out = resolved(old)
     assert "--set 'B_p=<number>'" in out.problems[0]
-    hint = facts(old, "c.yaml")["problems_per_batch"]
+    hint = FRAMEWORK.facts(old, "c.yaml")["problems_per_batch"]
     assert hint.value is None
     assert (
         "per_device_train_batch_size in c.yaml (6) · devices · gradient_accumulation_steps (16) / n"
@@ -248,18 +248,18 @@ def test_rollouts_that_are_no_whole_number() -> None:
     ],
 )
 def test_on_policy(change: dict[str, Any], expected: bool) -> None:
-    assert facts(FULL | change, "")["on_policy"].value is expected
+    assert FRAMEWORK.facts(FULL | change, "")["on_policy"].value is expected
 
 
 def test_on_policy_unless_set() -> None:
     plain = {"num_generations": 8, "per_device_train_batch_size": 6}
-    assert facts(plain, "")["on_policy"].value is True
-    assert "on_policy" not in facts(plain | {"generation_batch_size": 96}, "")  # in how many steps?
-    assert "on_policy" not in facts({"train_batch_size": 6}, "")
+    assert FRAMEWORK.facts(plain, "")["on_policy"].value is True
+    assert "on_policy" not in FRAMEWORK.facts(plain | {"generation_batch_size": 96}, "")  # in how many steps?
+    assert "on_policy" not in FRAMEWORK.facts({"train_batch_size": 6}, "")
 
 
 def test_other_facts() -> None:
-    found = facts(FULL | {"dataset_name": "openai/gsm8k"}, "args/text_summary")
+    found = FRAMEWORK.facts(FULL | {"dataset_name": "openai/gsm8k"}, "args/text_summary")
     values = {name: fact.value for name, fact in found.items()}
     assert values == {
         "rollouts_per_problem": 8, "rollouts_per_step": 384, "on_policy": True, "seed": 42, "lr": 1e-06,
@@ -267,7 +267,7 @@ def test_other_facts() -> None:
         "problem_set": "openai/gsm8k",
     }  # fmt: skip
     assert found["seed"].origin == "seed in args/text_summary"
-    assert facts({}, "") == {}
+    assert FRAMEWORK.facts({}, "") == {}
 
 
 # Real logs
@@ -278,7 +278,7 @@ def test_other_facts() -> None:
 def test_old_names(name: str) -> None:
     """R1-distill, 6 per device times 16, n = 6, on one device: 16 problems a step."""
     (log,) = STATE.read(SAMPLES / "nhockid235" / name / "trainer_state.json")
-    assert recognises(log.series, log.config)
+    assert FRAMEWORK.recognises(log.series, log.config)
     out = resolve([log], FRAMEWORK, {})
     (problem,) = out.problems
     assert problem.startswith("n and B_p unknown: add --set 'n=<number>' --set 'B_p=<number>'")
@@ -296,8 +296,8 @@ def test_old_names(name: str) -> None:
 @needs_samples
 def test_old_names_counting_prompts() -> None:
     (log,) = STATE.read(SAMPLES / "IMJONEZZ-UnslothGRPO" / "trainer_state.json")
-    assert recognises(log.series, log.config)
-    assert "older than 0.15" in facts(log.config, log.config_source)["problems_per_batch"].origin
+    assert FRAMEWORK.recognises(log.series, log.config)
+    assert "older than 0.15" in FRAMEWORK.facts(log.config, log.config_source)["problems_per_batch"].origin
     out = resolve([log], FRAMEWORK, applying(parse(["n=6", "B_p=1"]), log.run, [log.source]))
     assert not out.problems
     assert out.facts["rollouts_per_step"].value == 6
@@ -307,5 +307,5 @@ def test_old_names_counting_prompts() -> None:
 @needs_samples
 def test_old_console() -> None:
     (log,) = STDOUT.read(SAMPLES / "nhockid235" / "training.log")
-    assert recognises(log.series, log.config)
+    assert FRAMEWORK.recognises(log.series, log.config)
     assert stitch([log], FRAMEWORK).steps == (5, 50)

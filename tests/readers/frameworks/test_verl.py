@@ -10,7 +10,7 @@ import pytest
 
 from isolaw.errors import InputError
 from isolaw.readers.frameworks import find
-from isolaw.readers.frameworks.verl import FRAMEWORK, facts, metric
+from isolaw.readers.frameworks.verl import FRAMEWORK, metric
 from isolaw.readers.read import read
 
 REAL = Path(__file__).parents[4] / "shared/data/logs/verl_console/logic-rl-output.log"
@@ -45,7 +45,7 @@ EASYR1 = {
 
 
 def values(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: fact.value for name, fact in facts(config, "config.yaml").items()}
+    return {name: fact.value for name, fact in FRAMEWORK.facts(config, "config.yaml").items()}
 
 
 # Names
@@ -141,7 +141,7 @@ def test_facts_of_verl() -> None:
         "temperature": 1.0,
         "model": "Qwen/Qwen2.5-7B",
     }
-    found = facts(VERL, "config.yaml")
+    found = FRAMEWORK.facts(VERL, "config.yaml")
     assert found["rollouts_per_problem"].origin == "actor_rollout_ref.rollout.n in config.yaml"
     assert "ppo_mini_batch_size" in found["on_policy"].origin
 
@@ -223,7 +223,9 @@ def test_problem_set(files: Any, name: str | None) -> None:
 
 
 def test_dynamic_sampling_is_said() -> None:
-    found = facts({**VERL, "algorithm.filter_groups.enable": True, "data.gen_batch_size": 1536}, "c")
+    found = FRAMEWORK.facts(
+        {**VERL, "algorithm.filter_groups.enable": True, "data.gen_batch_size": 1536}, "c"
+    )
     assert found["problems_per_batch"].value == 1536
     assert "num_gen_batches" in found["problems_per_batch"].origin
     assert "trains on 512" in found["problems_per_batch"].origin

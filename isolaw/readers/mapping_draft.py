@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from isolaw.metrics import is_accuracy
-from isolaw.readers.load import load
+from isolaw.readers.table_files import load
 
 # What columns of ours are called elsewhere. Names lie, so whatever is found is shown to the user.
 _CALLED = {

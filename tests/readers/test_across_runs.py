@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.readers.percent import to_fractions
-from isolaw.readers.stitch import Curve, Curves, Target
+from isolaw.readers.across_runs import to_fractions
+from isolaw.readers.stitch import MetricCurve, RunCurves, Target
 
 EVAL: Target = ("aime24", "avg@8")
 
 
-def curves(values: list[float], target: Target = EVAL) -> Curves:
+def curves(values: list[float], target: Target = EVAL) -> RunCurves:
     steps = np.arange(1, len(values) + 1)
-    return Curves({target: Curve(steps, np.array(values, dtype=float), np.full(len(values), np.nan))})
+    return RunCurves(
+        {target: MetricCurve(steps, np.array(values, dtype=float), np.full(len(values), np.nan))}
+    )
 
 
-def value(runs: dict[str, Curves], run: str = "a", target: Target = EVAL) -> list[float]:
+def value(runs: dict[str, RunCurves], run: str = "a", target: Target = EVAL) -> list[float]:
     return runs[run].of[target].value.tolist()
 
 
@@ -52,7 +54,7 @@ def test_what_can_be_neither_is_said(values: list[float]) -> None:
 
 
 def test_runs_that_differ_are_refused_until_it_is_said() -> None:
-    def both() -> dict[str, Curves]:
+    def both() -> dict[str, RunCurves]:
         return {"a": curves([10, 43.1]), "b": curves([0.3, 0.9]), "c": curves([0.0, 0.0])}
 
     (problem,) = to_fractions(both(), {})

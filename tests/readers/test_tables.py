@@ -11,7 +11,9 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
-from isolaw.readers.table import Mapped, load, read_table
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.table_files import load
+from isolaw.readers.tables import read_table
 from isolaw.runs import Runs
 
 FIXED = {"problems_per_batch": 4, "rollouts_per_problem": 8}
@@ -25,7 +27,7 @@ def write(folder: Path, text: str | bytes, name: str = "t.csv") -> Path:
 
 
 def read(folder: Path, text: str | bytes, metric: str | None = "score", **mapping: Any) -> Runs:
-    return read_table(write(folder, text), Mapped(**{"constants": FIXED, **mapping}), metric)
+    return read_table(write(folder, text), ColumnMapping(**{"constants": FIXED, **mapping}), metric)
 
 
 # What is read
@@ -94,7 +96,7 @@ def test_seeds_by_a_column(tmp_path: Path) -> None:
 def test_parquet_in(tmp_path: Path) -> None:
     path = tmp_path / "data.bin"  # told apart by content, not by name
     pd.DataFrame({"step": [1, 2, 3], "score": [0.1, 0.2, 0.3]}).to_parquet(path)
-    runs = read_table(path, Mapped(constants=FIXED), "score")
+    runs = read_table(path, ColumnMapping(constants=FIXED), "score")
     pd.testing.assert_frame_equal(runs.points, read(tmp_path, WIDE).points)
 
 

@@ -1,7 +1,7 @@
 """YAML as plain mappings, lists and scalars, read as events: tags, nesting and aliases do nothing.
 
-A configuration may come from anywhere. PyYAML's loaders build objects, recurse, and write out aliases; here
-nothing is built but what is built here, and an alias is a reference.
+A configuration may come from anywhere. PyYAML's loaders build objects, recurse, and expand aliases; here
+an alias is a reference to what was read, and tags are ignored.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ def scalar(text: str) -> Any:
     return text
 
 
-def parse_yaml(text: str) -> Any:
-    """Return a YAML document as plain mappings, lists and scalars; tags are ignored.
+def literal(text: str) -> Any:
+    """Return a quoted text without its quotes, and a bare word as `scalar` does."""
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else scalar(text)
 
-    Raises
-    ------
-    DataError
-        not YAML, or nested too deeply.
+
+def parse_yaml(text: str) -> Any:
+    """Return a YAML document as plain mappings, lists and scalars.
+
+    Raises `DataError` if it is not YAML, or is nested too deeply.
 
     >>> parse_yaml("data: {train_batch_size: 512}\\nlr: 1e-6\\nx: !!python/object/apply:os.abort []")
     {'data': {'train_batch_size': 512}, 'lr': 1e-06, 'x': []}
@@ -55,23 +58,21 @@ def parse_yaml(text: str) -> Any:
     stack: list[tuple[Any, list[Any]]] = [(root, [])]  # a container, and the key that waits for its value
     anchors: dict[str, Any] = {}
     try:
-        # Events, not objects: nothing is constructed but what is constructed here.
         for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            value: Any
             if isinstance(event, yaml.CollectionEndEvent):
                 stack.pop()
                 continue
-            value: Any
+            if isinstance(event, yaml.AliasEvent):
+                _put(stack[-1], anchors.get(event.anchor))
+                continue
             if isinstance(event, yaml.ScalarEvent):
                 value = event.value if event.style else scalar(event.value)
-            elif isinstance(event, yaml.MappingStartEvent):
-                value = {}
-            elif isinstance(event, yaml.SequenceStartEvent):
-                value = []
-            elif isinstance(event, yaml.AliasEvent):
-                value = anchors.get(event.anchor)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                value = {} if isinstance(event, yaml.MappingStartEvent) else []
             else:
                 continue
-            if getattr(event, "anchor", None) and not isinstance(event, yaml.AliasEvent):
+            if event.anchor:
                 anchors[event.anchor] = value
             _put(stack[-1], value)
             if isinstance(event, yaml.CollectionStartEvent):
@@ -87,9 +88,9 @@ def _put(place: tuple[Any, list[Any]], value: Any) -> None:
     container, key = place
     if isinstance(container, list):
         container.append(value)
-    elif not key:
-        if isinstance(value, list | dict):
-            value = f"<{type(value).__name__}>"  # never written out: it may be an alias bomb
-        key.append("null" if value is None else value)
-    else:
+    elif key:
         container[str(key.pop())] = value
+    elif isinstance(value, list | dict):
+        key.append(f"<{type(value).__name__}>")  # never expanded: it may be an alias bomb
+    else:
+        key.append("null" if value is None else value)

@@ -10,14 +10,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 
 def add_points(log: RawLog, points: Iterable[tuple[str, float, float, float]]) -> None:
     """Add ``(key, step, value, seconds)``: a record for each step, and another where a key repeats it.
 
-    So what a resumed run wrote again stays apart from, and behind, what it wrote before. ``seconds`` may
-    count from anywhere, and may be NaN.
+    So the values that a resumed run repeats come after, and apart from, the first ones. ``seconds`` may count
+    from anywhere, and may be NaN.
 
     >>> log = RawLog("f", "example", "run")
     >>> add_points(log, [("a", 1, 0.5, 7), ("a", 2, 0.6, 9), ("b", 2, 3.0, 9), ("a", 2, 0.7, 12)])
@@ -40,13 +40,7 @@ class Points:
         self._step, self._value, self._seconds = array("d"), array("d"), array("d")
 
     def add(self, key: str, step: float, value: float, seconds: float) -> None:
-        """Take a point.
-
-        Raises
-        ------
-        DataError
-            the file has too many.
-        """
+        """Take a point; raise `DataError` if the file has too many."""
         self.log.held.point()
         self._key.append(self._keys.setdefault(key, len(self._keys)))
         self._step.append(step)

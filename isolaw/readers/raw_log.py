@@ -1,9 +1,8 @@
-"""`RawLog`: one log as it lies on disk, before anybody says what its names mean.
+"""`RawLog`: one log as its file has it, in records of numbers under the framework's own keys.
 
-Reading a foreign log is two questions. *How is it written?* is a container's: JSON lines, a console,
-TensorBoard events, a W&B export (`isolaw.readers.containers`). *What do its names mean?* is a framework's:
-veRL, TRL, OpenRLHF (`isolaw.readers.frameworks`). Any framework's names may come in any container, so
-the two meet only here, in records of numbers under the framework's own keys.
+A *container* reads how a log is written: JSON lines, a console, TensorBoard events
+(`isolaw.readers.containers`). A *framework* knows what its names mean: veRL, TRL
+(`isolaw.readers.frameworks`). Any framework's names may come in any container: the two meet only here.
 """
 
 from __future__ import annotations
@@ -41,24 +40,22 @@ class RawLog:
     source
         the file (or run directory) it came from, for messages.
     container
-        how it was written, in words: ``"JSON lines"``, ``"veRL console"``, ``"TensorBoard events"``.
+        the name of the container that read it: ``jsonl``, ``tensorboard``.
     run
-        which run it is a part of: parts with one name are stitched, in the order in which they are
-        given (a resumed run's second file, a later checkpoint's state). The run's directory, or the
-        name a tracker gave it.
+        the run that it is a part of: parts with one name are stitched in their order (a resumed run's second
+        file, a later checkpoint's state). The run's directory, or its name in a tracker.
     config
         the framework's configuration as flat dotted keys (``actor_rollout_ref.rollout.n``).
     config_source
         the file the configuration was read from; empty without one.
     step
-        each record's step as the *container* counts it; NaN where it has none. A framework may know a
-        better one among the keys.
+        each record's step as the *container* counts it, NaN without one; a key may hold a better one.
     wall_s
         each record's wall-clock in seconds since the first; NaN where unknown.
     series
         the values, by the framework's own key.
     dropped
-        what was left out and why: reason → how often.
+        what was left out: reason → number.
     notes
         what else the user should know.
     held
@@ -81,12 +78,9 @@ class RawLog:
         self.held = self.held or limits.Held(self.source)
 
     def add(self, values: Mapping[str, Any], step: float = math.nan, wall_s: float = math.nan) -> None:
-        """Append a record; what is not a finite number is dropped and counted, never read as 0.
+        """Append a record; numbers that are not finite are dropped and counted, never read as 0.
 
-        Raises
-        ------
-        DataError
-            the file's numbers would take too much memory.
+        Raises `DataError` if the file's numbers take too much memory.
         """
         self.held.record(len(values))
         index = len(self.step)
@@ -114,18 +108,12 @@ class RawLog:
         self.dropped[reason] = self.dropped.get(reason, 0) + times
 
     def damaged(self, reason: str) -> None:
-        """Count a record that cannot be read.
-
-        Raises
-        ------
-        DataError
-            more than 100,000 of them.
-        """
+        """Count a record that cannot be read; raise `DataError` beyond 100,000."""
         self.drop(reason)
         if self.dropped[reason] > limits.MOST_DAMAGED:
             raise DataError(
-                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not what {self.container} "
-                "should hold. Leave the file out, or write it again from the tracker"
+                f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not a {self.container} log. "
+                "Leave the file out, or write it again from the tracker"
             )
 
 
@@ -135,19 +123,17 @@ def number(value: Any) -> float | None:
     >>> number("0.25"), number("np.float64(0.5)"), number("easy"), number(True)
     (0.25, 0.5, None, None)
     """
-    if type(value) is float:
-        return value
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, bool) or (not value and value != 0):
         return None
-    if isinstance(value, int):
-        return float(value) if abs(value) < 2**1000 else math.inf
     if isinstance(value, float):
         return float(value)
-    if not isinstance(value, str) or not value or len(value) > 200:
+    if isinstance(value, int):
+        return float(value) if abs(value) < 2**1000 else math.inf
+    if not isinstance(value, str) or len(value) > 200:
         return None
     text = value.strip()
     wrapped = _WRAPPED.match(text)
     try:
-        return float(wrapped.group(1) if wrapped else text)
+        return float(wrapped[1] if wrapped else text)
     except ValueError:
         return None

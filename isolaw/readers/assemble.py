@@ -1,6 +1,6 @@
-"""Logs become runs: parts grouped, names understood, facts resolved, curves stitched; refusals.
+"""Logs become runs: parts grouped, names understood, facts resolved, curves stitched.
 
-All that is wrong with all runs is said at once, each with what settles it.
+The problems of all runs are reported at once, each with what settles it.
 """
 
 from __future__ import annotations
@@ -13,42 +13,39 @@ from typing import Any
 import pandas as pd
 
 from isolaw.errors import InputError, nearest
-from isolaw.readers import conflicts, frameworks
-from isolaw.readers.assignments import Setting, applying
+from isolaw.readers import across_runs, frameworks
+from isolaw.readers.assignments import Assignment, applying
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.percent import to_fractions
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, only, option, resolve
-from isolaw.readers.stitch import Curves, stitch
+from isolaw.readers.stitch import RunCurves, stitch
+from isolaw.runs import IDENTITY, LARGEST_EXACT, listed
 
 # Facts that are columns of the table, or steps on the way to them; the others are attributes of a run.
-_COLUMNS = ("problems_per_batch", "rollouts_per_problem", "seed", "problem_set", "algorithm")
-_NO_ATTRIBUTE = {*_COLUMNS, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
-_LARGEST = 2**53
-_SHOWN = 12
+_NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
 
 
 @dataclass
 class LoggedRun:
-    """One run, as its logs tell it."""
+    """One run read from logs."""
 
     name: str
     sources: list[str]
     container: str
     framework: Framework
     facts: dict[str, Fact]
-    curves: Curves
+    curves: RunCurves
     notes: list[str] = field(default_factory=list)
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """What two different runs must differ in."""
         attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
-        return (*(self.facts[name].value for name in _COLUMNS), *attributes)
+        return (*(self.facts[name].value for name in IDENTITY), *attributes)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What rides on the run (lr, model, on_policy, …)."""
+        """The run's attributes (lr, model, on_policy, …)."""
         return {name: fact.value for name, fact in self.facts.items() if name not in _NO_ATTRIBUTE}
 
     def table(self) -> pd.DataFrame:
@@ -60,66 +57,66 @@ class LoggedRun:
             pieces.append(
                 pd.DataFrame({**columns, "eval_set": eval_set, "metric": metric, "value": curve.value})
             )
-        fixed = {name: self.facts[name].value for name in _COLUMNS}
-        fixed |= {name: self.facts[name].value for name in ("n_problems", "n_samples") if name in self.facts}
+        names = [name for name in (*IDENTITY, "n_problems", "n_samples") if name in self.facts]
+        fixed = {name: self.facts[name].value for name in names}
         return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)
 
 
 def assemble(
     logs: Iterable[RawLog],
-    settings: Sequence[Setting] = (),
+    assignments: Sequence[Assignment] = (),
     group_by: str | None = None,
     searched: Collection[str] = (),
-) -> tuple[list[LoggedRun], list[str], set[Setting]]:
+) -> tuple[list[LoggedRun], list[str], set[Assignment]]:
     """Make runs of logs.
 
     Parameters
     ----------
     logs
         in the order in which parts of a run follow each other.
-    settings
-        the user's (`isolaw.readers.assignments`).
+    assignments
+        what the user sets.
     group_by
-        what makes one run: ``file``, ``directory``, or a key of the configuration; what the log calls its
-        run unless given.
+        what makes one run: ``file``, ``directory``, or a key of the configuration; by default the name
+        that the log gives its run.
     searched
         the sources that were found in a directory rather than named: of two copies of one run found
         there, one is left out.
 
     Returns
     -------
-    runs, problems, heeded
-        the problems, all of them; which settings were for any run.
+    runs, problems, used
+        ``used``: the assignments that hold for any run.
 
     Raises
     ------
     InputError
-        a framework that was set is not known.
+        a framework that the user sets is unknown.
     """
-    groups, problems = _grouped(logs, group_by)
+    groups, problems = _grouped(list(logs), group_by)
     names = list(groups)
     runs: list[LoggedRun] = []
-    said: dict[str, bool] = {}
-    heeded: set[Setting] = set()
-    lacking: dict[int, tuple[str, ...]] = {}  # which problem → what is to be given
-    for name in list(groups):
-        parts = groups.pop(name)  # what a run has been made of can go
+    percent: dict[str, bool] = {}
+    used: set[Assignment] = set()
+    lacking: dict[int, list[str]] = {}  # index of a problem → the names that it asks for
+    for name in names:
+        parts = groups.pop(name)  # the parts of a finished run can be freed
         sources = list(dict.fromkeys(part.source for part in parts))
-        mine = applying(settings, name, sources)
-        heeded |= set(mine.values())
-        framework = _framework(parts, mine)
+        own = applying(assignments, name, sources)
+        used |= set(own.values())
+        framework = _framework(parts, own)
         if framework is None:
             problems.append(_unknown_framework(name, parts))
             continue
         title = f"{name} ({framework.name}, {parts[0].container})"
-        resolved = resolve(parts, framework, mine, only(name, names) if len(names) > 1 else "")
+        resolved = resolve(parts, framework, own, only(name, names) if len(names) > 1 else "")
         logging_steps = resolved.facts.get("logging_steps")
         curves = stitch(
-            conflicts.most_exact_last(parts), framework, logging_steps.value if logging_steps else None
+            across_runs.most_exact_last(parts), framework, logging_steps.value if logging_steps else None
         )
-        _within_reach(curves, resolved)
+        _drop_inexact_compute(curves, resolved)
         if not curves.of:
-            problems.append(f"{title}: no value of a metric that is known; its keys: {_listed(_keys(parts))}")
+            problems.append(f"{title}: no value of a known metric; its keys: {_listed(_keys(parts))}")
         problems += [f"{title}: {problem}" for problem in resolved.problems]
         if resolved.lacking:
             lacking[len(problems) - 1] = resolved.lacking
@@ -128,25 +125,24 @@ def assemble(
             runs.append(
                 LoggedRun(name, sources, container, framework, resolved.facts, curves, resolved.notes)
             )
-            if "percent" in mine:
-                said[name] = mine["percent"].value
+            if "percent" in own:
+                percent[name] = own["percent"].value
     if len(lacking) > 1:
         unknown = dict.fromkeys(name for names in lacking.values() for name in names)
-        every = " ".join(option("", name, "<number>") for name in unknown)
-        problems[max(lacking)] += f"; or, where it is the same for all, {every}"
-    problems += to_fractions({run.name: run.curves for run in runs}, said)
-    problems += conflicts.mixed_policies(runs)
-    conflicts.drop_half_known(runs)
-    conflicts.base_learning_rates(runs)
-    runs = conflicts.without_found_copies(runs, searched)
-    problems += conflicts.same_identity(runs)
-    return runs, problems, heeded
+        add = " ".join(option("", name, "<number>") for name in unknown)
+        problems[max(lacking)] += f"; or, where it is the same for all, {add}"
+    problems += across_runs.to_fractions({run.name: run.curves for run in runs}, percent)
+    problems += across_runs.mixed_policies(runs)
+    across_runs.drop_half_known(runs)
+    across_runs.base_learning_rates(runs)
+    runs = across_runs.without_found_copies(runs, searched)
+    problems += across_runs.same_identity(runs)
+    return runs, problems, used
 
 
-def _grouped(logs: Iterable[RawLog], by: str | None) -> tuple[dict[str, list[RawLog]], list[str]]:
+def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[RawLog]], list[str]]:
     groups: dict[str, list[RawLog]] = {}
     problems = []
-    logs = list(logs)
     in_file: dict[str, set[str]] = {}
     for log in logs:
         in_file.setdefault(log.source, set()).add(log.run)
@@ -160,28 +156,23 @@ def _grouped(logs: Iterable[RawLog], by: str | None) -> tuple[dict[str, list[Raw
         elif by in log.config:
             name = str(log.config[by])
         else:
+            found = "its configuration has no such key" if log.config else "it has no configuration"
             close = nearest(by, log.config)
             problems.append(
-                f"{log.source}: --group-by {by}: "
-                + (
-                    "no configuration was found beside it"
-                    if not log.config
-                    else "its configuration has no such key"
-                )
-                + (f"; did you mean {close!r}?" if close else "")
-                + "; accepted: file, directory, a key of the configuration"
+                f"{log.source}: --group-by {by}: {found}{f'; did you mean {close!r}?' if close else ''}; "
+                "accepted: file, directory, a key of the configuration"
             )
             continue
         groups.setdefault(name, []).append(log)
     return groups, problems
 
 
-def _framework(parts: Sequence[RawLog], mine: Mapping[str, Setting]) -> Framework | None:
-    if "framework" in mine:
-        framework = frameworks.named(mine["framework"].value)
+def _framework(parts: Sequence[RawLog], own: Mapping[str, Assignment]) -> Framework | None:
+    if "framework" in own:
+        framework = frameworks.named(own["framework"].value)
         if framework is None:
-            names = ", ".join(own.name for own in frameworks.known())
-            raise InputError(f"{mine['framework']}: no such framework; accepted: {names}")
+            names = ", ".join(known.name for known in frameworks.known())
+            raise InputError(f"{own['framework']}: no such framework; accepted: {names}")
         return framework
     config: dict[str, Any] = {}
     for part in parts:
@@ -196,28 +187,26 @@ def _keys(parts: Sequence[RawLog]) -> list[str]:
 def _unknown_framework(name: str, parts: Sequence[RawLog]) -> str:
     keys = _keys(parts)
     if not keys:
-        lost = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
-        return f"{parts[0].source} ({parts[0].container}): nothing in it is a number with a name" + (
-            f"; left out: {lost}" if lost else ""
-        )
+        reasons = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
+        left_out = f"; left out: {reasons}" if reasons else ""
+        return f"{parts[0].source} ({parts[0].container}): it has no number with a name{left_out}"
     return (
-        f"{name} ({parts[0].container}): its names are of no framework that is known: {_listed(keys)}. "
+        f"{name} ({parts[0].container}): no known framework uses its names: {_listed(keys)}. "
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
         f"{option('', 'framework', '<name>')}; if it is a table of your own, draft a mapping with "
         f"isolaw read --write-mapping mapping.toml {parts[0].source}"
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(name[:60] for name in names[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def _listed(keys: Sequence[str]) -> str:
+    return listed([key[:60] for key in keys], 12)
 
 
-def _within_reach(curves: Curves, resolved: Resolved) -> None:
+def _drop_inexact_compute(curves: RunCurves, resolved: Resolved) -> None:
     """Leave out steps whose compute no number holds exactly."""
     batch = resolved.facts.get("rollouts_per_step")
     for target, curve in list(curves.of.items()):
-        good = curve.step <= (_LARGEST // batch.value if batch else _LARGEST)
+        good = curve.step <= (LARGEST_EXACT // batch.value if batch else LARGEST_EXACT)
         if not good.all():
             curves.drop("steps beyond any that can be", int((~good).sum()))
             curve.step, curve.value, curve.wall_s = curve.step[good], curve.value[good], curve.wall_s[good]

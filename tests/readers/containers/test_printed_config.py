@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from isolaw.readers.configs import flatten
-from isolaw.readers.printed import Printed
+from isolaw.readers.containers.printed_config import Printed
 
 CONFIG: dict[str, Any] = {
     "data": {

@@ -1,4 +1,4 @@
-"""Console text as it was meant: without colours, NUL bytes, progress bars and Ray's prefixes.
+"""The lines of a text log, without colours, NUL bytes and Ray's prefixes.
 
 Files are read in chunks, so that neither their size nor a line's length costs memory.
 """
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 from isolaw.readers import limits
-from isolaw.readers.raw import RawLog
+from isolaw.readers.raw_log import RawLog
 
 LONGEST = limits.LONGEST_LINE
-_OFTEN = 1_000  # lines between two looks at the clock
+_OFTEN = 1_000  # lines between two checks of the time
 _CHUNK = 1 << 20
 # Escape sequences (colours, cursor, window titles), and colours whose escape byte a copy has lost.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
@@ -29,12 +29,8 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
     """Yield each line's number and bytes, without its end; empty ones left out.
 
     A line of more than 1 MB is dropped and counted in ``log``. With ``returns`` a carriage return ends a
-    line as well: progress bars write many lines into one.
-
-    Raises
-    ------
-    DataError
-        the file cannot be read, takes too long, or has a line of more than 256 MB.
+    line as well: progress bars write many lines into one. Raises `DataError` if the file cannot be read,
+    takes too long, or has a line of more than 256 MB.
     """
     number, rest, skipped, done = 0, b"", 0, 0
     meter = limits.Meter(path)
@@ -74,7 +70,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file's first bytes may be a console's: weights and archives are not searched through.
+    """Return whether a file's first bytes may be a console's, rather than of weights or an archive.
 
     >>> is_text("τ = 0.5".encode()), is_text(b"\\0" * 99 + b"step:1"), is_text(bytes(range(256)))
     (True, True, False)
