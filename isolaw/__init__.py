@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from isolaw.engine import sweep
     from isolaw.errors import IsolawError
     from isolaw.fits.law import Law
-    from isolaw.fits.laws.points import fit_points
+    from isolaw.fits.laws.fit_points import fit_points
     from isolaw.fits.pipeline import fit
     from isolaw.readers.read import read
     from isolaw.runs import Runs
@@ -35,7 +35,7 @@ _WHERE = {
     "Runs": "isolaw.runs",
     "SweepSpec": "isolaw.config",
     "fit": "isolaw.fits.pipeline",
-    "fit_points": "isolaw.fits.laws.points",
+    "fit_points": "isolaw.fits.laws.fit_points",
     "read": "isolaw.readers.read",
     "sweep": "isolaw.engine",
 }

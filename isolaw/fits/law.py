@@ -25,7 +25,7 @@ from isolaw.fits.curves.learning_curves import FAMILIES, Curves
 from isolaw.fits.document import version_1
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
-from isolaw.fits.laws.logistic import Logistic
+from isolaw.fits.laws.equations import Logistic
 from isolaw.fits.quantity import Quantity
 from isolaw.parquet import read_parquet
 

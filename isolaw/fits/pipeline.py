@@ -31,8 +31,8 @@ from isolaw.fits.frontier.trace import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
 from isolaw.fits.laws.comparison import Fitted, compared, enough, fit_laws
-from isolaw.fits.laws.logistic import Logistic, fit_logistic
-from isolaw.fits.laws.paper import rules
+from isolaw.fits.laws.equations import Logistic, fit_logistic
+from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface.bootstrap import Sample, indices, resample

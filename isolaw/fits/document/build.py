@@ -25,8 +25,8 @@ from isolaw.fits.frontier import trace as frontiers
 from isolaw.fits.frontier.trace import Crossover, Frontier, Path
 from isolaw.fits.health import Stability
 from isolaw.fits.laws.comparison import levels_off
-from isolaw.fits.laws.families import RISING
-from isolaw.fits.laws.logistic import Logistic
+from isolaw.fits.laws.equations import RISING
+from isolaw.fits.laws.equations import Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, from_draws
 from isolaw.fits.selection import Configuration, Selection
 from isolaw.fits.surface.bootstrap import Unit

@@ -13,7 +13,7 @@ from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.frontier.candidates import FAR, INTERVALS, Candidate
 from isolaw.fits.law import Law
-from isolaw.fits.laws.families import LAWS
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import FLAT, highest

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.document.schema import Comparison, ConstantRule, LawEntry, Regret
 from isolaw.fits.frontier.trace import TOLERANCE, Path
-from isolaw.fits.laws.families import LAWS, fit_law
+from isolaw.fits.laws.equations import LAWS, fit_law
 from isolaw.fits.quantity import LEVEL
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices
@@ -40,9 +40,7 @@ def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Confi
     monotone = down is None or down < LEVEL
     refused: Literal["few_seeds"] | None = "few_seeds" if seeds < LEAST_SEEDS else None
     if not laws:
-        return Comparison(
-            None, None, monotone, None, falls=down, levels_off=level, refused=refused, seeds=seeds
-        )
+        return Comparison(None, None, monotone, None, {}, None, down, level, refused, seeds)
     better = share_better(laws) if drawn else {name: {} for name in laws}
     entries = {
         name: LawEntry(
@@ -60,8 +58,8 @@ def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Confi
     return Comparison(
         ConstantRule(constant.mean_regret, constant.max_regret, round(2 ** constant.theta[0])),
         Regret(entries["logistic"].mean_regret, entries["logistic"].max_regret),
-        monotone, verdict, entries, best, down, level, refused, seeds,
-    )  # fmt: skip
+        *(monotone, verdict, entries, best, down, level, refused, seeds),
+    )
 
 
 def _ends(theta: Floats) -> tuple[tuple[float, float], ...] | None:
@@ -151,7 +149,7 @@ def preferred(laws: dict[str, Fitted]) -> str | None:
 
 def _inside(name: str) -> tuple[str, ...]:
     """The simpler laws that a law contains: to be preferred it must beat them."""
-    return {"logistic": ("constant",), "non-monotone": ("constant", "power")}.get(name, ("constant",))
+    return ("constant", "power") if name == "non-monotone" else ("constant",)
 
 
 def enough(comparison: Comparison, configurations: Sequence[Configuration]) -> Comparison:
@@ -178,13 +176,8 @@ def levels_off(path: Path) -> float:
 
 def _curvature(slices: Slices, path: Path) -> Floats:
     """c at each compute over its largest, from a doubling on either side of n*, (X,); nowhere nothing."""
-    reward = slices.reward[0]
     u = slices.log2_n
-
-    def at(x: int, value: float) -> float:
-        return float(np.interp(value, u, reward[x]))
-
     middle = np.clip(path.log2_n[0], u[0] + 1, u[-1] - 1) if u[-1] - u[0] > 2 else path.log2_n[0]
-    bend = [2 * at(x, m) - at(x, m - 1) - at(x, m + 1) for x, m in enumerate(middle)]
-    c = np.maximum(bend, 0.0)
+    around = [np.interp([m, m - 1, m + 1], u, r) for m, r in zip(middle, slices.reward[0], strict=True)]
+    c = np.maximum(np.array(around) @ [2.0, -1.0, -1.0], 0.0)
     return np.maximum(c / c.max(), _LEAST_WEIGHT) if c.max() > FLAT else np.ones(c.size)

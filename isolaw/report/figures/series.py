@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from isolaw.fits.document.schema import FrontierPoint, GridEntry, LawDocument
 from isolaw.fits.law import Law
-from isolaw.fits.laws.families import LAWS
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import Interval
 from isolaw.report.text import words
 

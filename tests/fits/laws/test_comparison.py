@@ -26,7 +26,7 @@ from isolaw.fits.laws.comparison import (
     preferred,
     share_better,
 )
-from isolaw.fits.laws.families import LAWS
+from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import Slices
 from isolaw.runs import Runs

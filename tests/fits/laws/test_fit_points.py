@@ -12,7 +12,8 @@ import isolaw
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.document.schema import Axis, PointsDocument
-from isolaw.fits.laws.points import LABEL, logistic
+from isolaw.fits.laws.equations import logistic
+from isolaw.fits.laws.fit_points import LABEL
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

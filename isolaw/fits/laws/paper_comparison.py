@@ -29,12 +29,6 @@ def nearest_level(
     return np.asarray(distance.argmin(axis=0))
 
 
-def summary(losses: Floats) -> Regret | None:
-    """Mean and largest of the losses that are known."""
-    known = losses[~np.isnan(losses)]
-    return Regret(float(known.mean()), float(known.max())) if known.size else None
-
-
 def rules(frontier: Frontier, law_log2_n: Floats | None) -> Comparison:
     """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
 
@@ -52,18 +46,23 @@ def rules(frontier: Frontier, law_log2_n: Floats | None) -> Comparison:
     reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
     measured = np.isfinite(reward)
     columns = np.arange(best.size)
-    throughout = np.flatnonzero(measured.all(axis=1))
 
     def losses(log2_n: Floats) -> Floats:
         level = nearest_level(log2_n, frontier.levels, measured)
         return np.asarray(best - reward[level, columns])
 
-    constants = {int(n): losses(np.full(columns.size, np.log2(n))) for n in frontier.levels[throughout]}
-    n = min(constants, key=lambda n: round(float(constants[n].mean()), 12)) if constants else None
-    constant = None if n is None else ConstantRule(float(constants[n].mean()), float(constants[n].max()), n)
-    logistic = None if law_log2_n is None else summary(losses(law_log2_n[shown]))
+    constants = [
+        ConstantRule(*_mean_and_most(losses(np.full(columns.size, np.log2(n)))), int(n))
+        for n in frontier.levels[measured.all(axis=1)]
+    ]
+    constant = min(constants, key=lambda rule: round(rule.mean_regret, 12), default=None)
+    logistic = None if law_log2_n is None else Regret(*_mean_and_most(losses(law_log2_n[shown])))
     monotone = not falls(frontier)
     return Comparison(constant, logistic, monotone, _verdict(constant, logistic, monotone))
+
+
+def _mean_and_most(losses: Floats) -> tuple[float, float]:
+    return float(losses.mean()), float(losses.max())
 
 
 def falls(frontier: Frontier) -> bool:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.fits.document.schema import Regret
 from isolaw.fits.frontier.trace import TOLERANCE, Frontier
-from isolaw.fits.laws.paper import falls, nearest_level, rules, summary
+from isolaw.fits.laws.paper_comparison import falls, nearest_level, rules
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -112,8 +111,3 @@ def test_falling_is_noticed_beyond_tolerance_only() -> None:
     out = rules(frontier(down), np.full(X.size, 4.5))
     assert not out.monotone
     assert out.verdict == "no law"
-
-
-def test_a_summary_counts_what_is_known() -> None:
-    assert summary(np.array([0.1, np.nan, 0.3])) == Regret(pytest.approx(0.2), 0.3)
-    assert summary(np.full(3, np.nan)) is None

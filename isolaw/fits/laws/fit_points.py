@@ -1,21 +1,20 @@
-"""The law fitted to ready-made points (C, n*), as read off a figure or made elsewhere.
+"""The logistic law fitted to ready-made points (C, n*), for instance those of a figure.
 
-Here, and only here, least-squares standard errors are given. They hold if the points are
-independent, which points on a computed frontier are not; so they are labelled *conditional*.
+Only here does isolaw give least-squares standard errors. They hold if the points are independent; points on a
+computed frontier are not. So the label of these errors is *conditional*.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.document.schema import Axis, PointsDocument, StandardErrors
-from isolaw.fits.laws.logistic import fit_logistic
+from isolaw.fits.laws.equations import fit_logistic, logistic
 from isolaw.fits.quantity import Quantity
 
 if TYPE_CHECKING:
@@ -25,19 +24,10 @@ _LEAST_POINTS = 5
 LABEL = "conditional on independent points"
 
 
-def logistic(x: ArrayLike, b: float, L: float, k: float, x0: float) -> Any:
-    """Return log2 n* = b + L / (1 + exp(−k (x − x0))).
-
-    >>> float(logistic(6.0, b=3.0, L=6.0, k=7.0, x0=6.0))
-    6.0
-    """
-    return b + L * expit(k * (np.asarray(x, dtype=np.float64) - x0))
-
-
 def fit_points(
     x_values: ArrayLike, n_star: ArrayLike, x: Literal["compute", "steps"] = "compute"
 ) -> tuple[PointsDocument, ModelResult]:
-    """Fit the law to points by least squares.
+    """Fit the logistic law to points by least squares.
 
     Parameters
     ----------
@@ -106,10 +96,7 @@ def fit_points(
         flags.append(Flag(Code.ON_BOUND, "the fit stopped on a bound: the points do not determine the law"))
     document = PointsDocument(
         x=Axis(
-            name=x,
-            unit="rollouts" if x == "compute" else "steps",
-            log10=x == "compute",
-            range=(float(raw.min()), float(raw.max())),
+            x, "rollouts" if x == "compute" else "steps", x == "compute", (float(raw.min()), float(raw.max()))
         ),
         points=int(raw.size),
         params={n: Quantity(v, None, "not_identified" if stuck else "ok") for n, v in fitted.items()},

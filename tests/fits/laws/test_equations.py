@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from isolaw.fits.frontier.trace import Path
-from isolaw.fits.laws.families import LAWS, fit_law
+from isolaw.fits.laws.equations import LAWS, fit_law
 from isolaw.fits.selection import Floats
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -1,0 +1,190 @@
+"""The laws that n* may follow, each once, and their fit to n* in every draw.
+
+    constant        n* = n0
+    power           log2 n* = α + β log10 C
+    linear          n* = α + β log10 C
+    non-monotone    log2 n* = α + β log10 C + γ (log10 C)²
+    logistic        log2 n* = b + L / (1 + exp(−k (log10 C − log10 C0))),   L, k ≥ 0
+
+The logistic is the paper's (arXiv 2603.12151, section 4; log10 is checked against its drawn curves). In the
+setting ``fixed-b`` M takes the place of log10 C.
+
+θ of a law minimises, in every draw,
+
+    Σ_C c(C) (log2 n*(C) − log2 law(C; θ))²
+
+where c = −∂²r/∂(log2 n)² is the curvature of the mean surface at n*: to second order that is the reward
+that the law loses, on average over log C; the logistic has c = 1. A point that is a bound pulls only a law
+that is on its wrong side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from isolaw.fits.curves.varpro import Axis, varpro
+from isolaw.fits.frontier.trace import Path
+from isolaw.fits.selection import Floats
+
+Bools = NDArray[np.bool_]
+_ROUNDS = 12
+_LEAST_N = 1e-3
+_ROUNDING = 1e-9  # doublings: a bound is broken by more than this
+_ALIKE = 1e-12  # laws whose losses differ by less fit alike, as many do where few points are more than bounds
+_STEEPNESS = (1.0, 400.0)  # k times the range of x: from hardly bent to a step between neighbouring points
+
+
+def logistic(x: ArrayLike, b: ArrayLike, L: ArrayLike, k: ArrayLike, x0: ArrayLike) -> Floats:
+    """Return log2 n* of the logistic law; arguments broadcast.
+
+    >>> float(logistic(6.0, b=3.0, L=6.0, k=7.0, x0=6.0))
+    6.0
+    """
+    x, b, L, k, x0 = (np.asarray(value, dtype=np.float64) for value in (x, b, L, k, x0))
+    return np.asarray(b + L * expit(k * (x - x0)))
+
+
+# log2 n* at x = log10 C (X,) for θ (D, P), as (D, X); the simplest first.
+LAWS: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "constant": lambda x, t: np.repeat(t[:, :1], x.size, axis=1),
+    "power": lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x),
+    "linear": lambda x, t: np.log2(np.maximum(t[:, :1] + t[:, 1:2] * x, _LEAST_N)),
+    "non-monotone": lambda x, t: np.asarray(t[:, :1] + t[:, 1:2] * x + t[:, 2:3] * x * x),
+    "logistic": lambda x, t: logistic(x, t[:, :1], t[:, 1:2], np.exp(t[:, 2:3]), t[:, 3:4]),
+}
+RISING = ("power", "linear")  # without end, where they rise
+_TERMS = {"constant": 1, "power": 2, "linear": 2, "non-monotone": 3}
+
+
+def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
+    """Return θ of the law in each draw, (1 + D, P); of the logistic b, L, log k, x0.
+
+    The law that is linear in n is fitted in n, its errors relative to n*, which is log2 n* to first order.
+
+    Parameters
+    ----------
+    x
+        log10 C, (X,).
+    path
+        n* at those C.
+    weight
+        c at those C, (X,).
+    """
+    if name == "logistic":
+        law = fit_logistic(x, path.log2_n, path.below, path.above)
+        return np.stack([law.b, law.L, np.log(np.maximum(law.k, 1e-12)), law.x0], axis=1)
+    value = path.log2_n
+    weights = np.broadcast_to(weight, value.shape)
+    if name == "linear":
+        value = np.exp2(value)
+        weights = weights / value**2
+    terms = x[:, None] ** np.arange(_TERMS[name])
+
+    def fit(rows: NDArray[np.int64], used: Bools) -> tuple[Floats, Floats]:
+        own = weights[rows] * used
+        normal = np.einsum("xp,dx,xq->dpq", terms, own, terms)
+        inverse = np.linalg.pinv(normal, hermitian=True)
+        theta = np.einsum("dpq,xq,dx->dp", inverse, terms, own * value[rows])
+        return theta, theta @ terms.T
+
+    return _one_sided(fit, value, path.below, path.above, weights)
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """D fitted logistic laws over x (log10 C, or M).
+
+    Attributes
+    ----------
+    b, L, k, x0
+        floor, rise, steepness and midpoint, each (D,).
+    on_bound
+        whether the points leave steepness or midpoint undetermined, (D,).
+    """
+
+    b: Floats
+    L: Floats
+    k: Floats
+    x0: Floats
+    on_bound: Bools
+
+    def __call__(self, x: ArrayLike) -> Floats:
+        """Return log2 n* at x (X,), as (D, X)."""
+        return logistic(np.atleast_1d(x), *(v[:, None] for v in (self.b, self.L, self.k, self.x0)))
+
+
+def fit_logistic(
+    x: Floats, log2_n: Floats, below: Bools | None = None, above: Bools | None = None
+) -> Logistic:
+    """Fit D logistic laws by least squares.
+
+    Parameters
+    ----------
+    x
+        log10 C or M, (X,), not all equal.
+    log2_n
+        log2 n* of each data set, (D, X).
+    below, above
+        where the value is only a lower (upper) bound, (D, X); where both, it says nothing.
+
+    >>> x = np.linspace(5, 7, 50)
+    >>> y = (3 + 6 / (1 + np.exp(-7 * (x - 6.1))))[None]
+    >>> law = fit_logistic(x, y)
+    >>> [round(float(v[0]), 3) for v in (law.b, law.L, law.k, law.x0)]
+    [3.0, 6.0, 7.0, 6.1]
+    """
+    span = float(np.ptp(x))
+    axes = [
+        Axis(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 9),
+        Axis(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
+    ]
+    nowhere = np.zeros(log2_n.shape, dtype=bool)
+
+    def fit(rows: NDArray[np.int64], used: Bools) -> tuple[Floats, Floats]:
+        s = varpro(x, log2_n[rows], used.astype(np.float64), "logistic", axes)
+        law = Logistic(s.low, s.slope, np.exp(s.shape[:, 0]), s.shape[:, 1], s.undetermined)
+        return np.stack([law.b, law.L, law.k, law.x0, law.on_bound], axis=1), law(x)
+
+    below, above = nowhere if below is None else below, nowhere if above is None else above
+    b, L, k, x0, on_bound = _one_sided(fit, log2_n, below, above, np.ones(log2_n.shape)).T
+    return Logistic(b, L, k, x0, on_bound.astype(bool))
+
+
+def _one_sided(
+    fit: Callable[[NDArray[np.int64], Bools], tuple[Floats, Floats]],
+    value: Floats,
+    below: Bools,
+    above: Bools,
+    weight: Floats,
+) -> Floats:
+    """θ (D, P) by least squares in which a bound that is kept costs nothing.
+
+    Bounds that are broken join the fit and those that are kept leave it, until nothing changes. ``fit``
+    returns θ and the fitted values of some rows by their points that are used.
+    """
+    used = ~(below | above)
+    used |= ~used.any(axis=1, keepdims=True)  # a row of nothing but bounds starts from their values
+    rows, least = np.arange(len(value)), np.full(len(value), np.inf)
+    theta = np.empty(0)
+    for _ in range(_ROUNDS):
+        own, fitted = fit(rows, used[rows])
+        theta = theta if theta.size else own.copy()
+        over, under = fitted > value[rows] - _ROUNDING, fitted < value[rows] + _ROUNDING
+        kept = (below[rows] & (above[rows] | over)) | (above[rows] & under)
+        # A wild draw's law may lie anywhere; its loss must only stay finite.
+        off = np.clip(np.where(kept, 0.0, fitted - value[rows]), -1e100, 1e100)
+        loss = np.sum(weight[rows] * off**2, axis=1)
+        better = loss < least[rows] - _ALIKE
+        theta[rows[better]], least[rows[better]] = own[better], loss[better]
+        changed = (kept == used[rows]).any(axis=1) & ~kept.all(axis=1)
+        rows = rows[changed]
+        if not rows.size:
+            break
+        used[rows] = ~kept[changed]
+    return theta
