@@ -240,7 +240,8 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         old, new = steps.iloc[bad[0] - 1], steps.iloc[bad[0]]
         raise DataError(
             f"{where}compute must grow with the step: {_at(table, steps.index[bad[0]])} (step {new['step']}) "
-            f"has {new['compute']} after {old['compute']} (step {old['step']}) in the same run. {_SEVERAL_RUNS}"
+            f"has {new['compute']} after {old['compute']} (step {old['step']}) in the same run. "
+            f"{_SEVERAL_RUNS}"
         )
 
 

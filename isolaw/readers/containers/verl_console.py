@@ -30,9 +30,9 @@ _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
 _HEAD = 65_536
 # File names that say what a file is, not of which run: the run is the directory.
-_GENERIC = frozenset(
-    ["output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl"]
-)
+_GENERIC = {
+    *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl"),
+}
 
 
 def is_console(path: Path, head: bytes) -> bool:

@@ -254,7 +254,7 @@ def test_not_a_console(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert not CONTAINER.file(path, content[:HEAD])
     with pytest.raises(
-        DataError, match=r"log: found no step; expected lines like 'step:1 - critic/score/mean:0\.5"
+        DataError, match=r"log: found no step; expected lines like 'step:1 - "
     ):
         list(CONTAINER.read(path))
 
