@@ -269,28 +269,23 @@ def _live() -> Any:
 
 
 def planned(name: str, gpus: int, zero_stage: int, kl: bool) -> int:
-    """Return the bytes of tensors that the plan has for such a cell."""
-    from isolaw.backends.real.train.footprint import GIB, Load, tensors
-    from isolaw.backends.real.train.shapes import Decoder
+    """Return the planned bytes of the tensors of such a cell."""
+    from isolaw.backends.real.options import RealOptions
+    from isolaw.backends.real.train.memory.decoder import Decoder
+    from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 
     model = Decoder.of(MODELS[name])
     assert model is not None
-    load = Load(
-        number_bytes=2,
+    options = RealOptions(
+        model=name,
+        dtype="bfloat16",
+        sampler="vllm",
         processes=gpus,
         zero_stage=zero_stage,
-        offload_optimizer=False,
         gradient_checkpointing=True,
         micro_batch_tokens=MICRO_BATCH,
-        tensor_parallel=1,
-        row_tokens=ROW,
-        reference=kl,
-        float32_head=False,
-        vllm=True,
-        gpu_bytes=80 * GIB,
-        gpu_memory=0.4,
     )
-    return tensors(model, load)
+    return Footprint(Demand(model, 80 * GIB, ROW, kl, float32_head=False), options).tensors()
 
 
 def table() -> str:

@@ -35,6 +35,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+TINY_MODEL = Path(__file__).parents[1] / "examples" / "tiny_model.py"
 B_P, N, LR, TEMPERATURE, RESPONSE = 64, 8, 1e-4, 0.6, 6
 WARM_UP, TURN = 3, 5
 KINDS = ("isolaw, vLLM", "isolaw, transformers", "TRL, vLLM", "TRL, transformers")
@@ -116,17 +117,17 @@ def isolaw_steps(folder: Path, sampler: str, clock: Clock) -> None:
         options={"model": str(folder / "model"), "sampler": sampler},
     )
     run = loop.Run(BACKEND.resolve(spec))
-    run.actor.key = 0  # the same rollouts whatever a revision calls the run
+    run.worker.key = 0  # the same rollouts whatever a revision calls the run
     for name in ("forward", "backward", "step"):
         clock.watch(run.trainer.engine, name)
     if sampler == "vllm":
         for name in ("generate", "collective_rpc"):
-            clock.watch(run.actor.sampler.llm, name)
+            clock.watch(run.worker.sampler.llm, name)
     run._sync()
     while True:
-        run.since.take()
+        run.means.take()
         run.advance()
-        if not clock.tick(float(run.since.take()["reward"])):
+        if not clock.tick(float(run.means.take()["reward"])):
             return
 
 
@@ -310,7 +311,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, {load}; {given.rounds} rounds of {TURN} steps")
     with tempfile.TemporaryDirectory(prefix="isolaw-") as temporary:
         folder = Path(temporary) / "tiny"
-        command = [sys.executable, "-m", "isolaw.backends.real.tiny", str(folder), "--pool", "2500"]
+        command = [sys.executable, str(TINY_MODEL), str(folder), "--pool", "2500"]
         subprocess.run(command, check=True, capture_output=True)
         size = sum(f.stat().st_size for f in (folder / "model").glob("*.safetensors")) / 4e6
         print(f"B_p = {B_P}, n = {N}, {size:.2f} M parameters, float32\n")

@@ -9,7 +9,7 @@ out=${1:-demo-real}
 run() { printf '\n$ %s\n' "$*"; "$@"; }
 
 if [ ! -d "$out/base" ]; then
-  run python -m isolaw.backends.real.tiny "$out/unfinished"
+  run python examples/tiny_model.py "$out/unfinished"
   mv "$out/unfinished" "$out/base"
 fi
 run isolaw sweep examples/real-tiny.toml --out "$out/sweep" \

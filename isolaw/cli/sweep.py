@@ -1,4 +1,4 @@
-"""``isolaw sweep``: make the runs."""
+"""``isolaw sweep``: execute a grid of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, note, print_json, shown
+from isolaw.cli.common import announce_compilation, note, print_json, print_lines, progress_bar
+from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
     from isolaw.cards import Cards
@@ -23,23 +24,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@click.option("--backend", help="What trains: bandit (a simulator), replay (recorded runs), real (models).")
+@click.option("--backend", help="bandit (simulator), replay (recorded runs) or real (models).")
 @click.option(
-    "--out", required=True, type=click.Path(), help="The sweep's directory; continued if it exists."
+    "--out", required=True, type=click.Path(), help="Directory of the sweep; continued if it exists."
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a key of the file."
+    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
+    help="Set a key of the sweep file, e.g. sweep.compute=1e6.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Number of runs at a time.  [default here: one for each core]"
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time; on this machine one for each core.")
 @click.option("--executor", help="Where runs execute: processes, inline, ray, slurm (docs/cluster.md).")
-@click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster that is there, or auto.")
+@click.option("--ray-address", metavar="ADDRESS", help="Address of an existing Ray cluster, or auto.")
 @click.option(
-    "--machine",
-    metavar="GPU:COUNT",
-    help="Check that runs fit these GPUs, as h100-80g:8 or 80g:8, where nvidia-smi does not list them.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be run, with SLURM's scripts; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+    "--machine", metavar="GPU:COUNT",
+    help="Plan for these GPUs instead of this machine's, e.g. h100-80g:8 or 80g:8.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
+@json_option
 def sweep(
     file: str | None,
     backend: str | None,
@@ -52,23 +55,22 @@ def sweep(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Make a grid of runs, as FILE.toml says; with no file a small simulated grid.
+    """Execute the grid of runs in FILE.toml, or a small simulated grid without a file.
 
-    The same command again continues, or says that nothing is left; a larger sweep.compute extends
-    finished runs.
+    The same command continues an interrupted sweep. A larger sweep.compute extends finished runs.
     """
     from isolaw import engine, executors
     from isolaw.config.parsing import located
     from isolaw.errors import SpecError
-    from isolaw.report.text import runs as run_words
+    from isolaw.report.text import sweep as text
 
-    options = {
+    keys = {
         "sweep.backend": backend,
         "executor.jobs": jobs,
         "executor.kind": executor,
         "executor.address": ray_address,
     }
-    settings += tuple(f"{key}={value}" for key, value in options.items() if value is not None)
+    settings += tuple(f"{key}={value}" for key, value in keys.items() if value is not None)
     spec, written = _spec(file, out, settings)
     cards = _cards(machine, spec, dry_run)
     try:
@@ -80,15 +82,15 @@ def sweep(
             place = executors.describe(Path(out), plan.spec.executor, todo) if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
-    for line in (*run_words.plan_summary(plan.to_dict(), plan.spec.sweep.backend), *notes):
+    for line in (*text.plan_summary(plan.to_dict(), plan.spec.sweep.backend), *notes):
         note(line)
     if dry_run:
         if as_json:
             print_json({**plan.to_dict(), "memory": memory, "executor": place, "dry_run": True})
         else:
             for table in memory:
-                click.echo(shown(run_words.memory_table(table)))
-            note(run_words.place_summary(place))
+                print_lines(text.memory_table(table))
+            note(text.place_summary(place))
             for script in place.get("scripts", ()):
                 click.echo(script)
         return 0
@@ -97,8 +99,6 @@ def sweep(
     started = time.monotonic()
     failed, stopped, broken = _execute(plan, out, written)
     state = engine.status(out)
-    known = {failure["run_id"] for failure in state["failures"]}
-    unwritten = {run_id: cause for run_id, cause in failed.items() if run_id not in known}
     result = {**plan.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
     if stopped or broken:
         note(f"{state['done']} of {state['runs']} runs are done")
@@ -107,15 +107,15 @@ def sweep(
     else:
         metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
         made = state["done"] - (len(plan.runs) - len(plan.todo))
-        _report(result, made, time.monotonic() - started, f" --metric {metric}" if metric else "")
+        options = f" --metric {metric}" if metric else ""
+        print_lines(_result_lines(result, made, time.monotonic() - started, options))
+    names = text.short_ids([run.run_id for run in plan.runs] + [own["run_id"] for own in state["failures"]])
     for failure in state["failures"]:
-        note(
-            f"failed: B_p = {failure['problems_per_batch']}, n = {failure['rollouts_per_problem']}, "
-            f"seed {failure['seed']}: {failure['cause']} "
-            f"(details: {out}/runs/{failure['run_id']}/FAILED.json)"
-        )
-    for run_id, cause in unwritten.items():
-        note(f"failed, and could not be noted in {out}/runs/{run_id}: {cause}")
+        name = names[failure["run_id"]]
+        note(f"{text.failure_line(failure, name)} (details: {out}/runs/{name}*/FAILED.json)")
+        failed.pop(failure["run_id"], None)
+    for run_id, cause in failed.items():
+        note(f"failed: {names[run_id]}: {cause} (writing {out}/runs/{names[run_id]}*/FAILED.json failed too)")
     if broken:
         raise broken
     if stopped:
@@ -144,82 +144,65 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
 
 
 def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
-    """The GPUs that the sweep is planned for, where they are others than this machine's."""
+    """The GPUs of --machine, for which the sweep is planned."""
     from isolaw.cards import cards
 
     if machine is None:
         return None
     if spec.sweep.backend != "real":
-        raise click.UsageError("--machine: only backend real uses GPUs")
+        raise click.UsageError("--machine requires backend real: no other backend uses GPUs")
     if spec.executor.kind in ("inline", "processes") and not dry_run:
-        raise click.UsageError("--machine: runs would execute on this machine; accepted with --dry-run")
+        raise click.UsageError("--machine requires --dry-run where runs execute on this machine")
     return cards(machine)
 
 
 def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
-    """What runs take of each GPU, and why that is not known."""
+    """The memory that runs take of each GPU, or a note why it is not known."""
     if plan.spec.sweep.backend != "real" or not plan.runs:
         return [], []
     from isolaw import executors
-    from isolaw.backends.real.train import memory
+    from isolaw.backends.real.train.memory import planner
 
     with executors.machines(plan.spec.executor, "real"):
-        unknown = memory.note(plan.runs[0])
-        return memory.tables(plan.runs), [unknown] if unknown else []
+        unknown = planner.note(plan.runs[0])
+        return planner.tables(plan.runs), [unknown] if unknown else []
 
 
 def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:
-    """Execute, with a progress bar on a terminal.
-
-    Returns why runs failed, whether the sweep was told to stop, and what broke it as a whole.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
+    """Execute with a progress bar; return why runs failed, whether to stop, and what broke the sweep."""
     from isolaw import engine
     from isolaw.errors import RunError
     from isolaw.store import SweepStore
 
-    console = Console(stderr=True)
     horizon = {run.run_id: run.steps * run.batch_rollouts for run in plan.runs}
     store = SweepStore(out)
     reached: dict[str, int] = {}
     for run_id in plan.todo:
         lines = store.run(run_id).lines()
         reached[run_id] = lines[-1]["compute"] if lines else 0
-    total = sum(horizon[r] - reached[r] for r in plan.todo)
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(), TextColumn("left"),
-    )  # fmt: skip
+    total = sum(horizon[run_id] - reached[run_id] for run_id in plan.todo)
     failed: dict[str, str] = {}
-    broken = None
-    with (
-        _graceful() as stop,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
-        task = progress.add_task("starting", total=max(total, 1))
-        ended = 0
+    ended = 0
+    with _graceful() as stop, progress_bar("starting", max(total, 1)) as update:
         try:
             for event in engine.execute(plan, out, written, stop):
                 if event.kind == "warning":
                     note(f"warning: {event.cause}")
                     continue
-                progress.advance(task, max(event.compute - reached[event.run_id], 0))
-                reached[event.run_id] = max(event.compute, reached[event.run_id])
-                if event.kind not in ("checkpoint", "stopped"):
-                    ended += 1
+                ended += event.kind not in ("checkpoint", "stopped")
                 if event.kind == "failed":
                     failed[event.run_id] = event.cause
-                progress.update(task, description=f"{ended}/{len(plan.todo)} runs")
-        except RunError as error:  # told after what became of the runs
-            broken = error
-        return failed, stop.is_set(), broken
+                advance = max(event.compute - reached[event.run_id], 0)
+                reached[event.run_id] += advance
+                update(advance=advance, description=f"{ended}/{len(plan.todo)} runs")
+        except RunError as error:  # raised after the notes about the runs
+            return failed, stop.is_set(), error
+        return failed, stop.is_set(), None
 
 
 @contextmanager
 def _graceful() -> Iterator[threading.Event]:
-    """Ctrl-C, or SIGTERM, once: runs keep their state and end. Once more: they end at once."""
+    """After the first Ctrl-C or SIGTERM runs save their state and end; after the second they end at once."""
     stop = threading.Event()
 
     def again(number: int, frame: Any) -> None:
@@ -229,7 +212,7 @@ def _graceful() -> Iterator[threading.Event]:
         stop.set()
         for name in before:
             signal.signal(name, again)
-        note("stopping: runs at work keep their state at their next step; once more ends them at once")
+        note("stopping: runs save their state at their next step; press Ctrl-C again to end them at once")
 
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -241,17 +224,16 @@ def _graceful() -> Iterator[threading.Event]:
             signal.signal(name, handler)
 
 
-def _report(result: dict[str, Any], made: int, seconds: float, options: str) -> None:
+def _result_lines(result: dict[str, Any], made: int, seconds: float, options: str) -> list[str]:
+    from isolaw.report.text.numbers import number
+
     out = result["directory"]
     if not made and not result["todo"]:
-        click.echo(shown(f"Nothing is left to do: {result['done']} runs are done in {out}."))
+        lines = [f"Nothing left to do: {result['done']} runs are done in {out}."]
     else:
-        from isolaw.report.text.words import number
-
-        text = (
+        lines = [
             f"{result['done']} of {result['runs']} runs are done ({made} now, in {seconds:.1f} s), "
             f"{number(result['rollouts'])} rollouts: {result['points']}"
-        )
-        click.echo(shown(text))
-    if result["done"]:
-        click.echo(shown(f"Next: isolaw fit {out}{options} --out {out}/law.json --figures {out}/figures"))
+        ]
+    next_ = f"Next: isolaw fit {out}{options} --out {out}/law.json --figures {out}/figures"
+    return [*lines, next_] if result["done"] else lines

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import arithmetic
 import pytest
 
 from isolaw import SweepSpec, engine
-from isolaw.backends.real import arithmetic
 from isolaw.errors import SpecError
 
 ROOT = Path(__file__).parents[2]

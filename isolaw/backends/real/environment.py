@@ -1,4 +1,4 @@
-"""What must be set before torch is imported, and which device there is. Imports nothing heavy."""
+"""The variables that torch, vLLM and DeepSpeed read at import, and the GPUs. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import NoReturn
 
 from isolaw.errors import RunError
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
 # slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
 _CPU = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
@@ -25,14 +25,13 @@ _CPU = {
     "DS_ACCELERATOR": "cpu",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-# Of vLLM on GPUs. Runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one.
-# Warnings are shown; without a GPU there are many that mean nothing.
+# vLLM's runner V1, the default of 0.24 and 0.28 for most models, draws seeded requests one by one.
+# Without a GPU vLLM prints many warnings that mean nothing.
 _GPU = {"VLLM_USE_V2_MODEL_RUNNER": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 _ALWAYS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    # In-process vLLM: weights are handed over without a copy through another process.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # weights need no copy through another process
     "TOKENIZERS_PARALLELISM": "false",
 }
 _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -40,23 +39,23 @@ _DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_
 
 @functools.cache
 def choose_gpus(processes: int) -> None:
-    """Give a worker of the sweep GPUs of its own, ``processes`` of them by its place, before torch looks."""
-    place = os.environ.get("ISOLAW_WORKER")
-    if gpus() and place is not None and "torch" not in sys.modules:
-        there, first = visible(), int(place) * processes
-        own = there[first : first + processes]
+    """Give a worker of the sweep ``processes`` GPUs of its own, by its number, before torch counts them."""
+    number = os.environ.get("ISOLAW_WORKER")
+    if gpus() and number is not None and "torch" not in sys.modules:
+        names, first = visible(), int(number) * processes
+        own = names[first : first + processes]
         if not own:
-            most = len(there) // processes
-            raise RunError(f"worker {place} has none of the {len(there)} GPUs; executor.jobs: at most {most}")
+            most, found = len(names) // processes, int(number) + 1
+            raise RunError(
+                f"executor.jobs: found at least {found}; expected at most {most} for {len(names)} GPUs and "
+                f"{processes} of them for each run"
+            )
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         gpus.cache_clear()
 
 
 def visible() -> list[str]:
-    """Return the names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them.
-
-    Those are numbers or UUIDs; of a GPU that is cut into MIG devices the UUIDs of these.
-    """
+    """Return the numbers or UUIDs of the GPUs that this process may use; of a divided GPU its MIG devices."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return list(_listed())
@@ -71,12 +70,8 @@ def gpus() -> int:
 
 def _listed() -> tuple[str, ...]:
     """Return the GPUs of this machine."""
-    try:
-        told = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
     found: dict[str, list[str]] = {}
-    for line in told.stdout.splitlines():
+    for line in _nvidia_smi("-L"):
         if gpu := re.match(r"GPU (\d+): ", line):
             found[gpu[1]] = []
         elif found and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
@@ -84,17 +79,24 @@ def _listed() -> tuple[str, ...]:
     return tuple(name for gpu, parts in found.items() for name in parts or [gpu])
 
 
+def _nvidia_smi(*options: str) -> list[str]:
+    """Return what nvidia-smi prints, nothing where it does not exist."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *options], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines()
+
+
 @functools.cache
 def gpu_memory() -> int:
-    """Return the bytes of the smallest GPU that this process may use, as nvidia-smi has it, or 0."""
+    """Return the bytes of the smallest GPU that this process may use, from nvidia-smi, or 0."""
     if _memory is not None:
         return _memory
-    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        listed = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    rows = [[part.strip() for part in line.split(",")] for line in listed.stdout.splitlines()]
+    listed = _nvidia_smi("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+    rows = [[part.strip() for part in line.split(",")] for line in listed]
     found = [row for row in rows if len(row) == 3 and row[2].isdigit()]
     mine = [row for row in found if any(row[0] == name or row[1].startswith(name) for name in visible())]
     return min((int(row[2]) * 2**20 for row in mine or found), default=0)
@@ -105,7 +107,7 @@ def cores() -> int:
     return _cores or os.cpu_count() or 1
 
 
-# Of the machines that runs are planned for, where these are others.
+# Of the machine that runs are planned for, if it is another one.
 _cores = 0
 _memory: int | None = None
 
@@ -114,8 +116,8 @@ _memory: int | None = None
 def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iterator[None]:
     """While entered, `cores`, `gpus` and `gpu_memory` are those of other machines.
 
-    A login node plans for GPU nodes: the memory of their GPUs is not known unless it is told, here or by
-    whoever has entered before.
+    A login node plans for GPU nodes: it does not know the memory of their GPUs without ``gpu_bytes``, given
+    here or where this was entered before.
     """
     global _cores, _memory
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory)
@@ -136,7 +138,7 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
 
 
 def prepare() -> None:
-    """Set what torch, vLLM and DeepSpeed read at import; what the user has set stays."""
+    """Set what torch, vLLM and DeepSpeed read at import, unless the user has set it."""
     for name, value in {**_ALWAYS, **(_GPU if gpus() else _CPU)}.items():
         os.environ.setdefault(name, value)
     if not gpus() and "torch" in sys.modules:
@@ -145,15 +147,22 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
-    """While entered, the environment says nothing of torchrun: a library inside one rank starts alone."""
+    """While entered, torchrun's variables are unset: a library inside one rank starts alone."""
     names = [n for n in os.environ if n in _DISTRIBUTED or n.startswith("TORCHELASTIC")]
     kept = {name: os.environ.pop(name) for name in names}
     try:
         yield
     finally:
-        for name in _DISTRIBUTED:  # the library's own
+        for name in _DISTRIBUTED:  # which the library has set
             os.environ.pop(name, None)
         os.environ.update(kept)
+
+
+def leave(status: int) -> NoReturn:
+    """End this process at once: destructors of torch, DeepSpeed and vLLM disagree about their order."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def installed(name: str) -> bool:

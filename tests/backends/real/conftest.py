@@ -8,22 +8,26 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import arithmetic
 import pandas as pd
 import pytest
 
 from isolaw.backends.base import Checkpoint
-from isolaw.backends.real import BACKEND, arithmetic, environment
-from isolaw.backends.real.rollout.problems import Problem, read_questions, write_set
+from isolaw.backends.real import BACKEND, checkup, environment
+from isolaw.backends.real.rollout import difficulty
+from isolaw.backends.real.rollout.problems import Problem, read_problems, write_set
 from isolaw.config import RunSpec, SweepSpec
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 # Before any test module imports torch.
 environment.prepare()
 
@@ -50,20 +54,27 @@ class Made:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """The tiny model after its warm-up, built once for all workers of pytest."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+def made(request: pytest.FixtureRequest) -> Made:
+    """The tiny model after its warm-up, built once for all workers of pytest and kept in pytest's cache."""
+    sources = [
+        *EXAMPLES.glob("*.py"),
+        Path(difficulty.__file__),
+        Path(checkup.__file__).with_name("model.py"),
+    ]
+    content = b"".join(source.read_bytes() for source in sorted(sources)) + version("torch").encode()
+    key = hashlib.sha256(content).hexdigest()[:16]
+    folder = request.config.cache.mkdir("isolaw-tiny-model") / key
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").is_file():
-            command = [sys.executable, "-m", "isolaw.backends.real.tiny", str(folder), "--pool", "2500"]
+            shutil.rmtree(folder, ignore_errors=True)
+            command = [sys.executable, str(EXAMPLES / "tiny_model.py"), str(folder), "--pool", "2500"]
             subprocess.run(command, check=True, capture_output=True)
-            unseen = {question.id for question in read_questions(folder / "pool.jsonl")}
+            unseen = {problem.id for problem in read_problems(folder / "pool.jsonl")}
             parts: dict[str, list[Problem]] = {"train": [], "validation": []}
-            for question in arithmetic.generate("add-50", arithmetic.size("add-50"), 0):
-                swapped = "+".join(reversed(question.id.split("+")))
-                parts["validation" if unseen & {question.id, swapped} else "train"].append(question)
+            for problem in arithmetic.generate("add-50", arithmetic.size("add-50"), 0):
+                swapped = "+".join(reversed(problem.id.split("+")))
+                parts["validation" if unseen & {problem.id, swapped} else "train"].append(problem)
             write_set(folder / "sums", parts)
             (folder / "complete").touch()
     return Made(folder / "model", folder / "easy", folder / "hard", folder / "sums")

@@ -68,9 +68,9 @@ def test_problem_files(folder: Path) -> None:
     )
     told = refused(folder)
     assert [line.removeprefix(f"{folder}/sums/") for line in told] == [
-        "train.jsonl, line 4: the answer; found None; expected text or a number",
-        "train.jsonl, line 5: the prompt; found ''; expected text, or messages with a role and a content",
-        "validation.jsonl, line 2: the same id 'a' as on line 1",
+        "train.jsonl:4: answer: found None; expected text or a number",
+        "train.jsonl:5: prompt: found ''; expected text, or messages with a role and a content",
+        "validation.jsonl:2: the same id 'a' as on line 1",
     ]
     write(validation, [{"prompt": " 0+1= ", "answer": 1}, {"prompt": "7+7=", "answer": 14}])
     write(train, GOOD)

@@ -15,11 +15,12 @@ import pytest
 
 from isolaw import doctor
 from isolaw.backends.real import checkup, environment
-from isolaw.backends.real.checkup import Stage, page, record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup import Stage, text
+from isolaw.backends.real.checkup.record import Record
+from isolaw.backends.real.checkup.workload import Workload
 
 FACTS = doctor.to_dict(doctor.examine(), [])
-HEAD = "import os, sys, time; from pathlib import Path; from isolaw.backends.real.checkup import record; "
+HEAD = "import os, sys; from pathlib import Path; from isolaw.backends.real.checkup.record import Record; "
 # What the process of a stage does, and the status and reason that it must have.
 STAGES = {
     "good": ("r.measure(x=float('nan')); r.check('one', 1, '1', True)", "passed", None),
@@ -41,7 +42,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def command(stage: Stage, folder: Path, device: str) -> list[str]:
         code = STAGES[stage.name][0] if stage.name in STAGES else "r.measure(x=1)"
-        return [sys.executable, "-c", f"{HEAD}r = record.of(Path({str(folder)!r}), {stage.name!r}); {code}"]
+        return [sys.executable, "-c", f"{HEAD}r = Record.of(Path({str(folder)!r}), {stage.name!r}); {code}"]
 
     limits = {"slow": 5.0}
     stages = tuple(Stage(name, limits.get(name, 60.0), 1.0, 1.0) for name in STAGES)
@@ -50,7 +51,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_stage_loses_another(played: None) -> None:
-    told: list[checkup.Progress] = []
+    told: list[checkup.StageProgress] = []
     started = time.monotonic()
     report = checkup.run("cpu", (), FACTS, told.append)
     assert time.monotonic() - started < 50  # nobody waited for the one that sleeps
@@ -73,10 +74,10 @@ def test_no_stage_loses_another(played: None) -> None:
     assert [(p.stage, p.status) for p in told[:3]] == [("model", None), ("model", "passed"), ("good", None)]
     assert [p.left_s for p in told] == sorted((p.left_s for p in told), reverse=True)
     assert told[-1].left_s == 0
-    text = "\n".join(page.lines(report))
-    assert "failed: wrong, killed, ended, slow" in text
-    assert "FAILED two: not measured (at most 1)" in text
-    assert "away       skipped" in text
+    lines = "\n".join(text.lines(report))
+    assert "failed: wrong, killed, ended, slow" in lines
+    assert "FAILED two: not measured (at most 1)" in lines
+    assert "away       skipped" in lines
 
 
 def test_time_that_is_up_is_no_pass(played: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +103,9 @@ def test_a_stage_that_was_chosen(played: None) -> None:
             2,
             "foreign.json: exists and is not a report",
         ),
-        (["--gpu", "--device", "cpu", "--out", "."], 2, "is a directory"),
+        (["--gpu", "--device", "cpu", "--out", "."], 2, "found a directory; expected a file name"),
         (["--gpu", "--device", "cpu", "--out", "no/such.json"], 2, "cannot be written"),
-        (["--device", "cpu"], 2, "--device is an option of --gpu"),
+        (["--device", "cpu"], 2, "--device requires --gpu"),
     ],
 )
 def test_what_is_refused(
@@ -145,33 +146,33 @@ def test_help_names_the_stages_and_the_report(isolaw: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+def work(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     pytest.importorskip("torch")
     from isolaw.backends.real.checkup import model
 
-    made = Workplace(tmp_path_factory.mktemp("work"), "cpu")
-    model.run(made, record.of(made.folder, "model"))
+    made = Workload(tmp_path_factory.mktemp("work"), "cpu")
+    model.run(made, Record.of(made.folder, "model"))
     return made
 
 
 @pytest.mark.real
 @pytest.mark.slow
 def test_weights_that_do_not_arrive_are_noticed(
-    work: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from isolaw.backends.real.checkup import cycles
     from isolaw.backends.real.rollout.samplers import TransformersSampler
 
-    spec = Workplace.spec
+    spec = Workload.spec
 
-    def with_transformers(self: Workplace, steps: int, **more: Any) -> Any:
+    def with_transformers(self: Workload, steps: int, **more: Any) -> Any:
         return spec(self, steps, **{**more, "real": {**more["real"], "sampler": "transformers"}})
 
-    monkeypatch.setattr(Workplace, "spec", with_transformers)
+    monkeypatch.setattr(Workload, "spec", with_transformers)
     monkeypatch.setattr(TransformersSampler, "load", lambda self, weights: [None for _ in weights])
-    noted = record.of(tmp_path, "cycles")
+    noted = Record.of(tmp_path, "cycles")
     cycles.run(work, noted)
-    failed = [check.what for check in noted.checks if not check.passed]
+    failed = [check["what"] for check in noted.checks if not check["passed"]]
     assert failed[0].startswith("mean |Δ log p| between sampler and trainer")
 
 

@@ -84,7 +84,7 @@ def test_a_worker_without_a_gpu_does_not_train_on_the_cpu(
 ) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setenv("ISOLAW_WORKER", "2")
-    with pytest.raises(RunError, match=r"worker 2 has none of the 4 GPUs; executor\.jobs: at most 2"):
+    with pytest.raises(RunError, match=r"executor\.jobs: found at least 3; expected at most 2 for 4 GPUs"):
         environment.choose_gpus(2)
 
 

@@ -4,7 +4,7 @@ Rewards are (B_p, n), a row for each problem. They pass through here in this ord
 
 1. `informative` and `mastered` look at the verifier's rewards r, before any penalty: whether a group
    is kept, and whether its problem is asked again;
-2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.terms.sequence_kl` where
+2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.loss_terms.sequence_kl` where
    the KL term is in the reward);
 3. `advantages` baselines and scales them;
 4. `gradient_rows` says which rollouts enter the gradient.

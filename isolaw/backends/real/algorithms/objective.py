@@ -6,7 +6,7 @@ The loss of a step is a sum over the response tokens t of its rollouts i,
 
 with w_i the rollout's weight in the *whole* batch (`row_weights`, computed once from all lengths), so
 that the losses and the gradients of any split into micro-batches and ranks add up to the same;
-the other terms are in `algorithms.terms`: p the policy term (`policy_term`), c the truncated
+the other terms are in `algorithms.loss_terms`: p the policy term (`policy_term`), c the truncated
 importance weight between sampler and trainer (`importance_weights`), k the estimate of the KL
 divergence to the reference (`kl_estimate`), H the entropy of the next token (`train.head`).
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from isolaw.backends.real.algorithms.terms import clean, importance_weights, kl_estimate, policy_term
+from isolaw.backends.real.algorithms.loss_terms import clean, importance_weights, kl_estimate, policy_term
 from isolaw.config import Recipe
 
 

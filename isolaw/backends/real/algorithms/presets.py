@@ -127,10 +127,10 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     )
 
 
-def unsaid(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
+def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     """Say which regularisation a recipe gets where neither it nor ``problems.difficulty`` says any.
 
-    >>> unsaid(Recipe(kl=0.0), ProblemsSpec()), unsaid(Recipe(), ProblemsSpec(difficulty="hard"))
+    >>> unchosen(Recipe(kl=0.0), ProblemsSpec()), unchosen(Recipe(), ProblemsSpec(difficulty="hard"))
     ([], [])
     """
     own = ALGORITHMS.get(recipe.algorithm, {})

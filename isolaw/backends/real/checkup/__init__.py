@@ -1,7 +1,7 @@
 """``isolaw doctor --gpu``: run every part of the real backend on this machine, on a model of random weights.
 
-Each stage is a process of its own with a time limit: a crash or a hang loses that stage and no other. A
-stage writes what it has measured as it goes (`record`), so that a crash keeps the measurements before it.
+Each stage is a module of this package and runs in a process of its own with a time limit (`__main__`), so
+that a crash or a hang does not stop the other stages.
 
 ========== ===================================================================================
 devices    driver, libraries, a matrix product on each GPU
@@ -10,7 +10,7 @@ gradients  the trainer in bfloat16 at ZeRO 0 to 3 against float32 on the CPU
 cycles     20 × sample, sleep, update, reload, wake: mismatch of log-probabilities, memory
 peaks      planned against measured memory
 speed      tokens per second of sampling and training, MFU
-resume     a sweep that is killed and resumed, against one that is not
+resume     a sweep that is killed and resumed, against an uninterrupted one
 ========== ===================================================================================
 
 This module imports nothing heavy; the stages do, in their processes.
@@ -27,27 +27,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import environment
-from isolaw.backends.real.checkup.record import read, write_json
+from isolaw.backends.real.checkup.record import Record, write_json
 from isolaw.errors import DataError, IsolawError
 
 FORMAT = "isolaw.checkup/1"
 OUT = "isolaw-gpu-report.json"
 LIMIT_S = 600.0  # of everything
-_SHOWN_LINES = 30  # of the log of a stage that failed
+_LOG_LINES = 30  # shown of a stage that failed
 _STOPPING_S = 5.0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: its most seconds, and those it may be expected to take on a GPU and on a CPU.
-
-    The latter were measured on two busy cores, those on GPUs are guesses.
-    """
+    """One stage: its time limit, and its expected seconds (guessed on GPUs, measured on two busy cores)."""
 
     name: str
     limit_s: float
@@ -55,8 +52,8 @@ class Stage:
     cpu_s: float
     all_gpus: bool = False
 
-    def about_s(self, device: str) -> float:
-        """Return the seconds it may be expected to take."""
+    def expected_s(self, device: str) -> float:
+        """Return the expected seconds on a device."""
         return self.cpu_s if device == "cpu" else self.gpu_s
 
 
@@ -74,8 +71,8 @@ NAMES = tuple(stage.name for stage in _STAGES)
 
 
 @dataclass(frozen=True)
-class Progress:
-    """A stage that begins (``status`` is None) or has ended, and about how many seconds are left."""
+class StageProgress:
+    """A stage that begins (``status`` is None) or has ended, and the expected seconds left."""
 
     stage: str
     number: int
@@ -86,27 +83,21 @@ class Progress:
 
 
 def check_out(path: Path) -> None:
-    """Raise `DataError` unless a report can be written to ``path``, over an older report or nothing."""
+    """Raise `DataError` unless a report can be written to ``path``: a new file, or an older report."""
     if path.is_dir():
-        raise DataError(f"{path}: is a directory; accepted: a file's name, as {path / OUT}")
-    if path.exists() and not _is_ours(path):
-        raise DataError(
-            f"{path}: exists and is not a report of isolaw doctor --gpu; nothing was written over"
-        )
+        raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / OUT}")
+    if path.exists():
+        document = None
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            document = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise DataError(f"{path}: exists and is not a report of isolaw doctor --gpu; left unchanged")
     if not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
         raise DataError(f"{path}: cannot be written: no such directory, or no permission to write in it")
 
 
-def _is_ours(path: Path) -> bool:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and document.get("format") == FORMAT
-
-
 def check_device(device: str) -> None:
-    """Raise `IsolawError` where ``device`` is ``cuda`` and there is no GPU to use."""
+    """Raise `IsolawError` if ``device`` is ``cuda`` and no GPU is visible."""
     if device == "cpu" or environment.gpus():
         return
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -117,7 +108,7 @@ def check_device(device: str) -> None:
 
 
 def run(
-    device: str, only: Sequence[str], facts: Mapping[str, Any], tell: Callable[[Progress], None]
+    device: str, only: Sequence[str], facts: Mapping[str, Any], notify: Callable[[StageProgress], None]
 ) -> dict[str, Any]:
     """Run stages, all unless ``only`` names some, and return the report.
 
@@ -128,14 +119,14 @@ def run(
     only
         names of stages.
     facts
-        of the machine, as `isolaw.doctor.to_dict` has them.
-    tell
+        about the machine, from `isolaw.doctor.to_dict`.
+    notify
         called when a stage begins and when it ends.
     """
     began, started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     chosen = [stage for stage in _STAGES if not only or stage.name in only]
     with tempfile.TemporaryDirectory(prefix="isolaw-checkup-", ignore_cleanup_errors=True) as folder:
-        stages = list(_in_turn([_MODEL, *chosen], Path(folder), device, started + LIMIT_S, tell))
+        stages = list(_in_turn([_MODEL, *chosen], Path(folder), device, started + LIMIT_S, notify))
     return {
         "format": FORMAT,
         "device": device,
@@ -148,31 +139,41 @@ def run(
 
 
 def _in_turn(
-    stages: Sequence[Stage], folder: Path, device: str, until: float, tell: Callable[[Progress], None]
+    stages: Sequence[Stage], folder: Path, device: str, until: float, notify: Callable[[StageProgress], None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield each stage's result; without a model there is nothing to run the others on."""
+    """Yield each stage's result; a failed model stage is the last."""
     for number, stage in enumerate(stages):
-        left = sum(later.about_s(device) for later in stages[number:])
-        tell(Progress(stage.name, number, len(stages), left))
+        left = sum(later.expected_s(device) for later in stages[number:])
+        notify(StageProgress(stage.name, number, len(stages), left))
         seconds = until - time.monotonic()
         if seconds < 1:
-            result = _unrun(stage, f"the stages before it took the {LIMIT_S:.0f} s that all may take")
+            why = f"the stages before it used up the {LIMIT_S:.0f} s of all stages"
+            result = _result(stage, "timed out", why, 0.0, Record.of(folder, stage.name), [])
         else:
             result = _execute(stage, folder, device, min(stage.limit_s, seconds))
         yield result
-        left -= stage.about_s(device)
-        tell(Progress(stage.name, number, len(stages), left, result["status"], result["seconds"]))
+        left -= stage.expected_s(device)
+        notify(StageProgress(stage.name, number, len(stages), left, result["status"], result["seconds"]))
         if stage is _MODEL and result["status"] != "passed":
             return
 
 
-def _unrun(stage: Stage, why: str) -> dict[str, Any]:
-    empty: dict[str, Any] = {"checks": [], "measured": {}, "log": []}
-    return {"stage": stage.name, "status": "timed out", "why": why, "seconds": 0.0, **empty}
+def _result(
+    stage: Stage, status: str, why: str, seconds: float, record: Record, log: list[str]
+) -> dict[str, Any]:
+    return {
+        "stage": stage.name,
+        "status": status,
+        "why": why or None,
+        "seconds": round(seconds, 1),
+        "checks": record.checks,
+        "measured": record.measured,
+        "log": log,
+    }
 
 
 def _execute(stage: Stage, folder: Path, device: str, limit_s: float) -> dict[str, Any]:
-    """Run a stage in a process of its own and return what came of it, whatever becomes of the process."""
+    """Run a stage in a process of its own and return its result, however the process ends."""
     started = time.monotonic()
     log = folder / f"{stage.name}.log"
     why = ""
@@ -191,38 +192,32 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float) -> dict[st
             why = f"not done after {limit_s:.0f} s"
         finally:
             _stop(process)
-    record = read(folder, stage.name)
+    record = Record.read(folder, stage.name)
     status = "timed out" if why else "passed"
     if not why and process.returncode:
         status, why = "crashed", record.error or _ending(process.returncode)
     elif not why and record.skipped:
         status, why = "skipped", record.skipped
-    elif not why and not all(check.passed for check in record.checks):
+    elif not why and not all(check["passed"] for check in record.checks):
         status = "failed"
-    return {
-        "stage": stage.name,
-        "status": status,
-        "why": why or None,
-        "seconds": round(time.monotonic() - started, 1),
-        "checks": [asdict(check) for check in record.checks],
-        "measured": record.measured,
-        "log": [] if status in ("passed", "skipped") else _last_lines(log),
-    }
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    lines = [] if status in ("passed", "skipped") else lines
+    return _result(stage, status, why, time.monotonic() - started, record, lines)
 
 
 def _command(stage: Stage, folder: Path, device: str) -> list[str]:
-    return [sys.executable, "-m", f"{__name__}.stage", stage.name, str(folder), device]
+    return [sys.executable, "-m", __name__, stage.name, str(folder), device]
 
 
 def _place(stage: Stage, device: str) -> dict[str, str]:
-    """The environment of a stage: no GPU, the first one, or all."""
+    """Return the GPUs that a stage sees: none, the first one, or all."""
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}
     return {} if stage.all_gpus else {"CUDA_VISIBLE_DEVICES": environment.visible()[0]}
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a stage's process and all that it started in its session."""
+    """End a stage's process and its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
@@ -237,11 +232,7 @@ def _ending(status: int) -> str:
     return f"exit status {status}"
 
 
-def _last_lines(log: Path) -> list[str]:
-    return log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
-
-
 def write(report: Mapping[str, Any], path: Path) -> None:
-    """Write a report, in one step, where `check_out` finds nothing wrong."""
+    """Write a report in one step; raise as `check_out` does."""
     check_out(path)
     write_json(path, report)

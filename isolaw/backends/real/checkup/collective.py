@@ -12,10 +12,11 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup.workload import Workload
 
 _SIZES = {"cuda": (2**10, 2**20, 2**26, 2**29), "cpu": (2**10, 2**20, 2**24)}  # bytes
 _REPEATS = 5
@@ -23,8 +24,8 @@ _LIMIT_S = 100.0
 _WAITING_S = 60.0
 
 
-def run(work: Workplace, record: Record) -> None:
-    """Start a process for each GPU, or two."""
+def run(work: Workload, record: Record) -> None:
+    """Start a process for each GPU, or two on the CPU."""
     count = environment.gpus() if work.on_gpu else 2
     out = work.folder / "all-reduce.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
@@ -36,7 +37,7 @@ def run(work: Workplace, record: Record) -> None:
 
 
 def main(out: str, device: str) -> None:
-    """What each process does: reduce arrays that differ by rank, and compare with the known sum."""
+    """Reduce arrays that differ by rank and compare the result with the known sum, in each process."""
     import torch
     import torch.distributed as dist
 
@@ -45,7 +46,7 @@ def main(out: str, device: str) -> None:
     if device == "cuda":
         place = torch.device("cuda", rank)
         torch.cuda.set_device(place)
-    # Nobody waits longer for a process that has gone, or whose torchrun has.
+    # So long a process waits for one that has ended.
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=_WAITING_S))
     world = dist.get_world_size()
     rows = []
@@ -62,25 +63,19 @@ def main(out: str, device: str) -> None:
             seconds.append(time.perf_counter() - began)
         wrong = (values != pattern * (world * (world + 1) // 2)).sum()
         dist.all_reduce(wrong)
-        # Bus bandwidth as nccl-tests define it: what each link has carried, for any number of processes.
-        carried = 2 * (world - 1) / world * size / 1e9
-        rows.append(
-            {
-                "bytes": size,
-                "seconds": min(seconds),
-                "bus_gb_per_s": round(carried / min(seconds), 3) if world > 1 else None,
-                "wrong": int(wrong),
-            }
-        )
+        # Bus bandwidth as nccl-tests define it: the traffic of each link, for any number of processes.
+        traffic = 2 * (world - 1) / world * size / 1e9 / min(seconds)
+        bandwidth = round(traffic, 3) if world > 1 else None
+        rows.append({"bytes": size, "seconds": min(seconds), "bus_gb_per_s": bandwidth, "wrong": int(wrong)})
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(rows), encoding="utf-8")
     dist.destroy_process_group()
 
 
-def _wait(device: object) -> None:
-    import torch
+def _wait(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
 
-    if getattr(device, "type", "") == "cuda":
         torch.cuda.synchronize(device)
 
 

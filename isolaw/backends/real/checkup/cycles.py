@@ -1,8 +1,7 @@
-"""Twenty times sample, sleep, update, reload, wake: do the weights arrive, and does memory stay where it is?
+"""Twenty times sample, sleep, update, reload, wake: do the weights arrive, and does memory stay constant?
 
-The run is `train.loop`'s own, with vLLM and one step of staleness: then the loop also measures
-by how much an update moves log-probabilities (``ratio_max``), and a mismatch far below that says that the
-weights arrived.
+The run is `train.loop`'s own, with vLLM and one step of staleness, so that the loop also measures by how much
+an update moves log-probabilities (``ratio_max``). The weights have arrived if the mismatch is far below that.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup.workload import Workload
 
 CYCLES = 20
 _MISMATCH = {"float32": 1e-4, "bfloat16": 0.03}
@@ -22,8 +21,8 @@ _GROWTH_MIB = 128.0
 _KEPT = ("mismatch", "mismatch_max", "ratio_max", "grad_norm", "response_length")
 
 
-def run(work: Workplace, record: Record) -> None:
-    """Make the run, and look at each of its steps."""
+def run(work: Workload, record: Record) -> None:
+    """Make the run and check each of its steps."""
     environment.prepare()
     from isolaw.backends.real.train import loop
 
@@ -67,7 +66,7 @@ def _largest(rows: list[dict[str, Any]], key: str) -> float | None:
     return None if len(values) < len(rows) or not values else max(values)
 
 
-def _memory(work: Workplace) -> dict[str, float]:
+def _memory(work: Workload) -> dict[str, float]:
     """MiB in use now: of the process, and on a GPU of the whole card and of torch's tensors."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     out = {"host_mib": round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)}

@@ -1,4 +1,4 @@
-"""Driver, libraries, and whether each GPU multiplies matrices as it should."""
+"""Driver, libraries, and whether each GPU multiplies matrices correctly."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from isolaw import doctor
 from isolaw.backends.real.checkup.record import Record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup.workload import Workload
 
 _SIDE = {"cuda": 8192, "cpu": 256}
-# A product of bfloat16 matrices summed in float32, against float64: its last digit is 2⁻⁸ of it.
+# Of a product of bfloat16 matrices summed in float32, against float64.
 _ROUNDING = 2.0**-8
 
 
-def run(work: Workplace, record: Record) -> None:
-    """Import everything; multiply."""
+def run(work: Workload, record: Record) -> None:
+    """Import the libraries and multiply matrices."""
     machine = doctor.examine()
     findings = doctor.diagnose(machine) + doctor.try_imports(machine)
     faults = [f"{finding.what} (mend: {finding.mend})" for finding in findings if finding.fault]
@@ -31,12 +31,10 @@ def run(work: Workplace, record: Record) -> None:
         nccl=".".join(map(str, torch.cuda.nccl.version())) if work.on_gpu else None,
     )
     if not work.on_gpu:
-        record.at_most(
-            "error of a bfloat16 matrix product", _product(torch, torch.device("cpu"))[0], _ROUNDING
-        )
+        error, _ = _product(torch, torch.device("cpu"))
+        record.at_most("error of a bfloat16 matrix product", error, _ROUNDING)
         return
-    count = torch.cuda.device_count()
-    named = doctor.examine().visible_gpus
+    count, named = torch.cuda.device_count(), machine.visible_gpus
     record.check("GPUs that torch sees", count, str(named), count == named)
     record.measure(gpus=[_facts(torch, index) for index in range(count)])
     for index in range(count):

@@ -1,6 +1,6 @@
 """The trainer's gradient in bfloat16, at each ZeRO stage, against float32 on the CPU from the same rollouts.
 
-The reference is this module as a program, in a process that sees no GPU.
+This module is also the program that computes the reference, in a process without a GPU.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup.workload import Workload
 
 _RESPONSE = {"cuda": 64, "cpu": 16}
-# bfloat16 has 8 significant bits, and rounding adds up over the layers. The tiny model is at 0.02 on a CPU.
+# bfloat16 has 8 significant bits, and rounding adds up over the layers: 0.02 in the tiny model on a CPU.
 _ACCEPTED = 0.1
 _LIMIT_S = 150.0
 _STAGES = (0, 1, 2, 3)
 _ATTENTION = ("attention", "attn", "flash", "fmha", "sdpa")
 
 
-def run(work: Workplace, record: Record) -> None:
-    """Draw one batch; take its gradient in every way."""
+def run(work: Workload, record: Record) -> None:
+    """Draw one batch and compare its gradients."""
     environment.prepare()
     from isolaw.backends.real.train.loop import Run
 
     drawn = Run(_spec(work, "bfloat16", 0))
     batch = drawn.generate()
-    (work.folder / "batch.json").write_text(json.dumps(batch.gathered_state(drawn.processes)))
+    (work.folder / "batch.json").write_text(json.dumps(batch.gathered_state(drawn.ranks)))
     drawn.close()
     _reference(work)
     from safetensors.torch import load_file
@@ -50,13 +50,13 @@ def run(work: Workplace, record: Record) -> None:
             record.measure(attention=paths)
 
 
-def _spec(work: Workplace, dtype: str, stage: int) -> Any:
-    # Rollouts were drawn in one precision and are looked at in another.
+def _spec(work: Workload, dtype: str, stage: int) -> Any:
+    # The precision of sampling may differ from that of training.
     real = {"dtype": dtype, "zero_stage": stage, "sampler": "transformers", "logprob_tolerance": 1.0}
     return work.spec(1, real=real, recipe={"max_response_tokens": _RESPONSE[work.device]})
 
 
-def _reference(work: Workplace) -> None:
+def _reference(work: Workload) -> None:
     cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
     subprocess.run(
         [sys.executable, "-m", __name__, str(work.folder), work.device],
@@ -67,16 +67,16 @@ def _reference(work: Workplace) -> None:
 
 
 def gradient(
-    work: Workplace, dtype: str, stage: int, profiled: bool = False
+    work: Workload, dtype: str, stage: int, profiled: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the gradient of a step on the batch that was drawn, and which attention was computed."""
+    """Return the gradient of a step on the drawn batch and, if ``profiled``, the attention kernels."""
     import torch
 
     from isolaw.backends.real.train.batch import Batch
     from isolaw.backends.real.train.loop import Run
 
     run = Run(_spec(work, dtype, stage))
-    batch = Batch.from_state(json.loads((work.folder / "batch.json").read_text()), run.processes)
+    batch = Batch.from_state(json.loads((work.folder / "batch.json").read_text()), run.ranks)
     run.generate = lambda: batch  # type: ignore[method-assign]
     update, found = run.trainer.update, {}
 
@@ -110,13 +110,11 @@ def main(folder: str, device: str) -> None:
     environment.prepare()
     from safetensors.torch import save_file
 
-    work = Workplace(Path(folder), device)
+    work = Workload(Path(folder), device)
     found, _ = gradient(work, "float32", 0)
-    save_file(
-        {name: value.contiguous() for name, value in found.items()}, work.folder / "gradient.safetensors"
-    )
-    sys.stdout.flush()
-    os._exit(0)
+    whole = {name: value.contiguous() for name, value in found.items()}
+    save_file(whole, work.folder / "gradient.safetensors")
+    environment.leave(0)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,17 @@ from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup.workload import Workload
+from isolaw.backends.real.train.memory.footprint import GIB
 
 _ACCEPTED = 0.15
 
 
 def planned(spec: Any) -> float | None:
-    """Return the planned peak of tensors while training, without the sampler's, on the first GPU in bytes.
+    """Return the planned bytes of the tensors of training on a GPU, without the sampler's; None: no plan."""
+    from isolaw.backends.real.train.memory import planner
 
-    None where nothing is planned.
-    """
-    from isolaw.backends.real.train import memory
-
-    own = memory.plan(spec)
+    own = planner.plan(spec)
     if own is None:
         return None
     parts = own.phases["train"]
@@ -27,7 +25,7 @@ def planned(spec: Any) -> float | None:
     )
 
 
-def run(work: Workplace, record: Record) -> None:
+def run(work: Workload, record: Record) -> None:
     """Make two updates and compare the largest allocation of the second with the plan."""
     if not work.on_gpu:
         record.skip("torch counts a process's allocations on GPUs only")
@@ -41,23 +39,21 @@ def run(work: Workplace, record: Record) -> None:
     run = Run(spec)
     batch = run.generate()
     run.generate = lambda: batch  # type: ignore[method-assign]
-    run.advance()  # AdamW's moments exist from now
-    sampler: Any = run.actor.sampler
+    run.advance()  # creates AdamW's moments
+    sampler: Any = run.worker.sampler
     others = sum(p.numel() * p.element_size() for p in sampler.model.parameters() if p.is_cuda)
     between = torch.cuda.memory_allocated() - others
     torch.cuda.reset_peak_memory_stats()
     run.advance()
     peak = torch.cuda.max_memory_allocated() - others
     plan = planned(spec)
-    gib = 2**30
     record.measure(
-        measured_gib=round(peak / gib, 3),
-        between_updates_gib=round(between / gib, 3),
-        planned_gib=None if plan is None else round(plan / gib, 3),
+        measured_gib=round(peak / GIB, 3),
+        between_updates_gib=round(between / GIB, 3),
+        planned_gib=None if plan is None else round(plan / GIB, 3),
     )
     if plan is None:
         record.skip("measured; there is no plan to compare with")
     else:
-        record.at_most(
-            "|planned - measured| / measured peak of an update", abs(plan - peak) / peak, _ACCEPTED
-        )
+        error = abs(plan - peak) / peak
+        record.at_most("|planned - measured| / measured peak of an update", error, _ACCEPTED)

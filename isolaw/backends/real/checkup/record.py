@@ -1,4 +1,4 @@
-"""What a stage has measured and checked, in a file that grows with it."""
+"""What a stage measures and checks, in a file that grows with it: a crash loses nothing before it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,16 @@ from pathlib import Path
 from typing import Any
 
 
-@dataclass(frozen=True)
-class Check:
-    """One thing that must hold: what it is, what was found, what is accepted."""
-
-    what: str
-    found: Any
-    accepted: str
-    passed: bool
-
-
 @dataclass
 class Record:
-    """Of one stage.
+    """What a stage measures and checks; `read` it in another process.
 
     Attributes
     ----------
     checks
-        in the order in which they were made.
+        in order: what must hold (``what``), what was ``found``, what is ``accepted``, and ``passed``.
     measured
-        everything else that is worth keeping, by name, with the unit in the name.
+        everything else worth keeping, by name, with the unit in the name.
     skipped
         why there was nothing to do on this machine, or ``""``.
     error
@@ -38,32 +28,45 @@ class Record:
     """
 
     path: Path
-    checks: list[Check] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)
     skipped: str = ""
     error: str = ""
 
+    @classmethod
+    def of(cls, folder: Path, stage: str) -> Record:
+        """Return the empty record of a stage."""
+        return cls(folder / f"{stage}.json")
+
+    @classmethod
+    def read(cls, folder: Path, stage: str) -> Record:
+        """Return what a stage has written so far, which may be nothing."""
+        record = cls.of(folder, stage)
+        if record.path.is_file():
+            vars(record).update(json.loads(record.path.read_text(encoding="utf-8")))
+        return record
+
     def check(self, what: str, found: Any, accepted: str, passed: bool) -> None:
-        """Note a check."""
-        self.checks.append(Check(what, found, accepted, bool(passed)))
+        """Add a check."""
+        self.checks.append({"what": what, "found": found, "accepted": accepted, "passed": bool(passed)})
         self._write()
 
     def at_most(self, what: str, found: float | None, limit: float) -> None:
-        """Check that a number is there and at most ``limit``; NaN is not."""
+        """Check that a number exists and is at most ``limit``; NaN is not."""
         self.check(what, found, f"at most {limit:g}", found is not None and found <= limit)
 
     def measure(self, **values: Any) -> None:
-        """Note measurements."""
+        """Add measurements."""
         self.measured.update(values)
         self._write()
 
     def skip(self, why: str) -> None:
-        """Note that there is nothing to do here."""
+        """Record that there is nothing to do on this machine."""
         self.skipped = why
         self._write()
 
     def fail(self, error: str) -> None:
-        """Note what ends the stage."""
+        """Record what ends the stage."""
         self.error = error
         self._write()
 
@@ -71,23 +74,8 @@ class Record:
         write_json(self.path, {k: v for k, v in asdict(self).items() if k != "path"})
 
 
-def of(folder: Path, stage: str) -> Record:
-    """Return an empty record of a stage."""
-    return Record(folder / f"{stage}.json")
-
-
-def read(folder: Path, stage: str) -> Record:
-    """Return what a stage has noted so far, which may be nothing."""
-    record = of(folder, stage)
-    if record.path.is_file():
-        found = json.loads(record.path.read_text(encoding="utf-8"))
-        checks = [Check(**check) for check in found.pop("checks")]
-        return Record(record.path, checks, **found)
-    return record
-
-
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write JSON under a temporary name and rename it: a reader sees the whole of it, or the one before."""
+    """Write JSON under a temporary name and rename it: a reader sees a whole file, this one or the last."""
     text = json.dumps(finite(document), indent=1, allow_nan=False, ensure_ascii=False)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text + "\n", encoding="utf-8")
@@ -95,7 +83,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return JSON-able data with None for every number that JSON cannot hold.
+    """Return data for JSON with None in place of every number that JSON cannot hold.
 
     >>> finite({"a": [float("nan"), 1.5], "b": float("inf")})
     {'a': [None, 1.5], 'b': None}

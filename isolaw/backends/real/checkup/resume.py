@@ -1,12 +1,13 @@
-"""A short sweep, killed in the middle and resumed: its curve is that of an uninterrupted one.
+"""A short sweep, killed in the middle and resumed: its curve equals that of an uninterrupted sweep.
 
-On a CPU to the last digit. On GPUs, where sums depend on the order of threads, rows are the same and rewards
-agree within the error of an evaluation.
+On a CPU it is equal to the last digit. On GPUs sums depend on the order of threads: there the rows are the
+same, and rewards agree within the error of an evaluation.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup.workload import Workload
 
 _STEPS = 16
 _KEYS = ["run_id", "step", "eval_set", "metric"]
@@ -26,23 +27,12 @@ _ACCEPTED = 0.2
 _LIMIT_S = 140.0
 
 
-def run(work: Workplace, record: Record) -> None:
+def run(work: Workload, record: Record) -> None:
     """Make the sweep twice."""
     file = work.folder / "sweep.toml"
     processes = environment.gpus() if work.on_gpu else 1
-    _write(file, _sections(work, processes))
-    killed, whole = work.folder / "killed", work.folder / "whole"
-    at = _kill(_command(file, killed), killed)
-    record.measure(processes=processes, killed_after_lines=at)
-    record.check("checkpoints when the sweep was killed", at, f"1 to {_STEPS}", 0 < at <= _STEPS)
-    for out in (killed, whole):
-        subprocess.run(_command(file, out), check=True, timeout=_LIMIT_S)
-    _compare(work, record, _table(killed), _table(whole))
-
-
-def _sections(work: Workplace, processes: int) -> dict[str, dict[str, Any]]:
     b, n = processes * work.sizes.problems, work.sizes.rollouts
-    return work.sections(
+    sections = work.sections(
         sweep={"compute": _STEPS * b * n},
         grid={"problems_per_batch": [b], "rollouts_per_problem": [n]},
         recipe={"max_response_tokens": 8, "lr": 1e-3},
@@ -50,15 +40,17 @@ def _sections(work: Workplace, processes: int) -> dict[str, dict[str, Any]]:
         evaluation={"points": 6, "samples": 4, "metrics": ["avg@4"]},
         real={"model": str(work.small), "processes": processes},
     )
-
-
-def _write(path: Path, sections: dict[str, dict[str, Any]]) -> None:
-    import json
-
     lines = []
     for name, section in sections.items():
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    killed, whole = work.folder / "killed", work.folder / "whole"
+    at = _kill(_command(file, killed), killed)
+    record.measure(processes=processes, killed_after_lines=at)
+    record.check("checkpoints when the sweep was killed", at, f"1 to {_STEPS}", 0 < at <= _STEPS)
+    for out in (killed, whole):
+        subprocess.run(_command(file, out), check=True, timeout=_LIMIT_S)
+    _compare(work, record, _table(killed), _table(whole))
 
 
 def _command(file: Path, out: Path) -> list[str]:
@@ -70,7 +62,7 @@ def _lines(out: Path) -> int:
 
 
 def _kill(command: list[str], out: Path) -> int:
-    """Start the sweep and kill it, with what it started, halfway; return its checkpoints so far."""
+    """Start the sweep, kill its process group halfway, and return the number of its checkpoints."""
     process = subprocess.Popen(command, start_new_session=True)
     until = time.monotonic() + _LIMIT_S
     try:
@@ -90,10 +82,11 @@ def _table(out: Path) -> Any:
     return table.drop(columns="wall_s").sort_values(_KEYS, ignore_index=True)
 
 
-def _compare(work: Workplace, record: Record, resumed: Any, whole: Any) -> None:
+def _compare(work: Workload, record: Record, resumed: Any, whole: Any) -> None:
     same_rows = bool(resumed[_KEYS].equals(whole[_KEYS]))
     record.check("resumed sweep has the rows of the uninterrupted one", same_rows, "True", same_rows)
-    record.measure(rows=len(whole), identical=bool(resumed.equals(whole)))
+    identical = bool(resumed.equals(whole))
+    record.measure(rows=len(whole), identical=identical)
     if not same_rows:
         return
     rewards = whole.metric == "avg@4"
@@ -101,7 +94,5 @@ def _compare(work: Workplace, record: Record, resumed: Any, whole: Any) -> None:
     if work.on_gpu:
         record.at_most("largest difference of avg@4 to the uninterrupted sweep", difference, _ACCEPTED)
     else:
-        record.check(
-            "resumed sweep equals the uninterrupted one", resumed.equals(whole), "True", resumed.equals(whole)
-        )
+        record.check("resumed sweep equals the uninterrupted one", identical, "True", identical)
     record.measure(avg_4=whole.value[rewards].tolist())

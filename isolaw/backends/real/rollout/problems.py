@@ -5,9 +5,9 @@ kinds in it is a further evaluation set, named by its stem (``aime24.jsonl``). E
 
     {"prompt": "17+25=", "answer": "42", "id": "17+25"}
 
-with a prompt that is text or chat messages, an answer that is text or a number, and an id if one likes.
-What a set *is* depends on these three alone: neither on its path, nor on its format, nor on the order of
-its lines. Questions come in the order of their digests, so that the first n of them are any n.
+The prompt is text or chat messages, the answer text or a number, the id optional. The identity of a set
+depends on these three alone: neither on its path, nor on its format, nor on the order of its lines. Problems
+come in the order of their digests, so that the first n of them are any n.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COLUMNS = ("prompt", "answer")
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem: what the model is given, and what the reward compares its response with.
+    """What the model is given, and what the reward compares its response with.
 
     ``prompt`` is text, or chat messages ``{"role": …, "content": …}``.
     """
@@ -50,13 +50,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """A folder's questions: by part, ``train``, ``validation``, and any further evaluation set.
+    """A folder's problems: by part, ``train``, ``validation``, and any further evaluation set.
 
     >>> import tempfile
-    >>> question = Problem("1", "17+25=", "42")
+    >>> problem = Problem("1", "17+25=", "42")
     >>> folder = Path(tempfile.mkdtemp(), "sums")
-    >>> write_set(folder, {"train": [question], "validation": [Problem("2", "1+1=", "2")]})
-    >>> ProblemSet.read(folder).parts["train"] == [question]
+    >>> write_set(folder, {"train": [problem], "validation": [Problem("2", "1+1=", "2")]})
+    >>> ProblemSet.read(folder).parts["train"] == [problem]
     True
     """
 
@@ -67,16 +67,17 @@ class ProblemSet:
     def read(cls, folder: str | Path) -> ProblemSet:
         """Read a folder; raise `SpecError` with everything that is wrong with it."""
         folder = Path(folder)
-        files, problems = _files(folder)
+        files, issues = _files(folder)
         parts = {}
         for part, path in files.items():
             parts[part], found = _read(path)
-            problems += found
-        for part in parts:
+            issues += found
+        trained = {words(p.prompt): p.id for p in parts.get("train", [])}
+        for part, problems in parts.items():
             if part != "train":
-                problems += _trained_on(files[part], parts[part], parts.get("train", []))
-        if problems:
-            raise SpecError(problems)
+                issues += _trained_on(files[part], problems, trained)
+        if issues:
+            raise SpecError(issues)
         return cls(Path(os.path.abspath(folder)).name, parts)
 
     def digest(self, part: str) -> str:
@@ -84,19 +85,11 @@ class ProblemSet:
         return _sha256([question.digest for question in self.parts[part]])
 
     def first(self, part: str, count: int | None = None) -> list[Problem]:
-        """Return the first ``count`` questions of a part, or all of them.
-
-        Raises
-        ------
-        DataError
-            there are fewer.
-        """
-        questions = self.parts[part]
-        if count is not None and count > len(questions):
-            raise DataError(
-                f"{self.name}: {count:,} {part} problems are asked for, there are {len(questions):,}"
-            )
-        return questions[:count]
+        """Return the first ``count`` problems of a part, or all; raise `DataError` if there are fewer."""
+        problems = self.parts[part]
+        if count is not None and count > len(problems):
+            raise DataError(f"{self.name}/{part}: found {len(problems):,} problems; expected {count:,}")
+        return problems[:count]
 
 
 def check_set(folder: str | Path) -> list[Issue]:
@@ -108,125 +101,91 @@ def check_set(folder: str | Path) -> list[Issue]:
     return []
 
 
-def read_questions(path: str | Path) -> list[Problem]:
+def read_problems(path: str | Path) -> list[Problem]:
     """Read one JSONL or Parquet file; raise `SpecError` with everything that is wrong with it."""
     path = Path(path)
     if path.suffix not in _KINDS or not path.is_file():
         found = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
         raise SpecError([Issue(str(path), found=found, accepted="a .jsonl or .parquet file")])
-    questions, problems = _read(path)
-    if problems:
-        raise SpecError(problems)
-    return questions
+    problems, issues = _read(path)
+    if issues:
+        raise SpecError(issues)
+    return problems
 
 
 def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> None:
-    """Write a problem-set folder: ``<part>.jsonl`` for each part, a question a line."""
+    """Write a problem-set folder: ``<part>.jsonl`` for each part, a problem a line."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for part, questions in parts.items():
-        lines = [json.dumps(asdict(question), ensure_ascii=False) + "\n" for question in questions]
+    for part, problems in parts.items():
+        lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
         folder.joinpath(f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
-    """The file of each part of a folder, ``train`` and ``validation`` first."""
+    """Return the file of each part of a folder, ``train`` and ``validation`` first."""
     if not folder.is_dir():
-        what = "a file, not a folder" if folder.exists() else "no such folder"
+        note = "a file, not a folder" if folder.exists() else "no such folder"
         above = folder.absolute().parent
-        beside = [p.name for p in sorted(above.iterdir()) if p.is_dir()] if above.is_dir() else []
+        others = [p.name for p in sorted(above.iterdir()) if p.is_dir()] if above.is_dir() else []
         accepted = "a folder with train.jsonl and validation.jsonl (or .parquet)"
-        return {}, [Issue(str(folder), what, accepted=accepted, nearest=nearest(folder.name, beside))]
+        return {}, [Issue(str(folder), note, accepted=accepted, nearest=nearest(folder.name, others))]
     found = sorted(p for p in folder.iterdir() if p.suffix in _KINDS and not p.name.startswith("."))
-    problems = []
+    issues = []
     parts: dict[str, Path] = {}
     for path in sorted(found, key=lambda p: ({"train": 0, "validation": 1}.get(p.stem, 2), p.name)):
         if path.stem in parts:
-            problems.append(
-                Issue(str(path), f"{parts[path.stem].name} is there, too; accepted: one of the two")
-            )
+            issues.append(Issue(str(path), f"found {parts[path.stem].name}, too; expected one of the two"))
         else:
             parts[path.stem] = path
     for part in ("train", "validation"):
         if part not in parts:
             close = nearest(part, [p.stem for p in found if p.stem not in ("train", "validation")])
             names = ", ".join(p.name for p in found) or "no problems"
-            problems.append(
-                Issue(str(folder), f"no {part}.jsonl or {part}.parquet", found=names, nearest=close)
-            )
-    return parts, problems
+            note = f"no {part}.jsonl or {part}.parquet"
+            issues.append(Issue(str(folder), note, found=names, nearest=close))
+    return parts, issues
 
 
 def _read(path: Path) -> tuple[list[Problem], list[Issue]]:
-    """A file's questions in the order of their digests, and everything that is wrong with it."""
-    faults = _Faults(path)
+    """Return a file's problems in the order of their digests, and everything that is wrong with it."""
+    lines = _Lines(path)
     try:
-        rows = list(_parquet(path, faults) if path.suffix == ".parquet" else _jsonl(path, faults))
+        rows = list(lines.parquet() if path.suffix == ".parquet" else lines.jsonl())
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
         return [], [Issue(str(path), f"not a Parquet file: {error}")]
-    if not rows and not faults:
+    if not rows and not lines.number:
         return [], [Issue(str(path), "empty: there is no problem in it")]
-    columns = list(dict.fromkeys(name for _, row in rows for name in row))
-    if rows and faults.missing(columns):
-        return [], faults.all()
-    questions: dict[str, Problem] = {}
-    lines: dict[str, int] = {}
+    if rows and lines.misses(list(dict.fromkeys(name for _, row in rows for name in row))):
+        return [], lines.report()
+    problems: dict[str, Problem] = {}
+    seen: dict[str, int] = {}
     for line, row in rows:
-        question = _question(row, line, faults)
-        if question is None:
+        problem = _problem(row, line, lines)
+        if problem is None:
             continue
-        if question.id in lines:
-            same = f"id {question.id!r}" if row.get("id") is not None else "prompt, and no id,"
-            faults.add("duplicate", line, f"the same {same} as on {faults.unit} {lines[question.id]}")
+        if problem.id in seen:
+            same = f"id {problem.id!r}" if row.get("id") is not None else "prompt, and no id,"
+            lines.add("duplicate", line, f"the same {same} as on {lines.unit} {seen[problem.id]}")
             continue
-        lines[question.id] = line
-        questions[question.digest] = question
-    return [questions[digest] for digest in sorted(questions)], faults.all()
+        seen[problem.id] = line
+        problems[problem.digest] = problem
+    return [problems[digest] for digest in sorted(problems)], lines.report()
 
 
-def _jsonl(path: Path, faults: _Faults) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                if not text:
-                    continue
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                faults.add("JSON", number, f"not valid JSON: {error}")
-                continue
-            if isinstance(row, dict):
-                yield number, row
-            else:
-                faults.add("object", number, "not an object", row, '{"prompt": …, "answer": …}')
-
-
-def _parquet(path: Path, faults: _Faults) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(path)
-    columns = file.schema_arrow.names
-    if file.metadata.num_rows and faults.missing(columns):
-        return
-    # What else is there may be large, or nothing that Python has a type for.
-    table = file.read(columns=[name for name in (*_COLUMNS, "id") if name in columns])
-    yield from enumerate(table.to_pylist(), 1)
-
-
-def _question(row: dict[str, Any], line: int, faults: _Faults) -> Problem | None:
-    """The question of a line, or None where there is none."""
-    before = faults.number
-    prompt, answer, given = row.get("prompt"), row.get("answer"), row.get("id")
+def _problem(row: dict[str, Any], line: int, lines: _Lines) -> Problem | None:
+    """Return the problem of a line, or None if something is wrong with it."""
+    before = lines.number
+    prompt, answer, given = row.get("prompt"), _numeral(row.get("answer")), _numeral(row.get("id"))
     if not (_is_text(prompt) or _is_chat(prompt)):
-        faults.add("prompt", line, "the prompt", prompt, "text, or messages with a role and a content")
-    answer, given = _numeral(answer), _numeral(given)
+        lines.add("prompt", line, "", prompt, "text, or messages with a role and a content")
     if not _is_text(answer):
-        faults.add("answer", line, "the answer", answer, "text or a number")
+        lines.add("answer", line, "", answer, "text or a number")
     if given is not None and not _is_text(given):
-        faults.add("id", line, "the id", given, "text or a number")
-    if faults.number > before:
+        lines.add("id", line, "", given, "text or a number")
+    if lines.number > before:
         return None
     if not isinstance(prompt, str):
         prompt = [{"role": m["role"], "content": m["content"]} for m in prompt or []]
@@ -234,18 +193,18 @@ def _question(row: dict[str, Any], line: int, faults: _Faults) -> Problem | None
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is text, of which something is left without space, and that can be written down."""
+    """Return whether a value is text with more than white space in it, which UTF-8 can encode."""
     if not isinstance(value, str) or not value.strip():
         return False
     try:
-        value.encode()  # half a surrogate pair cannot
+        value.encode()  # half a surrogate pair cannot be
     except UnicodeEncodeError:
         return False
     return True
 
 
 def _numeral(value: Any) -> Any:
-    """A number as text, the same for 42 and 42.0 (a column of a table has one type); else the value."""
+    """Return a number as text, the same for 42 and 42.0 (a column has one type); else the value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, float) or not math.isfinite(value):
@@ -261,10 +220,9 @@ def _is_chat(value: Any) -> bool:
     )
 
 
-def _trained_on(path: Path, questions: list[Problem], train: list[Problem]) -> list[Issue]:
-    """Evaluation problems that are in the training set as well, by their prompts."""
-    trained = {words(q.prompt): q.id for q in train}
-    both = [(q.id, trained[words(q.prompt)]) for q in questions if words(q.prompt) in trained]
+def _trained_on(path: Path, problems: list[Problem], trained: dict[str, str]) -> list[Issue]:
+    """Report evaluation problems whose prompts are in the training set, too."""
+    both = [(p.id, trained[words(p.prompt)]) for p in problems if words(p.prompt) in trained]
     if not both:
         return []
     shown = ", ".join(f"{a!r}" if a == b else f"{a!r} (there {b!r})" for a, b in both[:_SHOWN])
@@ -273,13 +231,13 @@ def _trained_on(path: Path, questions: list[Problem], train: list[Problem]) -> l
 
 
 def words(prompt: str | list[Message]) -> str:
-    """What a prompt asks, whatever its white space, and whether as text or as messages."""
+    """Return the words of a prompt, the same for text and messages and for any white space."""
     contents = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
     return " ".join(" ".join(contents).split())
 
 
 def _short(value: Any) -> Any:
-    """The value, or where it is long the beginning of its text."""
+    """Return the value, or the beginning of its text if that is long."""
     text = value if isinstance(value, str) else repr(value)
     return value if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
@@ -288,43 +246,63 @@ def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-class _Faults:
-    """What is wrong with the lines of a file: the first of each kind one by one, the rest as a number."""
+class _Lines:
+    """The lines, or rows, of a file, and what is wrong with them, by key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unit = "row" if path.suffix == ".parquet" else "line"
-        self.problems: list[Issue] = []
-        self.lines: dict[str, list[int]] = defaultdict(list)
-        self.number = 0
+        self.number = 0  # of issues
+        self.shown: list[Issue] = []
+        self.kinds: dict[str, list[int]] = defaultdict(list)
 
-    def __bool__(self) -> bool:
-        return self.number > 0
+    def jsonl(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                    row = json.loads(text) if text else None
+                except (ValueError, RecursionError) as error:
+                    self.add("JSON", number, f"not valid JSON: {error}")
+                    continue
+                if isinstance(row, dict):
+                    yield number, row
+                elif text:
+                    self.add("object", number, "not an object", row, '{"prompt": …, "answer": …}')
+
+    def parquet(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        import pyarrow.parquet as pq
+
+        file = pq.ParquetFile(self.path)
+        columns = file.schema_arrow.names
+        if file.metadata.num_rows and self.misses(columns):
+            return
+        # Other columns may be large, or of a type that Python does not have.
+        table = file.read(columns=[name for name in (*_COLUMNS, "id") if name in columns])
+        yield from enumerate(table.to_pylist(), 1)
 
     def add(self, kind: str, line: int, message: str, *found: Any) -> None:
-        """Note a fault; after the message come what was found and what is accepted."""
-        found = (_short(found[0]), *found[1:]) if found else ()
+        """Add an issue with a line: message (none: the kind is the key), what was found, what is accepted."""
         self.number += 1
-        self.lines[kind].append(line)
-        if len(self.lines[kind]) <= _SHOWN:
-            self.problems.append(Issue(f"{self.path}, {self.unit} {line}", message, *found))
+        self.kinds[kind].append(line)
+        if len(self.kinds[kind]) <= _SHOWN:
+            place = f"{self.path}:{line}" if self.unit == "line" else f"{self.path}, row {line}"
+            found = (_short(found[0]), *found[1:]) if found else ()
+            self.shown.append(Issue(place if message else f"{place}: {kind}", message, *found))
 
-    def missing(self, columns: list[str]) -> bool:
-        """Note what no line has, and return whether there is any such."""
+    def misses(self, columns: list[str]) -> bool:
+        """Add an issue for each key that no line has; return whether there is any."""
         names = [name for name in _COLUMNS if name not in columns]
         shown = _short(columns)
-        self.problems += [Issue(str(self.path), f"no {name!r} anywhere", found=shown) for name in names]
+        self.shown += [Issue(str(self.path), f"no {name!r} anywhere", found=shown) for name in names]
         self.number += len(names)
         return bool(names)
 
-    def all(self) -> list[Issue]:
-        """Return them all."""
-        rest = [
-            Issue(
-                str(self.path),
-                f"{len(lines) - _SHOWN:,} more such ({kind}), to {self.unit} {lines[-1]}",
-            )
-            for kind, lines in self.lines.items()
-            if len(lines) > _SHOWN
+    def report(self) -> list[Issue]:
+        """Return the first issues of each kind, and how many more there are."""
+        more = [
+            Issue(str(self.path), f"{len(at) - _SHOWN:,} more such ({kind}), to {self.unit} {at[-1]}")
+            for kind, at in self.kinds.items()
+            if len(at) > _SHOWN
         ]
-        return [*self.problems, *rest]
+        return [*self.shown, *more]

@@ -1,11 +1,11 @@
-"""A batch of rollouts, and what each process of a run holds of it.
+"""A batch of rollouts, and the part of it that each process of a run holds.
 
-Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each: equal
-shares for any B_p and n, also of what remains where only the first few of each group are trained on, and
-a problem's rollouts stay together where the samplers' number divides B_p. Each process samples and rewards
-its own. What the objective needs of the whole batch (rewards and lengths, two numbers a rollout) is
-gathered, so that advantages and weights are the same everywhere and for any number of processes. Processes
-that share one sampler's model (tensor parallel) draw the same rollouts and train on a part of them each.
+Rollouts are dealt out to the samplers in turn, the first of every problem, then the second of each. So the
+shares are equal for any B_p and n, also of the rollouts that are trained on, and a problem's rollouts stay
+together if the number of samplers divides B_p. Each process samples and rewards its own. The rewards and
+lengths of the whole batch are gathered, so that advantages and weights are the same for any number of
+ranks. Processes that share one sampler's model (tensor parallel) draw the same rollouts and train on a
+part of them each.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from isolaw.backends.real.algorithms.advantages import informative
+from isolaw.backends.real.algorithms.objective import merge
 from isolaw.backends.real.rollout.samplers import Rollouts
 
 
@@ -38,13 +40,13 @@ class Batch:
     rows
         which of the B_p · n rollouts this process holds, ascending; j · n + i is sample i of problem j.
     rollouts
-        these.
+        those of ``rows``.
     generated, generated_tokens
-        rollouts and tokens that the whole batch has cost.
+        rollouts and tokens generated for the whole batch.
     reward_failures
-        responses whose reward was given up, and counts as wrong.
+        responses whose reward failed, and which count as wrong.
     old_logprobs
-        of ``rollouts``, under the policy that sampled them; None where that is the current one.
+        of ``rollouts``, under the policy that sampled them; None for the current policy.
     part, parts
         this process trains on every ``parts``-th of its rows, from the one at ``part``.
     """
@@ -97,8 +99,6 @@ class Batch:
 
     def keep_informative(self, wanted: int) -> int:
         """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""
-        from isolaw.backends.real.algorithms.advantages import informative
-
         kept = torch.nonzero(informative(self.rewards))[:, 0].tolist()[:wanted]
         place = {old: new for new, old in enumerate(kept)}
         held = [k for k, row in enumerate(self.rows) if row // self.n in place]
@@ -121,10 +121,10 @@ class Batch:
         self.generated_tokens += other.generated_tokens
         self.reward_failures += other.reward_failures
 
-    def gathered_state(self, processes: Processes) -> dict[str, Any]:
-        """Return the whole batch as JSON-able data; every process takes part."""
+    def gathered_state(self, ranks: RankGroup) -> dict[str, Any]:
+        """Return the whole batch as data for JSON; all processes take part."""
         old = None if self.old_logprobs is None else [values.tolist() for values in self.old_logprobs]
-        held = processes.all_of((self.rows, self.rollouts, old))[:: processes.tensor_parallel]
+        held = ranks.all_of((self.rows, self.rollouts, old))[:: ranks.tensor_parallel]
         order = np.argsort([row for rows, *_ in held for row in rows]).tolist()
         whole = functools.reduce(operator.add, (rollouts for _, rollouts, _ in held)).rows(order)
         olds = [values for *_, old in held for values in old or []]
@@ -141,12 +141,12 @@ class Batch:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], processes: Processes) -> Batch:
+    def from_state(cls, state: dict[str, Any], ranks: RankGroup) -> Batch:
         """Return this process's view of a batch from `gathered_state`, for any number of processes."""
         rewards, old = torch.tensor(state["rewards"], dtype=torch.float64), state["old_logprobs"]
-        rows = processes.share(*rewards.shape)
+        rows = ranks.share(*rewards.shape)
         if old is not None:
-            old = [torch.tensor(old[row], dtype=torch.float64, device=processes.device) for row in rows]
+            old = [torch.tensor(old[row], dtype=torch.float64, device=ranks.device) for row in rows]
         return cls(
             state["visited"],
             rewards,
@@ -157,15 +157,15 @@ class Batch:
             state["generated"],
             state["generated_tokens"],
             state["reward_failures"],
-            processes.rank % processes.tensor_parallel,
-            processes.tensor_parallel,
+            ranks.rank % ranks.tensor_parallel,
+            ranks.tensor_parallel,
             old,
         )
 
 
 @dataclass(frozen=True)
-class Processes:
-    """The processes of a run: which one this is, and what they tell each other."""
+class RankGroup:
+    """The processes of a run: the rank of this one, and what they exchange."""
 
     rank: int
     world: int
@@ -187,7 +187,7 @@ class Processes:
         return values
 
     def batch(self, visited: list[int], n: int, rollouts: Rollouts, rewards: np.ndarray) -> Batch:
-        """Return the batch of which this process drew its `share` and rewarded it, a number for each row."""
+        """Return the batch from this process's `share` of rollouts and their rewards."""
         rows = self.share(len(visited), n)
         lengths = np.array([len(tokens) for tokens in rollouts.tokens], dtype=np.int64)
         truncated = ~np.array(rollouts.finished, dtype=bool)
@@ -218,13 +218,8 @@ class Processes:
 
     def merged(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the metrics' sums of all processes together."""
-        from isolaw.backends.real.algorithms.objective import merge
-
         parts = [part for part in self.all_of({k: v.cpu() for k, v in sums.items()}) if part]
-        out = parts[0]
-        for part in parts[1:]:
-            out = merge(out, part)
-        return out
+        return functools.reduce(merge, parts)
 
     def agreed(self, value: bool) -> bool:
         """Return the first process's decision."""

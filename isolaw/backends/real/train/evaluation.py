@@ -1,4 +1,4 @@
-"""What a run measures: evaluation sets at a look, and training since the last one."""
+"""The metrics of a run: of evaluation sets, and of training since the last evaluation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from isolaw.backends.real.rollout.problems import Problem
 from isolaw.backends.real.train.batch import Batch
 
 
-def evaluation(
-    name: str, questions: list[Problem], batch: Batch, wanted: tuple[str, ...]
+def of_set(
+    name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...]
 ) -> tuple[list[Row], Counts]:
-    """Return the rows of an evaluation set, and how many answers to each problem were correct.
+    """Return the rows of an evaluation set, and the number of correct responses to each problem.
 
     Parameters
     ----------
     name
         of the evaluation set.
-    questions, batch
+    problems, batch
         its problems, and K rollouts of each.
     wanted
         avg@k, best@k, worst@k with k ≤ K.
@@ -38,12 +38,12 @@ def evaluation(
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
     }
-    rows = [Row(name, metric, value, len(questions), k) for metric, value in measured.items()]
-    return rows, Counts(name, k, [q.id for q in questions], correct.tolist())
+    rows = [Row(name, metric, value, len(problems), k) for metric, value in measured.items()]
+    return rows, Counts(name, k, [q.id for q in problems], correct.tolist())
 
 
-def of_step(batch: Batch) -> dict[str, float]:
-    """Return what a training batch shows by itself."""
+def of_batch(batch: Batch) -> dict[str, float]:
+    """Return the metrics of a training batch before its update."""
     return {
         "reward": float(batch.rewards.mean()),
         "response_length": batch.response_length,
@@ -54,18 +54,18 @@ def of_step(batch: Batch) -> dict[str, float]:
     }
 
 
-class Landscape:
-    """The pass rate of every training problem when it was last visited."""
+class PassRates:
+    """The pass rate of every training problem at its last visit."""
 
     def __init__(self, n_train: int) -> None:
         self.rate = np.full(n_train, np.nan)
 
     def visit(self, batch: Batch) -> None:
-        """Take a batch in."""
+        """Add a batch."""
         self.rate[batch.visited] = batch.rewards.mean(1)
 
     def rows(self, n: int) -> list[Row]:
-        """Return the share of problems at zero and the Gini coefficient, over those visited so far."""
+        """Return the share of problems at zero and the Gini coefficient over the problems visited so far."""
         seen = self.rate[~np.isnan(self.rate)]
         if not seen.size:
             return []
@@ -74,7 +74,7 @@ class Landscape:
         return [Row("train", name, value, seen.size, n) for name, value in measured.items()]
 
     def state(self) -> list[float | None]:
-        """Return it JSON-able."""
+        """Return it as data for JSON."""
         return [None if np.isnan(rate) else float(rate) for rate in self.rate]
 
     def restore(self, state: list[float | None]) -> None:
@@ -82,14 +82,14 @@ class Landscape:
         self.rate = np.array([np.nan if rate is None else rate for rate in state])
 
 
-class Means:
-    """Means over steps of whatever each step measured; of a name in ``_max`` the largest."""
+class StepMeans:
+    """Means of each step's metrics; for a name in ``_max`` the maximum."""
 
     def __init__(self, sums: dict[str, float] | None = None, counts: dict[str, int] | None = None) -> None:
         self.sums, self.counts = dict(sums or {}), dict(counts or {})
 
     def add(self, values: dict[str, float]) -> None:
-        """Take a step in."""
+        """Add a step."""
         for name, value in values.items():
             if name.endswith("_max"):
                 self.sums[name] = max(value, self.sums.get(name, value))
@@ -99,11 +99,11 @@ class Means:
                 self.counts[name] = self.counts.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """Return the means and begin anew."""
+        """Return the means and start over."""
         out = {name: value / self.counts[name] for name, value in self.sums.items()}
         self.sums, self.counts = {}, {}
         return out
 
     def state(self) -> dict[str, Any]:
-        """Return it JSON-able."""
+        """Return it as data for JSON."""
         return {"sums": self.sums, "counts": self.counts}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from isolaw.backends.real.train.footprint import CHUNK
+from isolaw.backends.real.train.memory.footprint import CHUNK
 
 # Rows of the head's weight whose gradient is summed at a time.
 _BLOCK = 2**14

@@ -1,21 +1,21 @@
-"""One run of GRPO: sample a batch, reward it, make one update, hand the weights to the sampler, look.
+"""One run of GRPO: sample a batch, reward it, make one update, hand the weights to the sampler, evaluate.
 
     for each step:
         problems  ← the next B_p of the order
-        rollouts  ← n of each, from the sampler (`sampling`), seeded by (run, round, problem, sample)
+        rollouts  ← n of each, from the sampler (`samplers`), seeded by (run, round, problem, sample)
         rewards   ← of the responses (`rewards`)
         update    ← advantages, weights of the batch, loss (`advantages`, `objective`), one optimiser
                     step (`trainer`); the sampler takes the weights over before it draws again
 
-A step is exactly B_p · n rollouts and one optimiser step. Two recipes depart from that, and say how much
-they generated: dynamic sampling draws further batches until B_p groups are informative, and with a
-staleness of k a batch is drawn k updates before it is used (k batches are then in flight beyond
-``compute``). Where a filter leaves no rollout of a batch nothing is updated.
+A step is exactly B_p · n rollouts and one optimiser step, with two exceptions, which report how much they
+generate: dynamic sampling draws further batches until B_p groups are informative, and with a staleness of k
+a batch is drawn k updates before it is used (k batches are then in flight beyond ``compute``). If a filter
+leaves no rollout of a batch, there is no update.
 
-Sampler and trainer share each GPU and take turns: whatever computes goes through `Run.training`, which puts
-the sampler to sleep, and whatever draws through `Run.draw`, which wakes it with the trainer's weights.
+Sampler and trainer share each GPU and take turns: what computes goes through `Run.training`, which puts the
+sampler to sleep, and what draws through `Run.draw`, which wakes it with the trainer's weights.
 
-Every process of a run executes this; what they hold of a batch is told in `batch`.
+Every process of a run executes this on its part of a batch (`batch`).
 """
 
 from __future__ import annotations
@@ -28,45 +28,41 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from isolaw.backends.base import Checkpoint, Counts, Row, UnreadableState
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.algorithms import objective
-from isolaw.backends.real.algorithms.terms import sequence_kl
+from isolaw.backends.real.algorithms.loss_terms import sequence_kl
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.rollout.worker import Actor
-from isolaw.backends.real.train import evaluation, memory, process_group
-from isolaw.backends.real.train.batch import Batch, Processes
-from isolaw.backends.real.train.order import Order
+from isolaw.backends.real.rollout.worker import RolloutWorker
+from isolaw.backends.real.train import evaluation, process_group
+from isolaw.backends.real.train.batch import Batch, RankGroup
+from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.packing import Packed
+from isolaw.backends.real.train.problem_order import ProblemOrder
 from isolaw.backends.real.train.trainer import Trainer
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
-# Streams of random numbers of a run, beside the problem order's.
+# Streams of random numbers of a run, apart from the problem order's.
 _ROLLOUTS, _EVALUATION = range(2)
-# Dynamic sampling gives up after this many batches for one step (DAPO's code: 10).
+# Dynamic sampling stops after this many batches for one step (DAPO's code: 10).
 _MOST_ROUNDS = 10
 # Responses of an evaluation whose log-probabilities are compared with the trainer's.
 _COMPARED = 32
 
 
 class Run:
-    """Everything of one run while it is being made.
-
-    Parameters
-    ----------
-    spec
-        resolved.
-    """
+    """The state of one run, from a resolved spec."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self.spec, self.recipe, self.options = spec, spec.recipe, memory.chosen(spec)
-        o, dtype = self.options, self.options.dtype or "float32"
+        self.spec, self.recipe, self.options = spec, spec.recipe, planner.chosen(spec)
+        o = self.options
         process_group.start(o.timeout_hours)
         self.trainer = Trainer(
             o.model,
-            dtype=dtype,
+            dtype=o.dtype or "float32",
             zero_stage=o.zero_stage,
             weight_decay=self.recipe.weight_decay or 0.0,
             max_grad_norm=self.recipe.max_grad_norm or 0.0,
@@ -75,22 +71,21 @@ class Run:
             offload_optimizer=bool(o.offload_optimizer),
             float32_head=self.recipe.float32_head,
         )
-        self.processes = Processes(
+        self.ranks = RankGroup(
             self.trainer.rank, self.trainer.world, o.tensor_parallel or 1, self.trainer.device
         )
-        self.actor = Actor(spec, o, self.processes, self.clock)
-        self.actor.sampler.sleep()
-        self.reference = None
-        if self.recipe.kl:
-            self.reference = self.trainer.frozen(o.model)
-        n_train = len(self.actor.questions["train"])
-        self.order = Order(
+        self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
+        self.worker.sampler.sleep()
+        self.reference = self.trainer.frozen(o.model) if self.recipe.kl else None
+        self.temperature = self.recipe.temperature or 1.0
+        n_train = len(self.worker.problems["train"])
+        self.order = ProblemOrder(
             n_train, spec.problems_per_batch, spec.seed, spec.content["train"], self.recipe.replacement
         )
         self.step = self.round = self.compute = self.tokens = 0
         self.waiting: list[Batch] = []
-        self.landscape = evaluation.Landscape(n_train)
-        self.since = evaluation.Means()
+        self.pass_rates = evaluation.PassRates(n_train)
+        self.means = evaluation.StepMeans()
         self.seconds: dict[str, float] = {}
 
     # -- a step ---------------------------------------------------------------------------------------
@@ -106,7 +101,7 @@ class Run:
         self._update(batch)
 
     def generate(self) -> Batch:
-        """Return a batch of B_p groups from the current weights, rewarded."""
+        """Return a rewarded batch of B_p groups from the current weights."""
         batch = self._sample()
         rounds = 1
         while self.recipe.dynamic_sampling and (left := batch.keep_informative(self.spec.problems_per_batch)):
@@ -114,38 +109,38 @@ class Run:
                 raise RunError(
                     f"step {self.step + 1}: {_MOST_ROUNDS} batches had only "
                     f"{self.spec.problems_per_batch - left} problems whose rewards differ; turn "
-                    "recipe.dynamic_sampling off, or choose problems that are neither solved nor out of reach"
+                    "recipe.dynamic_sampling off, or choose problems that the model sometimes solves"
                 )
             batch.extend(self._sample())
             rounds += 1
         if self.recipe.staleness:
-            batch.old_logprobs = self.training().logprobs(batch.rollouts, self._temperature)
+            batch.old_logprobs = self.training().logprobs(batch.rollouts, self.temperature)
         return batch
 
     def training(self) -> Trainer:
-        """Return the trainer, with each GPU to itself: the sampler has given its memory up."""
-        self.actor.sampler.sleep()
+        """Return the trainer, after the sampler has given up its GPU memory."""
+        self.worker.sampler.sleep()
         return self.trainer
 
     def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
         """Return n rewarded rollouts of each of the problems ``visited``, under the current weights."""
         self._sync()
-        return self.actor.draw(part, visited, n, stream)
+        return self.worker.draw(part, visited, n, stream)
 
     def _sync(self) -> None:
         """Hand the sampler the current weights, unless it has them."""
-        if self.actor.sampler.needs_weights:
+        if self.worker.sampler.needs_weights:
             with self.clock("sync"):
-                self.actor.sampler.load(self.trainer.weights())
+                self.worker.sampler.load(self.trainer.weights())
 
     def _sample(self) -> Batch:
         """Draw the next batch of problems and n rollouts of each."""
         batch = self.draw("train", self.order.take(), self.spec.rollouts_per_problem, (_ROLLOUTS, self.round))
         self.round += 1
-        self.landscape.visit(batch)
+        self.pass_rates.visit(batch)
         if self.recipe.no_positive_resampling:
-            done = adv.mastered(batch.rewards, self.recipe.no_positive_resampling).tolist()
-            self.order.retire(problem for problem, out in zip(batch.visited, done, strict=True) if out)
+            mastered = adv.mastered(batch.rewards, self.recipe.no_positive_resampling).tolist()
+            self.order.retire(problem for problem, out in zip(batch.visited, mastered, strict=True) if out)
         return batch
 
     def _update(self, batch: Batch) -> None:
@@ -161,18 +156,19 @@ class Run:
                 batch.lengths, enters, recipe.aggregation or "sequence", recipe.max_response_tokens
             )
             rows = batch.own_rows(enters)
-        sums: dict[str, torch.Tensor] = {}
+        sums: dict[str, Tensor] = {}
         norm = 0.0
         if bool(enters.any()):
             trained = batch.rollouts.rows(rows)
             own_advantages = batch.own(advantages)[rows].to(self.trainer.device)
             own_weights = batch.own(weights)[rows].to(self.trainer.device)
 
-            def loss_of(
-                part: Sequence[int], packed: Packed, logp: torch.Tensor, entropy: torch.Tensor
-            ) -> torch.Tensor:
+            def loss_of(part: Sequence[int], packed: Packed, logp: Tensor, entropy: Tensor) -> Tensor:
                 nonlocal sums
-                reference = self._reference(packed)
+                reference = None
+                if self.reference is not None:
+                    with torch.no_grad():
+                        reference = self.reference(packed, self.temperature)[0]
                 if not part:
                     return logp.sum() * 0.0
                 value, more = objective.loss(
@@ -182,7 +178,7 @@ class Run:
                     advantages=own_advantages[list(part)],
                     weights=own_weights[list(part)],
                     old_logprobs=batch.old(rows, part, packed.mask),
-                    sampler_logprobs=_spread([trained.logprobs[i] for i in part], packed.mask),
+                    sampler_logprobs=_padded([trained.logprobs[i] for i in part], packed.mask),
                     reference_logprobs=reference,
                     entropy=entropy,
                 )
@@ -190,21 +186,17 @@ class Run:
                 return value
 
             with self.clock("train"):
-                self.training().backward(
-                    trained,
-                    loss_of,
-                    temperature=self._temperature,
-                )
-            sums = self.processes.merged(sums)
-            self._compare(sums)
+                self.training().backward(trained, loss_of, temperature=self.temperature)
+            sums = self.ranks.merged(sums)
+            self._check_mismatch(sums)
             with self.clock("train"):
                 norm = self.trainer.update(self._lr())
-            self.actor.sampler.needs_weights = True
+            self.worker.sampler.needs_weights = True
         measured = objective.means(sums) if sums else {}
-        self.since.add({**evaluation.of_step(batch), "grad_norm": norm, "lr": self._lr(), **measured})
+        self.means.add({**evaluation.of_batch(batch), "grad_norm": norm, "lr": self._lr(), **measured})
 
-    def _penalties(self, batch: Batch) -> torch.Tensor:
-        """What is taken off the rewards, (B_p, n): DAPO's for length, β times the KL in the reward."""
+    def _penalties(self, batch: Batch) -> Tensor:
+        """Return what is taken off the rewards, (B_p, n): DAPO's for length, β times the KL in the reward."""
         recipe = self.recipe
         out = torch.zeros_like(batch.rewards)
         if recipe.overlong_buffer:
@@ -213,36 +205,24 @@ class Run:
         if recipe.kl and recipe.kl_in == "reward":
             trainer, old = self.training(), batch.old_logprobs
             if old is None:
-                old = trainer.logprobs(batch.rollouts, self._temperature)
-            reference = trainer.logprobs_of(self.reference, batch.rollouts, self._temperature)
+                old = trainer.logprobs(batch.rollouts, self.temperature)
+            reference = trainer.logprobs_of(self.reference, batch.rollouts, self.temperature)
+            pairs = [(p[None], q[None]) for p, q in zip(old, reference, strict=True)]
+            estimator = recipe.kl_estimator or "k1"
+            every = [torch.ones_like(p, dtype=torch.bool) for p, _ in pairs]
             own = [
-                float(
-                    sequence_kl(
-                        p[None],
-                        q[None],
-                        torch.ones_like(p[None], dtype=torch.bool),
-                        recipe.kl_estimator or "k1",
-                    )
-                )
-                for p, q in zip(old, reference, strict=True)
+                float(sequence_kl(*pair, mask, estimator)) for pair, mask in zip(pairs, every, strict=True)
             ]
-            out += recipe.kl * self.processes.gathered(batch, own)
+            out += recipe.kl * self.ranks.gathered(batch, own)
         return out
-
-    def _reference(self, packed: Packed) -> torch.Tensor | None:
-        if self.reference is None:
-            return None
-        with torch.no_grad():
-            logprobs: torch.Tensor = self.reference(packed, self._temperature)[0]
-            return logprobs
 
     def _lr(self) -> float:
         """lr · `RunSpec.lr_factor`, reached over the warm-up steps."""
         lr = (self.recipe.lr or 0.0) * self.spec.lr_factor
         return lr * min(1.0, self.step / max(self.recipe.warmup_steps or 0, 1))
 
-    def _compare(self, sums: dict[str, torch.Tensor]) -> None:
-        """Stop where sampler and trainer disagree on what was sampled: the weights did not arrive."""
+    def _check_mismatch(self, sums: dict[str, Tensor]) -> None:
+        """Stop the run if sampler and trainer disagree on the sampled tokens: the weights did not arrive."""
         mean = objective.means(sums)["mismatch"]
         tolerance = self.options.logprob_tolerance or 0.0
         # The sampler's are those of the distribution cut at top_p, larger by at most -log top_p.
@@ -253,51 +233,46 @@ class Run:
                 "than the trainer"
             )
 
-    # -- looking ----------------------------------------------------------------------------------------
+    # -- evaluation -------------------------------------------------------------------------------------
 
-    def look(self) -> tuple[list[Row], list[Counts]]:
-        """Return what is measured now: the evaluation sets, and training since the last look."""
+    def evaluate(self) -> tuple[list[Row], list[Counts]]:
+        """Return the metrics of the evaluation sets now, and of training since the last evaluation."""
         rows: list[Row] = []
         counts = []
         wanted = self.spec.evaluation
-        self._sync()  # which belongs to the step
-        kept, self.seconds = self.seconds, {}  # an evaluation's generation is no part of a step
+        self._sync()  # counts as part of the step
+        kept, self.seconds = self.seconds, {}  # the generation of an evaluation does not
         began = time.perf_counter()
         drawn = {}
         for index, name in enumerate(sorted(wanted.sets)):
-            every = list(range(len(self.actor.questions[name])))
+            every = list(range(len(self.worker.problems[name])))
             drawn[name] = self.draw(name, every, wanted.samples, (_EVALUATION, index, self.step))
         for name, batch in drawn.items():
-            self._compare_some(batch.rollouts)
-            more, count = evaluation.evaluation(name, self.actor.questions[name], batch, wanted.metrics)
+            self._compare(batch.rollouts)
+            more, count = evaluation.of_set(name, self.worker.problems[name], batch, wanted.metrics)
             rows += more
             counts.append(count)
         self.seconds = kept
         self.seconds["evaluate"] = self.seconds.get("evaluate", 0.0) + time.perf_counter() - began
         b, n = self.spec.problems_per_batch, self.spec.rollouts_per_problem
-        training = [Row("train", name, value, b, n) for name, value in self.since.take().items()]
-        training += self.landscape.rows(n)
+        training = [Row("train", name, value, b, n) for name, value in self.means.take().items()]
+        training += self.pass_rates.rows(n)
         known = {(row.eval_set, row.metric) for row in rows}
         return rows + [row for row in training if (row.eval_set, row.metric) not in known], counts
 
-    def _compare_some(self, rollouts: Rollouts) -> None:
-        """Compare sampler and trainer on some responses of an evaluation."""
+    def _compare(self, rollouts: Rollouts) -> None:
+        """Check the log-probabilities of some responses of an evaluation."""
         some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
-        trainers = self.training().logprobs(some, self._temperature)
-        gap, tokens = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        trainers = self.training().logprobs(some, self.temperature)
+        gap = torch.zeros((), dtype=torch.float64)
         for ours, theirs in zip(trainers, some.logprobs, strict=True):
             gap += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()
-            tokens += len(theirs)
-        self._compare(self.processes.merged({"tokens": tokens, "mismatch": gap}))
-
-    @property
-    def _temperature(self) -> float:
-        assert self.recipe.temperature is not None
-        return self.recipe.temperature
+        tokens = torch.tensor(sum(map(len, some.tokens)), dtype=torch.float64)
+        self._check_mismatch(self.ranks.merged({"tokens": tokens, "mismatch": gap}))
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
-        """Count the seconds of a part of a step."""
+        """Add up the seconds of a part of a step."""
         began = time.perf_counter()
         try:
             yield
@@ -307,9 +282,9 @@ class Run:
     # -- state --------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write what continues the run; every process takes part, the first one writes."""
+        """Write what continues the run; all processes take part, the first one writes."""
         self.trainer.save(folder)
-        waiting = [batch.gathered_state(self.processes) for batch in self.waiting]
+        waiting = [batch.gathered_state(self.ranks) for batch in self.waiting]
         if self.trainer.rank == 0:
             state = {
                 "step": self.step,
@@ -317,8 +292,8 @@ class Run:
                 "compute": self.compute,
                 "tokens": self.tokens,
                 "order": self.order.state(),
-                "landscape": self.landscape.state(),
-                "since": self.since.state(),
+                "landscape": self.pass_rates.state(),
+                "since": self.means.state(),
                 "seconds": self.seconds,
                 "waiting": waiting,
             }
@@ -329,27 +304,27 @@ class Run:
         try:
             state = json.loads((folder / "loop.json").read_text())
             self.training().restore(folder)
-            self.actor.sampler.needs_weights = True
+            self.worker.sampler.needs_weights = True
             self.step, self.round, self.compute, self.tokens = (
                 int(state[key]) for key in ("step", "round", "compute", "tokens")
             )
             self.order.restore(state["order"])
-            self.landscape.restore(state["landscape"])
-            self.since = evaluation.Means(**state["since"])
+            self.pass_rates.restore(state["landscape"])
+            self.means = evaluation.StepMeans(**state["since"])
             self.seconds = state["seconds"]
-            self.waiting = [Batch.from_state(one, self.processes) for one in state["waiting"]]
-        except torch.OutOfMemoryError:  # told as everywhere
+            self.waiting = [Batch.from_state(one, self.ranks) for one in state["waiting"]]
+        except torch.OutOfMemoryError:  # `train` reports it
             raise
         except Exception as error:
             raise UnreadableState(folder, error) from error
 
     def close(self) -> None:
         """Release what the next run does not reuse."""
-        self.actor.close()
+        self.worker.close()
         self.trainer.close()
 
 
-def _spread(values: list[list[float]], mask: torch.Tensor) -> torch.Tensor:
+def _padded(values: list[list[float]], mask: Tensor) -> Tensor:
     """Return rows of numbers as a tensor (R, T), zeros where the mask is False."""
     out = torch.zeros(mask.shape, dtype=torch.float64)
     out[mask.cpu()] = torch.tensor([x for row in values for x in row], dtype=torch.float64)
@@ -359,40 +334,35 @@ def _spread(values: list[list[float]], mask: torch.Tensor) -> torch.Tensor:
 def train(
     spec: RunSpec, state: Path | None, stopping: Callable[[], bool] = lambda: False
 ) -> Iterator[Checkpoint]:
-    """Make a run, or what is left of it after ``state``; every process of it yields the same checkpoints.
+    """Make a run, or what is left of it after ``state``; all its processes yield the same checkpoints.
 
-    Looks are those of ``spec.schedule()``, in rollouts generated: the first step that reaches each. When the
-    first process finds ``stopping()``, a checkpoint follows the step that is being made.
+    Evaluations are those of ``spec.schedule()``, in rollouts generated: at the first step that reaches each.
+    After the first process sees ``stopping()``, a checkpoint follows the current step.
+
+    Raises
+    ------
+    RunError
+        out of memory, weights that did not arrive, a reward that failed, or dynamic sampling without end.
     """
+    run = None
     try:
-        yield from _train(spec, state, stopping)
-    except torch.OutOfMemoryError as error:
-        raise RunError(
-            f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch_tokens (tokens of a "
-            "forward and backward pass), real.gpu_memory (the sampler's share) or "
-            "recipe.max_response_tokens, or raise real.zero_stage or real.processes"
-        ) from error
-
-
-def _train(spec: RunSpec, state: Path | None, stopping: Callable[[], bool]) -> Iterator[Checkpoint]:
-    run = Run(spec)
-    try:
-        looks = [step * spec.batch_rollouts for step in spec.schedule()]
+        run = Run(spec)
+        schedule = [step * spec.batch_rollouts for step in spec.schedule()]
         due = 0
         if state is not None:
             run.restore(state)
-            due = sum(look <= run.compute for look in looks)
+            due = sum(compute <= run.compute for compute in schedule)
         minutes = run.options.checkpoint_minutes
         yielded = time.monotonic()
-        while due < len(looks):
-            if run.compute < looks[due]:
+        while due < len(schedule):
+            if run.compute < schedule[due]:
                 run.advance()
             rows: list[Row] = []
             counts: list[Counts] = []
-            if run.compute >= looks[due]:
-                rows, counts = run.look()
-                due = sum(look <= run.compute for look in looks)
-            elif not run.processes.agreed(time.monotonic() - yielded > 60 * minutes or stopping()):
+            if run.compute >= schedule[due]:
+                rows, counts = run.evaluate()
+                due = sum(compute <= run.compute for compute in schedule)
+            elif not run.ranks.agreed(time.monotonic() - yielded > 60 * minutes or stopping()):
                 continue
             yield Checkpoint(
                 run.step,
@@ -400,10 +370,17 @@ def _train(spec: RunSpec, state: Path | None, stopping: Callable[[], bool]) -> I
                 rows,
                 run.save,
                 tokens=run.tokens,
-                final=due == len(looks),
+                final=due == len(schedule),
                 counts=counts,
                 seconds=dict(run.seconds),
             )
             yielded = time.monotonic()
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"out of memory ({str(error).splitlines()[0]}); lower real.micro_batch_tokens (tokens of a "
+            "forward and backward pass), real.gpu_memory (the sampler's share) or "
+            "recipe.max_response_tokens, or raise real.zero_stage or real.processes"
+        ) from error
     finally:
-        run.close()
+        if run is not None:
+            run.close()

@@ -1,8 +1,7 @@
-"""What each process of a run of several does: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
+"""One of several processes of a run: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
 
-torchrun starts it. It connects to the engine (`isolaw.backends.line`), gets the job, and executes
-`loop.train`. The engine decides at which checkpoints a state is written; the first process passes that
-decision on to all.
+torchrun starts it. It connects to the engine (`isolaw.backends.line`), receives the job, and executes
+`loop.train`. The engine decides at which checkpoints to write a state; the first process tells the others.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from isolaw.errors import RunError
 
 
 def main(address: str, port: int) -> None:
-    """Execute the job that is told at ``address``, as one of its processes."""
+    """Receive the job at ``address`` and execute it as one of its processes."""
     environment.prepare()
     first = os.environ["RANK"] == "0"
     line = Line(address, port)
@@ -32,34 +31,26 @@ def main(address: str, port: int) -> None:
         _choose_gpu()
         from isolaw.backends.real.train import loop
 
-        for checkpoint in loop.train(spec, state, line.asked_to_stop.is_set):
+        for checkpoint in loop.train(spec, state, line.stopping.is_set):
             if first:
-                report = {
-                    "step": checkpoint.step,
-                    "compute": checkpoint.compute,
-                    "tokens": checkpoint.tokens,
-                    "final": checkpoint.final,
-                    "seconds": checkpoint.seconds,
-                    "rows": [asdict(row) for row in checkpoint.rows],
-                    "counts": [asdict(count) for count in checkpoint.counts],
-                }
+                numbers = ("step", "compute", "tokens", "final", "seconds")
+                report = {name: getattr(checkpoint, name) for name in numbers}
+                report["rows"] = [asdict(row) for row in checkpoint.rows]
+                report["counts"] = [asdict(count) for count in checkpoint.counts]
                 line.send(report)
-            while (asked := _share(line.receive() if first else None)).get("save"):
-                checkpoint.save(Path(asked["save"]))
+            while (message := _broadcast(line.receive() if first else None)).get("save"):
+                checkpoint.save(Path(message["save"]))
                 if first:
                     line.send({})
         line.end({"done": True})
     except RunError as error:
-        # Any process may find the fault; the others then only see that it has gone.
+        # Any process may find the fault; the others then only see that it has ended.
         line.end({"failed": str(error)})
         raise
-    # Past the destructors of libraries that disagree about who leaves first.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    environment.leave(0)
 
 
-def _share(value: dict[str, Any] | None) -> dict[str, Any]:
+def _broadcast(value: dict[str, Any] | None) -> dict[str, Any]:
     """Return the first process's value in every process."""
     import torch.distributed as dist
 
@@ -70,10 +61,7 @@ def _share(value: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _choose_gpu() -> None:
-    """One GPU for each process, chosen before torch looks.
-
-    vLLM's other ways to sum over the ranks of a sampler look for the peers' GPUs among the visible ones, too.
-    """
+    """Make one GPU visible to each process before torch counts them; disable what needs its peers'."""
     if not environment.gpus():
         return
     visible, place = environment.visible(), int(os.environ["LOCAL_RANK"])

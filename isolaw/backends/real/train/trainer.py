@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import process_group
-from isolaw.backends.real.train.footprint import BUCKET, LIVE
+from isolaw.backends.real.train.memory.footprint import BUCKET, LIVE
 from isolaw.backends.real.train.packing import Packed, micro_batches, pack
 from isolaw.backends.real.train.policy import agrees, load
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.algorithms.presets import ALGORITHMS, recipe_issues, resolve_recipe, unsaid
+from isolaw.backends.real.algorithms.presets import ALGORITHMS, recipe_issues, resolve_recipe, unchosen
 from isolaw.config import ProblemsSpec, Recipe
 
 KINDS = ("easy", "hard", None)
@@ -140,7 +140,7 @@ def test_what_is_given_stays_and_resolving_twice_is_resolving_once(
 def test_terms_that_nobody_chose_are_named_with_how_to_choose(
     recipe: dict[str, Any], difficulty: str | None, told: bool
 ) -> None:
-    notes = unsaid(Recipe(**recipe), ProblemsSpec.model_validate({"difficulty": difficulty}))
+    notes = unchosen(Recipe(**recipe), ProblemsSpec.model_validate({"difficulty": difficulty}))
     assert len(notes) == told
     for words in ("recipe.kl = 0 and recipe.entropy = 0", 'problems.difficulty = "easy"') if told else ():
         assert words in notes[0]

@@ -12,8 +12,10 @@ torch = pytest.importorskip("torch")
 
 from isolaw import doctor, engine
 from isolaw.backends.real import checkup, environment
-from isolaw.backends.real.checkup import model, page, record
-from isolaw.backends.real.checkup.workplace import Workplace
+from isolaw.backends.real.checkup import model
+from isolaw.backends.real.checkup.record import Record
+from isolaw.backends.real.checkup.text import lines
+from isolaw.backends.real.checkup.workload import Workload
 from isolaw.errors import RunError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.real, pytest.mark.slow]
@@ -31,20 +33,20 @@ def report() -> dict[str, Any]:
 def test_a_stage_of_the_checkup(report: dict[str, Any], stage: str) -> None:
     """Gradients at ZeRO 0 to 3, sleep and wake, planned and measured memory, a sweep that is resumed, …"""
     (found,) = (one for one in report["stages"] if one["stage"] == stage)
-    text = "\n".join(page.lines({**report, "stages": [found]}))
+    text = "\n".join(lines({**report, "stages": [found]}))
     accepted = ("passed", "skipped") if stage == "peaks" else ("passed",)
     assert found["status"] in accepted, text
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+def work(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """The checkup's models, made here."""
-    made = Workplace(tmp_path_factory.mktemp("work"), "cuda")
-    model.run(made, record.of(made.folder, "model"))
+    made = Workload(tmp_path_factory.mktemp("work"), "cuda")
+    model.run(made, Record.of(made.folder, "model"))
     return made
 
 
-def test_attention_sees_its_own_row(work: Workplace) -> None:
+def test_attention_sees_its_own_row(work: Workload) -> None:
     """Log-probabilities of rows of unequal lengths, batched on the GPU, against each alone on the CPU."""
     from transformers import AutoModelForCausalLM
 
@@ -92,7 +94,7 @@ def test_the_kernel_sees_the_window_that_side_by_side_attention_sees(window: int
     torch.testing.assert_close(found, exact, atol=0.02, rtol=0.02)
 
 
-def test_out_of_memory_is_told_in_one_message(work: Workplace) -> None:
+def test_out_of_memory_is_told_in_one_message(work: Workload) -> None:
     from isolaw.backends.real.train import loop
 
     spec = work.spec(1, real={"sampler": "transformers"})
@@ -106,7 +108,7 @@ def test_out_of_memory_is_told_in_one_message(work: Workplace) -> None:
 
 
 @pytest.mark.skipif(environment.gpus() < 2, reason="needs two GPUs")
-def test_two_processes_share_a_sampler(work: Workplace, tmp_path: Path) -> None:
+def test_two_processes_share_a_sampler(work: Workload, tmp_path: Path) -> None:
     data = work.sections(
         sweep={"compute": 5 * 64},
         real={"model": str(work.small), "processes": 2, "tensor_parallel": 2, "zero_stage": 2},

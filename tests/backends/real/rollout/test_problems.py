@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, check_set, read_questions, write_set
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, check_set, read_problems, write_set
 from isolaw.errors import DataError, SpecError
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}]
@@ -106,7 +107,7 @@ def test_the_first_ones_are_any_and_the_same_ones(folder: Path) -> None:
     assert 150 < sum(first) / 100 < 250  # not the first lines
     assert first == [int(q.id) for q in stored.first("train", 200)][:100]
     assert len(stored.first("train")) == 400
-    with pytest.raises(DataError, match="sums: 401 train problems are asked for, there are 400"):
+    with pytest.raises(DataError, match="sums/train: found 400 problems; expected 401"):
         stored.first("train", 401)
 
 
@@ -120,14 +121,14 @@ def test_what_is_written_is_read(
     folder = tmp_path_factory.mktemp("set")
     questions = [Problem(str(i), prompt, answer) for i, (prompt, answer) in enumerate(pairs)]
     write_set(folder, {"pool": questions})
-    assert sorted(read_questions(folder / "pool.jsonl"), key=lambda q: int(q.id)) == questions
+    assert sorted(read_problems(folder / "pool.jsonl"), key=lambda q: int(q.id)) == questions
 
 
 # Faults
 
 
 ANSWER, PROMPT, ID = (
-    f"the {name}; found %s; accepted: {accepted}"
+    f"{name}: found %s; expected {accepted}"
     for name, accepted in (
         ("answer", "text or a number"),
         ("prompt", "text, or messages with a role and a content"),
@@ -143,22 +144,22 @@ ANSWER, PROMPT, ID = (
         ("\n \n", ": empty: there is no problem in it"),
         (lines({"prompt": "1+1=", "answr": 2}), ": no 'answer' anywhere; found ['prompt', 'answr']"),
         (lines({"question": "1+1=", "answer": 2}), ": no 'prompt' anywhere; found ['question', 'answer']"),
-        (GOOD + lines({"prompt": "1+1="}), ", line 2: " + ANSWER % None),
-        (lines(row(answer=True)), ", line 1: " + ANSWER % True),
-        (lines(row(answer=[2])), ", line 1: " + ANSWER % "[2]"),
-        (lines(row(answer=" ")), ", line 1: " + ANSWER % "' '"),
-        (lines(row(answer=float("nan"))), ", line 1: " + ANSWER % "nan"),
-        (lines(row(id=[1])), ", line 1: " + ID % "[1]"),
-        (lines(row("")), ", line 1: " + PROMPT % "''"),
-        (lines(row([])), ", line 1: " + PROMPT % "[]"),
-        (lines(row("\ud800")), ", line 1: " + PROMPT % r"'\ud800'"),
-        (lines(row([{"role": "user"}])), ", line 1: " + PROMPT % "[{'role': 'user'}]"),
-        ("\n" + GOOD + '{"prompt": "1', ", line 3: not valid JSON: Unterminated string starting at: "),
-        ("[" * 10**5, ", line 1: not valid JSON: maximum recursion depth exceeded"),
-        ("7\n", ', line 1: not an object; found 7; accepted: {"prompt": …, "answer": …}'),
-        (lines(row("a", id="x"), row("b"), row("c", id="x")), ", line 3: the same id 'x' as on line 1"),
-        (lines(row("a", id=7), row("b", id="7")), ", line 2: the same id '7' as on line 1"),
-        (lines(row("a"), row("b"), row("a")), ", line 3: the same prompt, and no id, as on line 1"),
+        (GOOD + lines({"prompt": "1+1="}), ":2: " + ANSWER % None),
+        (lines(row(answer=True)), ":1: " + ANSWER % True),
+        (lines(row(answer=[2])), ":1: " + ANSWER % "[2]"),
+        (lines(row(answer=" ")), ":1: " + ANSWER % "' '"),
+        (lines(row(answer=float("nan"))), ":1: " + ANSWER % "nan"),
+        (lines(row(id=[1])), ":1: " + ID % "[1]"),
+        (lines(row("")), ":1: " + PROMPT % "''"),
+        (lines(row([])), ":1: " + PROMPT % "[]"),
+        (lines(row("\ud800")), ":1: " + PROMPT % r"'\ud800'"),
+        (lines(row([{"role": "user"}])), ":1: " + PROMPT % "[{'role': 'user'}]"),
+        ("\n" + GOOD + '{"prompt": "1', ":3: not valid JSON: Unterminated string starting at: "),
+        ("[" * 10**5, ":1: not valid JSON: maximum recursion depth exceeded"),
+        ("7\n", ':1: not an object; found 7; expected {"prompt": …, "answer": …}'),
+        (lines(row("a", id="x"), row("b"), row("c", id="x")), ":3: the same id 'x' as on line 1"),
+        (lines(row("a", id=7), row("b", id="7")), ":2: the same id '7' as on line 1"),
+        (lines(row("a"), row("b"), row("a")), ":3: the same prompt, and no id, as on line 1"),
     ],
 )
 def test_faults_of_a_line(folder: Path, text: str, problem: str) -> None:
@@ -170,22 +171,22 @@ def test_faults_of_a_line(folder: Path, text: str, problem: str) -> None:
 
 def test_not_utf8(folder: Path) -> None:
     (folder / "train.jsonl").write_bytes(GOOD.encode() + b'{"prompt": "\xff", "answer": 1}\n')
-    (problem,) = [p for p in found(folder) if "line 2" in p]
-    assert problem.startswith("train.jsonl, line 2: not valid JSON: 'utf-8' codec can't decode byte 0xff")
+    (problem,) = [p for p in found(folder) if ":2:" in p]
+    assert problem.startswith("train.jsonl:2: not valid JSON: 'utf-8' codec can't decode byte 0xff")
 
 
 def test_everything_at_once(folder: Path) -> None:
     (folder / "train.jsonl").write_text(lines(row(answer=None), row(prompt=3)) + "{")
     (folder / "validation.jsonl").write_text("")
     (folder / "extra.jsonl").write_text(lines({"prompt": "2+2="}))
-    assert [problem.split(":")[0] for problem in found(folder)] == [
-        "train.jsonl, line 3",
-        "train.jsonl, line 1",
-        "train.jsonl, line 2",
+    assert [re.match(r"[^:]+(:\d)?", problem)[0] for problem in found(folder)] == [
+        "train.jsonl:3",
+        "train.jsonl:1",
+        "train.jsonl:2",
         "validation.jsonl",
         "extra.jsonl",
     ]
-    with pytest.raises(SpecError, match="5 problems"):
+    with pytest.raises(SpecError, match="5 issues"):
         ProblemSet.read(folder)
 
 
@@ -215,9 +216,9 @@ def test_many_that_are_trained_on(folder: Path) -> None:
 
 
 def test_a_folder_that_is_not_one(folder: Path) -> None:
-    accepted = "accepted: a folder with train.jsonl and validation.jsonl (or .parquet)"
+    accepted = "expected a folder with train.jsonl and validation.jsonl (or .parquet)"
     (near,) = check_set(folder.parent / "sms")
-    assert str(near) == f"{folder.parent}/sms: no such folder; {accepted}; did you mean 'sums'?"
+    assert str(near) == f"{folder.parent}/sms: no such folder; {accepted} (did you mean 'sums'?)"
     (file,) = check_set(folder / "train.jsonl")
     assert str(file) == f"{folder}/train.jsonl: a file, not a folder; {accepted}"
 
@@ -225,14 +226,14 @@ def test_a_folder_that_is_not_one(folder: Path) -> None:
 def test_missing_parts(folder: Path) -> None:
     (folder / "validation.jsonl").rename(folder / "validate.jsonl")
     (problem,) = check_set(folder)
-    names = "found 'train.jsonl, validate.jsonl'; did you mean 'validate'?"
+    names = "found 'train.jsonl, validate.jsonl' (did you mean 'validate'?)"
     assert str(problem) == f"{folder}: no validation.jsonl or validation.parquet; {names}"
 
 
 def test_two_files_of_one_part(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist([row("x")]), folder / "train.parquet")
     (problem,) = found(folder)
-    assert problem == "train.parquet: train.jsonl is there, too; accepted: one of the two"
+    assert problem == "train.parquet: found train.jsonl, too; expected one of the two"
 
 
 def test_faults_of_parquet(folder: Path) -> None:
@@ -241,7 +242,7 @@ def test_faults_of_parquet(folder: Path) -> None:
         pa.Table.from_pylist([row("a", None), row("b", "2"), row("b", "2")]), folder / "train.parquet"
     )
     assert found(folder) == [
-        "train.parquet, row 1: the answer; found None; accepted: text or a number",
+        "train.parquet, row 1: answer: found None; expected text or a number",
         "train.parquet, row 3: the same prompt, and no id, as on row 2",
     ]
     (folder / "train.parquet").write_bytes(b"PAR1 but no more than that")
@@ -254,14 +255,14 @@ def test_faults_of_parquet(folder: Path) -> None:
 )
 def test_a_pool_that_is_no_file_of_problems(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "a.csv").touch()
-    with pytest.raises(SpecError, match=rf"found '{said}'; accepted: a .jsonl or .parquet file"):
-        read_questions(tmp_path / name)
+    with pytest.raises(SpecError, match=rf"found '{said}'; expected a .jsonl or .parquet file"):
+        read_problems(tmp_path / name)
 
 
 def test_checks_load_nothing_heavy(folder: Path) -> None:
     (folder / "train.jsonl").write_text(lines(row("x", None)))
     code = (
-        "import sys\nfrom isolaw.backends.real import arithmetic, problems, rewards\n"
+        "import sys\nfrom isolaw.backends.real.rollout import problems, rewards\n"
         f"assert len(problems.check_set({str(folder)!r})) == 1\n"
         "assert rewards.check('mth') and not rewards.check('exact') and not rewards.check('os.path:join')\n"
         "print(*sys.modules)"

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     """Of the tiny model: a token for each character, `<bos>` first, no chat template."""
-    from isolaw.backends.real.tiny import make_tokenizer
+    from isolaw.backends.real.checkup.model import make_tokenizer
 
     return make_tokenizer()
 

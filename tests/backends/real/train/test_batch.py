@@ -12,10 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.train.batch import Batch, Processes
+from isolaw.backends.real.train.batch import Batch, RankGroup
 
 CPU = torch.device("cpu")
-ALONE = Processes(rank=0, world=1, tensor_parallel=1, device=CPU)
+ALONE = RankGroup(rank=0, world=1, tensor_parallel=1, device=CPU)
 
 
 def rollouts(rows: list[tuple[int, int]]) -> Rollouts:
@@ -76,7 +76,7 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     if stale:
         made.old_logprobs = [torch.tensor(row, dtype=torch.float64) - 1 for row in made.rollouts.logprobs]
     state = json.loads(json.dumps(made.gathered_state(ALONE)))
-    ranks = [Processes(rank, world, tensor_parallel, CPU) for rank in range(world)]
+    ranks = [RankGroup(rank, world, tensor_parallel, CPU) for rank in range(world)]
     parts = [Batch.from_state(state, rank) for rank in ranks]
     assert all(whole(part) == whole(made) for part in parts)
     assert all((part.old_logprobs is not None) == stale for part in parts)
@@ -105,7 +105,7 @@ def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
     first = [5, 3, 8, 1], [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0], [0.0, 1.0]]
     second = [2, 7, 4, 6], [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
 
-    def made(processes: Processes) -> Batch:
+    def made(processes: RankGroup) -> Batch:
         parts = []
         for visited, rewards in (first, second):
             rows = processes.share(4, 2)
@@ -118,7 +118,7 @@ def test_processes_hold_what_one_holds_after_filter_and_more_problems() -> None:
 
     alone = made(ALONE)
     assert alone.visited == [5, 8, 1, 7]
-    held = [made(Processes(rank, 3, 1, CPU)) for rank in range(3)]
+    held = [made(RankGroup(rank, 3, 1, CPU)) for rank in range(3)]
     assert sorted(row for part in held for row in part.rows) == list(range(8))
     for part in held:
         assert whole(part) == whole(alone)
@@ -134,7 +134,7 @@ def test_rollouts_are_dealt_out_evenly(problems: int, n: int, samplers: int, fir
     """±1 of all rows, and of the first few of each group, where the gradient is of these alone."""
     for tensor_parallel in (1, 2):
         world = samplers * tensor_parallel
-        ranks = [Processes(rank, world, tensor_parallel, CPU).share(problems, n) for rank in range(world)]
+        ranks = [RankGroup(rank, world, tensor_parallel, CPU).share(problems, n) for rank in range(world)]
         shares = ranks[::tensor_parallel]
         assert ranks == [share for share in shares for _ in range(tensor_parallel)]
         assert sorted(row for share in shares for row in share) == list(range(problems * n))
@@ -143,5 +143,5 @@ def test_rollouts_are_dealt_out_evenly(problems: int, n: int, samplers: int, fir
 
 
 def test_a_problems_rollouts_stay_together_where_that_costs_nothing() -> None:
-    shares = [Processes(rank, 4, 1, CPU).share(8, 3) for rank in range(4)]
+    shares = [RankGroup(rank, 4, 1, CPU).share(8, 3) for rank in range(4)]
     assert [{row // 3 for row in share} for share in shares] == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]

@@ -124,7 +124,7 @@ def test_a_batch_that_the_filter_empties_makes_no_update(run, reward) -> None:
     one.advance()
     assert same_weights(weights(one), before)
     assert (one.step, one.compute) == (1, 32)
-    rows = {row.metric: row.value for row in one.look()[0] if row.eval_set == "train"}
+    rows = {row.metric: row.value for row in one.evaluate()[0] if row.eval_set == "train"}
     assert rows["grad_norm"] == 0
     assert rows["informative_fraction"] == 0
 
@@ -153,7 +153,7 @@ def test_mastered_problems_are_not_asked_again(run) -> None:
     )
     for _ in range(8):  # an epoch
         one.advance()
-    rate = one.landscape.rate
+    rate = one.pass_rates.rate
     mastered = set(np.flatnonzero(rate >= 0.5).tolist())
     assert 4 < len(mastered) < 28
     visited = [p for _ in range((32 - len(mastered)) // 4) for p in one.order.take()]

@@ -19,9 +19,10 @@ import pytest
 
 from isolaw import SweepSpec, engine, executors
 from isolaw.backends.real import environment, models
-from isolaw.backends.real.train import footprint, memory
-from isolaw.backends.real.train.footprint import GIB, PARTS, Load
-from isolaw.backends.real.train.shapes import Decoder
+from isolaw.backends.real.options import RealOptions
+from isolaw.backends.real.train.memory import planner
+from isolaw.backends.real.train.memory.decoder import Decoder
+from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
 from isolaw.cards import Cards, cards
 from isolaw.cli import run
 from isolaw.errors import SpecError
@@ -87,13 +88,14 @@ def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_curren
     assert BENCHMARK.table() in documented, "python benchmarks/memory.py --write"
 
 
-def load(**more: Any) -> Load:
+def footprint(model: Decoder, row_tokens: int = 256, reference: bool = False, **more: Any) -> Footprint:
     plain = {
-        "number_bytes": 2, "processes": 8, "zero_stage": 2, "offload_optimizer": False,
-        "gradient_checkpointing": True, "micro_batch_tokens": 2_048, "tensor_parallel": 1, "row_tokens": 256,
-        "reference": False, "float32_head": False, "vllm": True, "gpu_bytes": 80 * GIB, "gpu_memory": 0.4,
+        "dtype": "bfloat16", "processes": 8, "zero_stage": 2, "offload_optimizer": False,
+        "gradient_checkpointing": True, "micro_batch_tokens": 2_048, "tensor_parallel": 1,
+        "sampler": "vllm", "gpu_memory": 0.4,
     }  # fmt: skip
-    return Load(**{**plain, **more})
+    options = RealOptions(model="m", **{**plain, **more})
+    return Footprint(Demand(model, 80 * GIB, row_tokens, reference, float32_head=False), options)
 
 
 _MEASURE = """
@@ -132,11 +134,9 @@ def test_the_plan_is_within_a_tenth_of_deepspeed(how: dict[str, Any]) -> None:
     decoder = Decoder.of(SMALL)
     assert decoder
     peaks = measured(gpus=8, micro_batch_tokens=16_384, row_tokens=2_048, **how)
-    more = {**how, "number_bytes": 4 if how.pop("dtype", "") else 2}
-    more.pop("dtype", None)
     for peak, kl in zip(peaks, (False, True), strict=True):
-        planned = footprint.tensors(decoder, load(micro_batch_tokens=16_384, reference=kl, **more))
-        assert planned == pytest.approx(peak, rel=0.1)
+        planned = footprint(decoder, micro_batch_tokens=16_384, reference=kl, **how)
+        assert planned.tensors() == pytest.approx(peak, rel=0.1)
 
 
 @pytest.mark.real
@@ -152,7 +152,7 @@ def test_what_each_key_saves() -> None:
     assert decoder
 
     def total(phase: str, **more: Any) -> int:
-        phases = footprint.footprint(decoder, load(**more))
+        phases = footprint(decoder, **more).phases()
         assert all(set(parts) <= set(PARTS) for parts in phases.values())
         return sum(phases[phase].values())
 
@@ -206,8 +206,8 @@ def test_memory_is_that_of_the_smallest_visible_gpu(tmp_path: Path, monkeypatch:
 @pytest.fixture
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., engine.Plan]:
     """Plan a sweep file of a model that is a configuration and nothing else, for machines of some name."""
-    monkeypatch.setattr(memory, "_prompt_tokens", lambda *_: 1_024)
-    monkeypatch.setattr("isolaw.backends.real._missing", lambda _: [])
+    monkeypatch.setattr(planner, "_prompt_tokens", lambda *_: 1_024)
+    monkeypatch.setattr("isolaw.backends.real._missing_packages", lambda _: [])
     monkeypatch.setattr("isolaw.backends.real._prompt_issues", lambda *_: ())
     monkeypatch.setattr("isolaw.executors.check", lambda *_: [])
     monkeypatch.setattr(environment, "installed", lambda _: True)
@@ -228,7 +228,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., en
         with executors.planned_for(cards(machine) if machine else None, spec.executor, "real"):
             made = engine.plan(spec, tmp_path / "out")
             with executors.machines(spec.executor, "real"):
-                made.notes[:] = memory.tables(made.runs) or [memory.note(made.runs[0])]
+                made.notes[:] = planner.tables(made.runs) or [planner.note(made.runs[0])]
             return made
 
     return plan
@@ -296,7 +296,7 @@ def test_what_is_named_is_not_refused_in_turn(planned: Callable[..., engine.Plan
 
 
 def test_tensor_parallel_divides_the_heads(planned: Callable[..., engine.Plan]) -> None:
-    with pytest.raises(SpecError, match=r"28 query heads and 4 key heads .* found 8; accepted: 1, 2, 4"):
+    with pytest.raises(SpecError, match=r"28 query heads and 4 key heads .* found 8; expected 1, 2, 4"):
         planned("real-qwen-easy.toml", H100, "real.tensor_parallel=8")
     decoder = Decoder.of(BENCHMARK.MODELS["Llama-3.1-8B"])
     assert decoder
@@ -323,14 +323,14 @@ def test_more_processes_or_a_shorter_response_where_no_other_setting_helps(
         return str(raised.value.issues[0])
 
     one = refused("real.processes=1", "real.zero_stage=0", "recipe.kl=0.001", "real.tensor_parallel=1")
-    assert "accepted: real.processes = " in one
+    assert "expected real.processes = " in one
     assert "real.max" not in one
 
 
 def test_a_login_node_refuses_nothing_and_says_why(planned: Callable[..., engine.Plan]) -> None:
     (said,) = planned("cluster/real-slurm.toml", None).notes
     assert "--machine h100-80g:8" in said
-    with pytest.raises(SpecError, match=r"executor\.gpus: found 8; accepted: .* at most the 4"):
+    with pytest.raises(SpecError, match=r"executor\.gpus: found 8; expected .* at most the 4"):
         planned("cluster/real-slurm.toml", "h100-80g:4")
 
 
@@ -344,18 +344,18 @@ def test_dry_run_prints_the_table(
     shown = textwrap.indent(printed, "    ", lambda line: not line.isspace())
     assert shown in (ROOT / "docs" / "real.md").read_text(), shown
     assert ["GiB", "of", "each", "GPU", "sample", "compare", "train", "sync"] in lines
-    assert ["the", "GPU", "has", *["79.6"] * 4] in lines
+    assert ["capacity", *["79.6"] * 4] in lines
     assert run([*arguments, "--dry-run", "--machine", H100, "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["memory"]
     assert sum(table["phases"]["train"].values()) < 0.95 * table["gpu_bytes"]
     assert run([*arguments, "--machine", H100]) == 2  # for this machine it is not
-    assert "accepted with --dry-run" in capsys.readouterr().err
+    assert "--machine requires --dry-run" in capsys.readouterr().err
 
 
 def test_a_run_decides_once_for_all_its_processes(planned: Callable[..., engine.Plan]) -> None:
     one = planned("real-qwen-easy.toml").runs[0]
     with environment.on_machines(8, 8, cards(H100).gpu_bytes):
-        told = memory.settled(one)
+        told = planner.settled(one)
     with environment.on_machines(8, 8, 10 * GIB):  # a process that sees another card decides nothing
-        assert memory.chosen(told).micro_batch_tokens == 32_768
+        assert planner.chosen(told).micro_batch_tokens == 32_768
     assert told.run_id == one.run_id

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from isolaw.backends.real.algorithms.loss_terms import importance_weights, kl_estimate, sequence_kl
 from isolaw.backends.real.algorithms.objective import loss
 from isolaw.backends.real.algorithms.presets import ALGORITHMS
-from isolaw.backends.real.algorithms.terms import importance_weights, kl_estimate, sequence_kl
 from isolaw.config import Recipe
 
 PREFIXES = [prefix for k in range(3) for prefix in itertools.product((1, 2), repeat=k)]

@@ -1,4 +1,4 @@
-"""The report as text, to paste into an issue."""
+"""The report of ``isolaw doctor --gpu`` as text, to paste into an issue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _stage(stage: Mapping[str, Any]) -> Iterator[str]:
         else:
             yield f"  {name}: {_short(value)}"
     if stage["log"]:
-        yield "  the log's last lines:"
+        yield "  last lines of the log:"
         yield from (f"    {line}" for line in stage["log"])
 
 

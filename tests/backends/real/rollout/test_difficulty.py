@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.rollout import rewards, split
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, check_set, read_questions, write_set
-from isolaw.backends.real.rollout.split import Settings, Split, difficulty
+from isolaw.backends.real.rollout import difficulty as splitting
+from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout.difficulty import Split, SplitSettings, difficulty
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, check_set, read_problems, write_set
 from isolaw.cli.split import _summary
 from isolaw.errors import DataError
 
-SETTINGS = Settings("m", "p", "exact", "transformers", temperature=0.6, max_response_tokens=8)
+SETTINGS = SplitSettings("m", "p", "exact", "transformers", temperature=0.6, max_response_tokens=8)
 
 
 @given(st.integers(1, 64), st.data())
@@ -62,7 +63,7 @@ class Model:
 
 
 def done(
-    folder: Path, model: Model, questions: Sequence[Problem] | None = None, settings: Settings = SETTINGS
+    folder: Path, model: Model, questions: Sequence[Problem] | None = None, settings: SplitSettings = SETTINGS
 ) -> Split:
     work = Split(folder, pool() if questions is None else questions, settings)
     for _ in work.measure(model, rewards.get("exact")):
@@ -88,7 +89,7 @@ def test_sets_hold_what_was_counted(tmp_path: Path) -> None:
 
     expected = {i: difficulty(c, 16, later.get(i)) for i, c in first.items()}
     assert work.report is not None
-    for name in split.SETS:
+    for name in splitting.SETS:
         assert check_set(tmp_path / name) == []
         parts = ProblemSet.read(tmp_path / name).parts
         there = {q.id for questions in parts.values() for q in questions}
@@ -106,7 +107,7 @@ def test_sets_hold_what_was_counted(tmp_path: Path) -> None:
 def test_an_interrupted_split_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
-    monkeypatch.setattr(split, "_ROLLOUTS_AT_ONCE", 1600)
+    monkeypatch.setattr(splitting, "_ROLLOUTS_AT_ONCE", 1600)
     whole = done(tmp_path / "whole", Model())
     model = Model(stop_after=batches)
     with pytest.raises(KeyboardInterrupt):
@@ -114,23 +115,23 @@ def test_an_interrupted_split_is_continued(
     with (tmp_path / "part" / "counts.jsonl").open("a") as file:
         file.write('{"id": "7", "sam')  # as a power cut leaves it
     rest = Model()
-    assert Split(tmp_path / "part", pool(), SETTINGS).left.total <= whole.left.total + 16 * 200 + 128 * 200
+    assert Split(tmp_path / "part", pool(), SETTINGS).left <= whole.left + 16 * 200 + 128 * 200
     done(tmp_path / "part", rest)
     assert files(tmp_path / "part") == files(tmp_path / "whole")
     assert not set(model.asked) & set(rest.asked)
     again = Model()
-    assert done(tmp_path / "part", again).left.total == 0
+    assert done(tmp_path / "part", again).left == 0
     assert again.asked == []
 
 
 def test_progress_reaches_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "_ROLLOUTS_AT_ONCE", 320)
+    monkeypatch.setattr(splitting, "_ROLLOUTS_AT_ONCE", 320)
     work = Split(tmp_path, pool(), SETTINGS)
-    assert work.left == (0, 3200)
+    assert work.left == 3200
     seen = list(work.measure(Model(), rewards.get("exact")))
     assert len(seen) > 10
-    assert all(a.done < b.done and a.total <= b.total for a, b in itertools.pairwise(seen))
-    assert seen[-1].done == seen[-1].total > 3200
+    assert all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(seen))
+    assert seen[-1][0] == seen[-1][1] > 3200
 
 
 def test_killed_between_the_sets_and_the_report(tmp_path: Path) -> None:
@@ -153,15 +154,15 @@ def test_samples_belong_to_the_problem(tmp_path: Path) -> None:
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "hard").mkdir()
-    with pytest.raises(DataError, match="hard exists; nothing is written over"):
+    with pytest.raises(DataError, match="hard exists; the folder is left unchanged"):
         Split(tmp_path, pool(), SETTINGS)
     other = tmp_path / "other"
     done(other, Model())
     before = files(other)
-    with pytest.raises(DataError, match=r"another split is there: temperature 0.6, not 1.0; seed 0, not 3"):
+    with pytest.raises(DataError, match=r"holds another split \(temperature 0.6, not 1.0; seed 0, not 3\)"):
         Split(other, pool(), replace(SETTINGS, temperature=1.0, seed=3))
     (other / "split.json").write_text("{}")
-    with pytest.raises(DataError, match="not what a split writes"):
+    with pytest.raises(DataError, match="not a file of isolaw split"):
         Split(other, pool(), SETTINGS)
     assert files(other) == before | {"split.json": b"{}"}
 
@@ -186,9 +187,9 @@ def test_the_summary_says_what_a_sweep_is_to_be_given(tmp_path: Path) -> None:
 def test_no_problem_is_in_both_parts_under_two_names(tmp_path: Path) -> None:
     twice = [*pool(), *(Problem(f"{1000 + i}", f" {i}?\n", "yes") for i in range(200))]
     work = done(tmp_path, Model(), twice)
-    assert (len(work.questions), work.repeated) == (200, 200)
-    assert {q.id for q in work.questions} == {q.id for q in pool()}
-    for name in split.SETS:
+    assert (len(work.problems), work.repeated) == (200, 200)
+    assert {q.id for q in work.problems} == {q.id for q in pool()}
+    for name in splitting.SETS:
         assert check_set(tmp_path / name) == []
 
 
@@ -197,21 +198,21 @@ def test_counts_that_are_not_a_splits(tmp_path: Path, bad: str) -> None:
     done(tmp_path, Model())
     lines = (tmp_path / "counts.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "counts.jsonl").write_text("".join([*lines[:4], bad + "\n", *lines[5:]]))
-    with pytest.raises(DataError, match=r"counts.jsonl, line 5: not what a split writes"):
+    with pytest.raises(DataError, match=r"counts.jsonl:5: not a line of isolaw split"):
         Split(tmp_path, pool(), SETTINGS)
 
 
 def test_opening_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "counts.jsonl").write_text("another program's, without an end of line")
     before = files(tmp_path)
-    with pytest.raises(DataError, match=r"counts.jsonl exists; nothing is written over"):
+    with pytest.raises(DataError, match=r"counts.jsonl exists; the folder is left unchanged"):
         Split(tmp_path, pool(), SETTINGS)
     assert files(tmp_path) == before
     done(tmp_path / "a", Model())
     with (tmp_path / "a" / "counts.jsonl").open("a") as file:
         file.write('{"id": "7", "sam')
     before = files(tmp_path)
-    assert Split(tmp_path / "a", pool(), SETTINGS).left.total == 0
+    assert Split(tmp_path / "a", pool(), SETTINGS).left == 0
     assert files(tmp_path) == before
 
 
@@ -219,7 +220,7 @@ def test_opening_writes_nothing(tmp_path: Path) -> None:
 def test_a_header_that_is_not_a_splits(tmp_path: Path, content: str | None) -> None:
     header = tmp_path / "split.json"
     header.mkdir() if content is None else header.write_text(content)
-    with pytest.raises(DataError, match=r"split.json: not what a split writes"):
+    with pytest.raises(DataError, match=r"split.json: not a file of isolaw split"):
         Split(tmp_path, pool(), SETTINGS)
 
 
@@ -229,7 +230,7 @@ def test_a_header_that_is_not_a_splits(tmp_path: Path, content: str | None) -> N
 @pytest.fixture
 def sums(made: Any, tmp_path: Path) -> list[object]:
     """The command that splits sums, some of which the tiny model has no hope with."""
-    known = read_questions(made.model.parent / "pool.jsonl")[:60]
+    known = read_problems(made.model.parent / "pool.jsonl")[:60]
     beyond = [Problem(f"{i}", f"{i}{i}{i}*{i}=", f"{i * 10101 * i}") for i in range(11, 19)]
     write_set(tmp_path, {"pool": [*known, *beyond]})
     return ["split", "--model", made.model, "--problems", tmp_path / "pool.jsonl", "--max-response-tokens", 6]
@@ -257,7 +258,7 @@ def test_the_command(sums: list[object], isolaw: Callable[..., tuple[int, str, s
     assert files(tmp_path / "out") == before
     code, _, stderr = isolaw(*command, "--temperature", 1)
     assert code == 2
-    assert "another split is there: temperature 0.6, not 1.0; choose another folder" in stderr
+    assert "holds another split (temperature 0.6, not 1.0); choose another folder" in stderr
 
 
 @pytest.mark.real
@@ -286,7 +287,7 @@ def test_a_model_that_cannot_be_loaded(
     command = [*sums, "--model", tmp_path / "cut", "--out", tmp_path / "out", "--sampler", "transformers"]
     code, stdout, stderr = isolaw(*command)
     assert (code, stdout) == (1, "")
-    assert stderr.startswith(f"isolaw: {tmp_path}/cut: cannot be loaded: ")
+    assert stderr.startswith(f"isolaw: {tmp_path}/cut: loading failed: ")
     assert str(tmp_path / "out" / "split.log") in stderr
 
 
@@ -307,29 +308,29 @@ def test_wrong_input_is_told_at_once(
     ]
     code, stdout, stderr = isolaw("split", *wrong)
     assert (code, stdout) == (2, "")
-    assert "isolaw: 3 problems" in stderr
+    assert "isolaw: 3 issues" in stderr
     assert f"--model: {tmp_path}/none: no such folder" in stderr
     assert "--reward: found 'math_'" in stderr
     assert f"{tmp_path}/bad.jsonl: no 'answer' anywhere" in stderr
     code, _, stderr = isolaw(*sums, "--max-response-tokens", 23, "--out", tmp_path / "o")
     assert code == 2
-    assert "accepted: at most 9 (32 of context − 23 of response)" in stderr
+    assert "expected at most 9 (32 of context − 23 of response)" in stderr
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "nowhere").symlink_to(tmp_path / "none")
     for out, told in (
         ("file/o", "a file"),
         ("loop", "not a folder's name"),
-        ("nowhere", "a link to what is"),
+        ("nowhere", "a link to nothing"),
     ):
         wrong = ["--out", tmp_path / out, "--temperature", "nan", "--validation", 68, "--dry-run"]
         code, _, stderr = isolaw(*sums, *wrong, "--max-response-tokens", 23, "--reward", "math_")
         assert code == 2
-        assert "isolaw: 5 problems" in stderr
+        assert "isolaw: 5 issues" in stderr
         assert "--out: " in stderr
         assert told in stderr
-        assert "--temperature: found nan; accepted: above 0, at most 10" in stderr
-        assert "--validation: found 68; accepted: fewer than the 68 problems" in stderr
+        assert "--temperature: found nan; expected above 0, at most 10" in stderr
+        assert "--validation: found 68; expected fewer than the 68 problems" in stderr
         assert "(32 of context − 23 of response)" in stderr
     code, _, stderr = isolaw("split", *wrong, "--model", "m" * 5000, "--problems", tmp_path / "loop")
     assert code == 2
@@ -341,9 +342,9 @@ def test_wrong_input_is_told_at_once(
 def test_without_what_a_model_needs(
     isolaw: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split.environment, "installed", lambda name: False)
+    monkeypatch.setattr(splitting.environment, "installed", lambda name: False)
     code, _, stderr = isolaw(
         "split", "--model", tmp_path, "--problems", tmp_path / "p.jsonl", "--out", tmp_path / "o"
     )
     assert code == 2
-    assert "torch is not installed; `isolaw doctor` says how to install it" in stderr
+    assert "torch is not installed; `isolaw doctor` prints the command that installs it" in stderr

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.train.order import Order
+from isolaw.backends.real.train.problem_order import ProblemOrder
 
 CONTENT = "0a1b2c3d" * 8
 
@@ -17,7 +17,7 @@ CONTENT = "0a1b2c3d" * 8
 @given(st.integers(1, 40), st.data())
 def test_an_epoch_visits_no_problem_twice(n_train: int, data: st.DataObject) -> None:
     batch = data.draw(st.integers(1, n_train))
-    order = Order(n_train, batch, seed=data.draw(st.integers(0, 5)), content=CONTENT)
+    order = ProblemOrder(n_train, batch, seed=data.draw(st.integers(0, 5)), content=CONTENT)
     for _ in range(3):
         epoch = [p for _ in range(n_train // batch) for p in order.take()]
         assert len(set(epoch)) == len(epoch) == n_train // batch * batch
@@ -25,7 +25,7 @@ def test_an_epoch_visits_no_problem_twice(n_train: int, data: st.DataObject) -> 
 
 
 def test_epochs_differ_and_all_problems_have_their_turn() -> None:
-    order = Order(10, 3, seed=0, content=CONTENT)
+    order = ProblemOrder(10, 3, seed=0, content=CONTENT)
     epochs = [[p for _ in range(3) for p in order.take()] for _ in range(20)]
     assert len({tuple(epoch) for epoch in epochs}) == 20
     visits = Counter(p for epoch in epochs for p in epoch)
@@ -35,7 +35,7 @@ def test_epochs_differ_and_all_problems_have_their_turn() -> None:
 
 def test_configurations_share_the_order_and_seeds_and_sets_do_not() -> None:
     def first_epoch(batch: int, seed: int = 0, content: str = CONTENT) -> list[int]:
-        order = Order(24, batch, seed, content)
+        order = ProblemOrder(24, batch, seed, content)
         return [p for _ in range(24 // batch) for p in order.take()]
 
     assert first_epoch(4) == first_epoch(8) == first_epoch(24)
@@ -44,14 +44,14 @@ def test_configurations_share_the_order_and_seeds_and_sets_do_not() -> None:
 
 
 def test_with_replacement_every_problem_is_drawn_anew() -> None:
-    order = Order(5, 20, seed=0, content=CONTENT, replacement=True)  # a batch larger than the set
+    order = ProblemOrder(5, 20, seed=0, content=CONTENT, replacement=True)  # a batch larger than the set
     drawn = Counter(p for _ in range(200) for p in order.take())
     assert sum(drawn.values()) == 4000
     assert all(700 < drawn[p] < 900 for p in range(5))  # 800, standard deviation 25
 
 
 def test_what_is_retired_leaves_the_epochs_to_come() -> None:
-    order = Order(6, 2, seed=0, content=CONTENT)
+    order = ProblemOrder(6, 2, seed=0, content=CONTENT)
     first = order.take()
     order.retire(first)
     begun = order.take() + order.take()
@@ -66,10 +66,10 @@ def test_what_is_retired_leaves_the_epochs_to_come() -> None:
 @pytest.mark.parametrize("replacement", [False, True])
 @given(before=st.integers(0, 9), after=st.integers(1, 9), retired=st.sets(st.integers(0, 6)))
 def test_it_continues_from_its_state(replacement: bool, before: int, after: int, retired: set[int]) -> None:
-    order = Order(7, 3, seed=3, content=CONTENT, replacement=replacement)
+    order = ProblemOrder(7, 3, seed=3, content=CONTENT, replacement=replacement)
     for _ in range(before):
         order.take()
     order.retire(retired)
-    continued = Order(7, 3, seed=3, content=CONTENT, replacement=replacement)
+    continued = ProblemOrder(7, 3, seed=3, content=CONTENT, replacement=replacement)
     continued.restore(json.loads(json.dumps(order.state())))
     assert [order.take() for _ in range(after)] == [continued.take() for _ in range(after)]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 
-class Order:
+class ProblemOrder:
     """Batches of problems: epochs of a new permutation each, whose incomplete last batch is dropped.
 
-    The permutations depend on the seed and the set alone: all configurations of a sweep meet the problems
-    in the same order. With ``replacement`` every problem of every batch is drawn anew.
+    The permutations depend on the seed and the set alone, so that all configurations of a sweep visit the
+    problems in the same order. With ``replacement`` every problem of every batch is drawn anew.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class Order:
     seed, content
         the run's seed, and the training set's hash (hexadecimal).
 
-    >>> order = Order(6, batch=3, seed=0, content="ab")
+    >>> order = ProblemOrder(6, batch=3, seed=0, content="ab")
     >>> sorted(order.take() + order.take())
     [0, 1, 2, 3, 4, 5]
     """
@@ -38,7 +38,7 @@ class Order:
             return [int(i) for i in self.rng.integers(self.n_train, size=self.batch)]
         if len(self.waiting) < self.batch:
             if self.n_train - len(self.retired) < self.batch:
-                self.retired.clear()  # fewer than a batch are left: all come back
+                self.retired.clear()  # all come back when fewer than a batch are left
             shuffled = self.rng.permutation(self.n_train)
             self.waiting = [int(i) for i in shuffled if int(i) not in self.retired]
         batch, self.waiting = self.waiting[: self.batch], self.waiting[self.batch :]
@@ -49,7 +49,7 @@ class Order:
         self.retired.update(problems)
 
     def state(self) -> dict[str, Any]:
-        """Return all that changes, JSON-able."""
+        """Return what changes, as data for JSON."""
         return {
             "rng": self.rng.bit_generator.state,
             "waiting": self.waiting,

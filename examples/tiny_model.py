@@ -1,14 +1,13 @@
-"""A tiny character-level language model and problem sets for it, made on the spot without a download.
+"""A tiny character-level language model that half knows how to add, and problem sets for it. ::
 
-A Qwen2 architecture of 0.13 M parameters reads generated sums character by character. A supervised warm-up
-of some seconds on one core stops at a partial accuracy; the problems that it has not seen are then split by
-how often it solves them (`rollout.split`), so that reinforcement learning has something to
-raise. ::
+    python examples/tiny_model.py OUT
 
-    python -m isolaw.backends.real.tiny OUT
+writes ``OUT/model`` (Hugging Face format), ``OUT/pool.jsonl``, the problem sets ``OUT/easy``, ``OUT/hard``
+and ``OUT/extremely-hard``, and their figures as ``OUT/tiny.json``. It downloads nothing.
 
-writes ``OUT/model`` (Hugging Face format), ``OUT/pool.jsonl``, and the problem sets ``OUT/easy``,
-``OUT/hard`` and ``OUT/extremely-hard``; what they are in figures is in ``OUT/tiny.json``.
+The model is a Qwen2 of 0.13 M parameters. A supervised warm-up of some seconds on one core stops at a partial
+accuracy. `isolaw split` then sorts problems that the model has not seen by how often it solves them, so that
+reinforcement learning can raise its accuracy.
 """
 
 from __future__ import annotations
@@ -21,78 +20,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isolaw.backends.real import arithmetic, environment
-from isolaw.backends.real.rollout import rewards, split
+import arithmetic
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.rollout import difficulty, rewards
 from isolaw.backends.real.rollout.problems import Problem, write_set
 
 environment.prepare()
 
 import torch  # noqa: E402
-from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors  # noqa: E402
-from tokenizers.models import BPE  # noqa: E402
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-SPECIAL = ("<pad>", "<bos>", "<eos>")
+from isolaw.backends.real.checkup.model import make_model, make_tokenizer  # noqa: E402
+
 KIND = "add-200"  # 20,100 problems
-CONTEXT = 32
 MAX_RESPONSE_TOKENS = 6  # three digits and the end, and room to be wrong
 TEMPERATURE = 0.6
-
-
-def make_tokenizer(size: int = 0, context: int = CONTEXT) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a token for each character of arithmetic, ``<bos>`` set before a text.
-
-    Up to ``size`` tokens it has others, ``<17>``, ``<18>``, …, which no text is cut into.
-
-    >>> tokenizer = make_tokenizer()
-    >>> tokenizer("17+25=").input_ids
-    [1, 4, 10, 13, 5, 8, 16]
-    >>> tokenizer.decode([7, 5, 2], skip_special_tokens=True)
-    '42'
-    """
-    known = (*SPECIAL, *arithmetic.CHARACTERS)
-    vocabulary = {token: i for i, token in enumerate((*known, *(f"<{i}>" for i in range(len(known), size))))}
-    # Byte pairs without merges: what `AutoTokenizer` makes of a Qwen2 model's file anyway.
-    tokenizer = Tokenizer(BPE(vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", vocabulary["<bos>"])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        unk_token="<pad>",  # or it would add one that the model has no embedding for
-        padding_side="left",
-        model_max_length=context,
-    )
-
-
-def make_model(seed: int = 0, hidden: int = 64, layers: int = 2) -> Qwen2ForCausalLM:
-    """Return an untrained model in float32, its embeddings untied; heads of size 32."""
-    # vLLM's attention on a CPU wants heads of 32 or more. With the usual initial standard deviation of 0.02
-    # so small a model needs several times the steps.
-    config = Qwen2Config(
-        vocab_size=len(SPECIAL) + len(arithmetic.CHARACTERS),
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 32,
-        num_key_value_heads=hidden // 32,
-        max_position_embeddings=CONTEXT,
-        initializer_range=0.1,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        dtype="float32",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config).float()
 
 
 def accuracy(
@@ -134,8 +78,8 @@ def warm_up(
 ) -> int:
     """Train on answers until avg@4 on ``held_out`` at temperature 1 reaches ``target``; return the steps.
 
-    Cross-entropy of the answer's tokens and the end token; AdamW, 50 steps of rising learning rate; a look
-    every 50 steps.
+    Cross-entropy of the answer's tokens and the end token; AdamW, 50 steps of rising learning rate; an
+    evaluation every 50 steps.
     """
     rng = random.Random(seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98))
@@ -218,9 +162,9 @@ def _split(out: Path, seed: int) -> dict[str, Any]:
         "max_response_tokens": MAX_RESPONSE_TOKENS,
         "seed": seed,
     }
-    work = split.plan(str(out / "model"), str(out / "pool.jsonl"), str(out), options)
+    work = difficulty.open_split(str(out / "model"), str(out / "pool.jsonl"), str(out), options)
     reward = rewards.get("exact")
-    for _ in work.measure(split.open_draw(str(out / "model"), work.questions, work.settings), reward):
+    for _ in work.measure(difficulty.open_draw(str(out / "model"), work.problems, work.settings), reward):
         pass
     return work.write()
 

@@ -1,4 +1,4 @@
-"""The shapes of a decoder's weights, from its ``config.json``: what memory is planned from, without a weight.
+"""The sizes of a decoder's weights, from its ``config.json`` alone.
 
 Known are the decoders of one kind of layer that `transformers` calls Llama, Mistral, Qwen2 and Qwen3:
 grouped-query attention, a gated MLP, RMSNorm before each, an embedding and a head that may be tied to it.
@@ -26,11 +26,11 @@ class Decoder:
     query, key_value
         sizes of a token's queries (Q, all heads) and of its keys, or of its values (K).
     head_size
-        of one attention head.
+        of one attention head (D).
+    vectors
+        numbers of a layer's norms and biases.
     tied
         whether the head is the embedding.
-    qkv_bias, out_bias, mlp_bias, head_norm
-        whether there are these biases; whether queries and keys are normalised by head.
     """
 
     hidden: int
@@ -40,11 +40,8 @@ class Decoder:
     query: int
     key_value: int
     head_size: int
+    vectors: int
     tied: bool
-    qkv_bias: bool
-    out_bias: bool
-    mlp_bias: bool
-    head_norm: bool
 
     @property
     def embedding(self) -> int:
@@ -60,67 +57,47 @@ class Decoder:
     @property
     def layer(self) -> int:
         """Numbers of a layer."""
-        vectors = 2 * self.hidden + 2 * self.head_size * self.head_norm
-        vectors += (self.query + 2 * self.key_value) * self.qkv_bias + self.hidden * self.out_bias
-        vectors += (2 * self.intermediate + self.hidden) * self.mlp_bias
-        return sum(self.matrices) + vectors
+        return sum(self.matrices) + self.vectors
 
     @property
     def parameters(self) -> int:
-        """Numbers of the model, a tied head's once."""
+        """Numbers of the model; a tied head counts once."""
         return self.embedding * (1 if self.tied else 2) + self.layers * self.layer + self.hidden
 
-    @property
-    def stored(self) -> tuple[int, ...]:
-        """How many numbers the model's files may hold: a tied head may be among them or not."""
-        return (self.parameters, self.parameters + self.embedding * self.tied)
-
     def splits(self, processes: int) -> bool:
-        """Whether vLLM can split the model so: query heads evenly, key heads evenly or each to several."""
+        """Return whether vLLM can split it: query heads evenly, key heads evenly or each to several."""
         heads, key_heads = self.query // self.head_size, self.key_value // self.head_size
         return heads % processes == 0 and (key_heads % processes == 0 or processes % key_heads == 0)
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> Decoder | None:
-        """Return the decoder of a configuration; None where its kind is not known.
+        """Return the decoder of a configuration; None for an unknown kind or an impossible size.
 
         >>> Decoder.of({"model_type": "mamba"})
-
-        A size that is no whole number above 0 is no size: such a model is left to whoever loads it.
         """
         kind = _KINDS.get(str(config.get("model_type")))
         try:
-            heads, hidden = config["num_attention_heads"], config["hidden_size"]
+            heads, e = config["num_attention_heads"], config["hidden_size"]
             key_heads = config.get("num_key_value_heads") or heads
-            head_size = config.get("head_dim") or hidden // heads
-            sizes = [config[name] for name in ("intermediate_size", "num_hidden_layers", "vocab_size")]
-            if kind is None or any(
-                type(size) is not int or size < 1 for size in (heads, key_heads, hidden, head_size, *sizes)
-            ):
-                return None
-            intermediate, layers, vocabulary = sizes
-            biased = bool(config.get("attention_bias", False))
-            qkv_bias, head_norm = kind
-            return cls(
-                hidden=hidden,
-                intermediate=intermediate,
-                layers=layers,
-                vocabulary=vocabulary,
-                query=heads * head_size,
-                key_value=key_heads * head_size,
-                head_size=head_size,
-                tied=bool(config.get("tie_word_embeddings", False)),
-                qkv_bias=qkv_bias or biased,
-                out_bias=biased,
-                mlp_bias=bool(config.get("mlp_bias", False)),
-                head_norm=head_norm,
-            )
+            d = config.get("head_dim") or e // heads
+            i, layers = config["intermediate_size"], config["num_hidden_layers"]
+            vocabulary = config["vocab_size"]
         except (KeyError, TypeError, ZeroDivisionError):
             return None
+        sizes = (heads, key_heads, e, d, i, layers, vocabulary)
+        if kind is None or any(type(size) is not int or size < 1 for size in sizes):
+            return None
+        query, key_value = heads * d, key_heads * d
+        biased = bool(config.get("attention_bias", False))
+        qkv_bias, head_norm = kind[0] or biased, kind[1]
+        vectors = 2 * e + 2 * d * head_norm + (query + 2 * key_value) * qkv_bias + e * biased
+        vectors += (2 * i + e) * bool(config.get("mlp_bias", False))
+        tied = bool(config.get("tie_word_embeddings", False))
+        return cls(e, i, layers, vocabulary, query, key_value, d, vectors, tied)
 
     @classmethod
     def read(cls, model: str | Path) -> Decoder | None:
-        """Return the decoder of a model's folder; None where it is none of the known kinds."""
+        """Return the decoder of a model's folder; None for an unknown kind."""
         try:
             config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -1,0 +1,100 @@
+"""The runs of the stages: small trainings on models of random weights and generated problems, in one folder.
+
+On GPUs the model has the shapes of Qwen2.5-0.5B. The sweep that is killed has a smaller one, whose state is
+written at once. On a CPU both are tiny.
+
+The reward is the parity of a response's length in characters: about half of the responses of random weights
+earn it, so that advantages and gradients are not 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isolaw.backends.real import BACKEND
+from isolaw.config import RunSpec
+from isolaw.errors import SpecError
+
+
+def parity(prompt: Any, response: str, answer: str) -> float:
+    """Return 1 for a response of an even number of characters, else 0."""
+    return float(len(response) % 2 == 0)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work a device gets.
+
+    Attributes
+    ----------
+    response, long_response
+        tokens of a response; of a response in stage ``speed``.
+    problems, rollouts
+        B_p and n of a batch.
+    speed
+        (B_p, n) of the batches of stage ``speed``.
+    """
+
+    response: int
+    long_response: int
+    problems: int
+    rollouts: int
+    speed: tuple[tuple[int, int], ...]
+
+
+_SIZES = {
+    "cuda": Sizes(512, 512, 8, 8, ((32, 8), (1, 512))),
+    "cpu": Sizes(8, 16, 4, 4, ((4, 8), (1, 64))),
+}
+
+
+class Workload:
+    """Models, problems and runs in a folder, for a device (``cuda`` or ``cpu``)."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        self.folder, self.device, self.sizes = folder, device, _SIZES[device]
+        self.on_gpu = device == "cuda"
+        self.dtype = "bfloat16" if self.on_gpu else "float32"
+        self.model, self.small, self.problems = (folder / name for name in ("model", "small", "problems"))
+
+    def sections(self, **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return a sweep file as data; each argument changes keys of a section."""
+        data: dict[str, dict[str, Any]] = {
+            "sweep": {"backend": "real", "seeds": [0]},
+            "grid": {
+                "problems_per_batch": [self.sizes.problems],
+                "rollouts_per_problem": [self.sizes.rollouts],
+            },
+            "limits": {"max_batch_rollouts": 65_536},
+            # The lr moves log-probabilities by far more than rounding does, so that stale weights show.
+            "recipe": {"lr": 2e-4 if self.on_gpu else 5e-4, "lr_scaling": "constant", "warmup_steps": 1}
+            | {"kl": 0.0, "entropy": 0.0, "temperature": 1.0, "max_response_tokens": self.sizes.response},
+            "problems": {"set": str(self.problems), "n_validation": 4},
+            "evaluation": {"points": 2, "samples": 1, "metrics": ["avg@1"]},
+            "real": {"model": str(self.model), "reward": f"{__name__}:parity", "dtype": self.dtype}
+            | {"checkpoint_minutes": 1e-9},  # a checkpoint after every step; not every stage writes it
+            "executor": {"kind": "inline"},
+        }
+        return {name: {**data.get(name, {}), **more.get(name, {})} for name in {**data, **more}}
+
+    def spec(self, steps: int, **more: dict[str, Any]) -> RunSpec:
+        """Return a single run of ``steps`` steps, resolved; raise `SpecError` if it cannot be made here."""
+        data = self.sections(**more)
+        (b,), (n,) = data["grid"]["problems_per_batch"], data["grid"]["rollouts_per_problem"]
+        run = {
+            "backend": "real",
+            "problems_per_batch": b,
+            "rollouts_per_problem": n,
+            "seed": 0,
+            "recipe": data["recipe"],
+            "problems": data["problems"],
+            "options": data["real"],
+            "compute": steps * b * n,
+            "evaluation": {**data["evaluation"], "start": b * n, "end": steps * b * n},
+        }
+        resolved = BACKEND.resolve(RunSpec.model_validate(run))
+        if issues := BACKEND.check(resolved):
+            raise SpecError(issues)
+        return resolved

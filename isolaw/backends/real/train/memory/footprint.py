@@ -1,0 +1,275 @@
+"""The bytes that training and sampling take on each GPU, phase by phase.
+
+For a decoder of P parameters with L layers, residual stream E, MLP I, queries Q, keys K, heads of size D and
+vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro-batches of N tokens::
+
+    kept by the trainer (ZeRO, arXiv 1910.02054; in brackets: the stage from which w processes share it)
+        weights       b P    [3]
+        optimiser     12 P   master weights and AdamW's two moments, float32 [1]; 0 if offloaded
+        reference     b P    [3], with a KL term
+    and during the passes
+        gradients     4 P    sums in float32 [2]; 0 if offloaded
+        buckets       what DeepSpeed exchanges at a time and, in stage 3, the gathered weights
+        activations   b N E  for each layer, and all of the layer that is computed again:
+                      N (b (6 I + 5 E + 2 Q + 2 K + 2 D) + 8 E)
+        logits        chunks of `CHUNK` numbers, and the gradient of the head's weight in float32
+
+    kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
+
+A phase takes what its largest moment does: for training the backward pass of the head, that of the first
+layer, or the update. `benchmarks/memory.py` measures the trainer's and DeepSpeed's own code on tensors
+without data and agrees with these equations. **What no tensor holds is guessed** (`GUESSES`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from isolaw.backends.real.options import RealOptions
+from isolaw.backends.real.train.memory.decoder import Decoder
+
+GIB = 2**30
+# What the trainer gives DeepSpeed: numbers exchanged at a time (more than a layer's matrix has in a model of
+# 7 billion parameters, since ZeRO-2 keeps a larger gradient whole), and gathered weights that ZeRO-3 keeps.
+BUCKET, LIVE = 100_000_000, 300_000_000
+# Logits of the head's chunks: a quarter of a gibibyte in float32, of which a few copies are alive.
+CHUNK = 2**26
+SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time, DeepSpeed's default
+PARTS = (
+    "weights",
+    "gradients",
+    "optimiser",
+    "reference",
+    "buckets",
+    "activations",
+    "logits",
+    "sampler's weights",
+    "sampler's cache",
+    "reserve",
+)
+Parts = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Bytes on a GPU that belong to no tensor, guessed until a GPU is measured.
+
+    Attributes
+    ----------
+    driver
+        of the memory that ``nvidia-smi`` reports, what no program gets.
+    context
+        CUDA's context of a process with torch's, vLLM's and cuBLAS's kernels.
+    nccl
+        NCCL's buffers, with several processes.
+    graphs
+        vLLM's CUDA graphs, which stay while it sleeps.
+    fragmentation
+        share of the trainer's tensors that the allocator holds beyond them.
+    sampler_tokens, sampler_rows
+        tokens and rows of a step of vLLM, whose activations and logits come out of its share.
+    """
+
+    driver: int = round(0.75 * GIB)
+    context: int = round(0.75 * GIB)
+    nccl: int = GIB
+    graphs: int = round(1.5 * GIB)
+    fragmentation: float = 0.03
+    sampler_tokens: int = 16_384
+    sampler_rows: int = 1_024
+
+
+GUESSES = Guesses()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a run demands of GPU memory, apart from its section ``[real]``.
+
+    Attributes
+    ----------
+    model
+        its sizes.
+    gpu_bytes
+        of the smallest card.
+    row_tokens
+        of the longest prompt and its response.
+    reference
+        whether there is a KL term.
+    float32_head
+        whether logits are computed in float32.
+    """
+
+    model: Decoder
+    gpu_bytes: int
+    row_tokens: int
+    reference: bool
+    float32_head: bool
+
+
+class Footprint:
+    """The bytes of a run on each GPU, with a section ``[real]`` that leaves nothing open."""
+
+    def __init__(self, demand: Demand, options: RealOptions) -> None:
+        self.demand, self.options, self.model = demand, options, demand.model
+        self.b, self.w = 2 if options.dtype == "bfloat16" else 4, options.processes
+        self.offload = bool(options.offload_optimizer)
+        # DeepSpeed keeps master weights by name from stage 1 on.
+        self.stage = max(options.zero_stage, 1) if self.b < 4 or self.offload else options.zero_stage
+        # A row longer than a micro-batch is computed alone.
+        self.tokens = max(options.micro_batch_tokens or 0, demand.row_tokens)
+        self.vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
+
+    def phases(self) -> dict[str, Parts]:
+        """Return the bytes of each part (`PARTS`) in each phase, without parts of no bytes."""
+        kept, beside = self._kept(), {} if self.vllm else {"sampler's weights": self._sampler_weights()}
+        phases = {
+            "sample": kept | self._sampler(),
+            "compare": kept | self._forward() | beside,
+            "train": kept | self._training() | beside,
+            "sync": kept | {"buckets": self._syncing(), "sampler's weights": self._sampler_weights()},
+        }
+        reserve = GUESSES.driver + GUESSES.context
+        reserve += GUESSES.nccl * (self.w > 1) + GUESSES.graphs * self.vllm
+        for phase, parts in phases.items():
+            own = sum(size for part, size in parts.items() if not part.startswith("sampler"))
+            parts["reserve"] = reserve + round(GUESSES.fragmentation * own)
+            phases[phase] = {part: round(parts[part]) for part in PARTS if parts.get(part)}
+        return phases
+
+    def tensors(self) -> int:
+        """Return the peak bytes of the tensors of training: what `benchmarks/memory.py` measures."""
+        return sum((self._kept() | self._training()).values())
+
+    def host(self) -> int:
+        """Return the bytes that a process keeps in host memory: the offloaded optimiser's."""
+        each = 16 + self.b  # gradients, and the weights on their way back
+        return each * self.model.parameters // self.w if self.offload else 0
+
+    def sampler_minimum(self) -> int:
+        """Return the least that vLLM takes: weights, work space, and the cache of one row of full length."""
+        b, model = self.b, self.model
+        tokens = b * GUESSES.sampler_tokens
+        tokens *= 3 * model.intermediate // self.tensor_parallel + 4 * model.hidden
+        rows = 4 * 4 * GUESSES.sampler_rows * model.vocabulary
+        keys = max(model.key_value // self.tensor_parallel, model.head_size)  # at least a head on each GPU
+        cache = 2 * b * self.demand.row_tokens * model.layers * keys
+        return self._sampler_weights() + max(tokens, rows) + cache
+
+    # -- the trainer --------------------------------------------------------------------------------------
+
+    def _kept(self) -> Parts:
+        p, b, stage = self.model.parameters, self.b, self.stage
+        weights = b * p // (self.w if stage == 3 else 1)
+        optimiser = 8 * p if stage == 0 else 12 * p // self.w  # whole float32 weights are their own masters
+        return {
+            "weights": weights,
+            "optimiser": 0 if self.offload else optimiser,
+            "reference": weights if self.demand.reference else 0,
+            # DeepSpeed keeps them from one step to the next.
+            "gradients": self._gradients() if stage in (1, 3) else 0,
+            "buckets": b * BUCKET if stage == 3 else b * self.model.embedding if self.offload else 0,
+        }
+
+    def _gradients(self) -> int:
+        p, w, b, stage, model = self.model.parameters, self.w, self.b, self.stage, self.model
+        if self.offload and stage > 1:
+            return 0
+        if stage == 1 and b < 4:  # autograd's own, next to the sums
+            return (4 + b) * p
+        if stage == 2 and b == 4:  # of whole parameters: those that overlap this process's part
+            return 4 * max(p // w, model.embedding)
+        sums = 4 * p // (w if stage >= 2 else 1)
+        if stage == 2:  # of this process's part, autograd's own stay where larger than a bucket
+            large = sum(size for size in model.matrices if size > BUCKET) * model.layers
+            large += model.embedding if model.embedding > BUCKET else 0
+            sums += b * min(large, p // w)
+        return sums
+
+    def _gathered(self, numbers: int) -> int:
+        """Return the weights that ZeRO-3 has gathered from all processes: those in use and the next ones."""
+        return self.b * min(self.model.parameters, numbers + BUCKET) if self.stage == 3 else 0
+
+    def _gathered_reference(self) -> int:
+        """Return the weights of the reference that ZeRO-3 has gathered and still holds."""
+        return self.b * min(self.model.parameters, LIVE) if self.demand.reference and self.stage == 3 else 0
+
+    def _training(self) -> Parts:
+        """Return the largest moment of the passes and the update, beyond what is kept."""
+        b, stage, model = self.b, self.stage, self.model
+        gradients = {"gradients": self._gradients()}
+        exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0
+        # The head's gradient waits for the embedding's; so does the weight under ZeRO-3, unless too large.
+        waiting = 2 if stage == 3 and model.embedding <= LIVE else 1
+        tied = waiting * b * model.embedding if model.tied and stage else 0
+        saved, reference = self._saved(), self._gathered_reference()
+        layer = gradients | {
+            "buckets": exchanged
+            + b * max(model.matrices)
+            + self._gathered(model.layer)
+            # The first layers' moment or the last ones': by then the reference's weights are gone.
+            + max(tied, reference),
+            "activations": saved + self._recomputed(),
+        }
+        head = gradients | {
+            "buckets": exchanged * (stage != 2) + self._gathered(model.embedding) + reference,
+            "activations": saved + (3 * b + 4) * self.tokens * model.hidden,
+            "logits": self._logits(backward=True),
+        }
+        p = model.parameters // self.w
+        # The norm is taken in float64 (stages 1, 2); stage 3 lays the gradients of a sub-group side by side.
+        step = {0: 0, 3: 4 * min(p, SUB_GROUP) + b * BUCKET}.get(stage, 8 * min(model.embedding, p))
+        update = gradients | {"buckets": 0 if self.offload else step}
+        return max(layer, head, update, key=lambda moment: sum(moment.values()))
+
+    def _saved(self) -> int:
+        """Return the activations kept from the forward for the backward pass."""
+        b, e, model = self.b, self.model.hidden, self.model
+        each = b * e
+        if not self.options.gradient_checkpointing:
+            each = b * (4 * (model.intermediate + e) + 2 * model.query + 2 * model.key_value)
+            each += 8 * e if b < 4 else 0
+        return self.tokens * model.layers * each
+
+    def _recomputed(self) -> int:
+        """Return a layer's activations and their gradients, or the gradients alone where all are kept."""
+        b, e, model = self.b, self.model.hidden, self.model
+        if not self.options.gradient_checkpointing:
+            return 2 * self.tokens * b * (model.intermediate + e)
+        numbers = 6 * model.intermediate + 5 * e + 2 * (model.query + model.key_value + model.head_size)
+        return self.tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm's, in float32
+
+    def _logits(self, *, backward: bool) -> int:
+        """Return a chunk's logits and their softmax, and the head's gradient, all in float32."""
+        embedding = self.model.embedding
+        head = 4 * embedding if self.demand.float32_head and self.b < 4 else 0
+        copies = 8 * min(CHUNK, self.tokens * self.model.vocabulary)
+        return head + (4 * embedding + max(copies, self.b * embedding) if backward else copies)
+
+    def _forward(self) -> Parts:
+        """Return a forward pass without gradients, of the policy or of the reference."""
+        b, e, model = self.b, self.model.hidden, self.model
+        gathered = self._gathered(max(model.layer, model.embedding)) + self._gathered_reference()
+        return {
+            "buckets": (b * BUCKET if self.stage == 3 else 0) + gathered,
+            "activations": self.tokens * (b * (4 * model.intermediate + 2 * e) + 8 * e),
+            "logits": self._logits(backward=False),
+        }
+
+    # -- the sampler --------------------------------------------------------------------------------------
+
+    def _sampler(self) -> Parts:
+        """Return the sampler's weights, and the rest of its share for the cache."""
+        weights = self._sampler_weights()
+        share = round((self.options.gpu_memory or 0.0) * self.demand.gpu_bytes)
+        # The cache of the plain sampler, which is none for large models, does not count.
+        cache = max(self.sampler_minimum(), share) - weights if self.vllm else 0
+        return {"sampler's weights": weights, "sampler's cache": cache}
+
+    def _sampler_weights(self) -> int:
+        untied = self.model.embedding if self.model.tied and self.vllm else 0  # vLLM's head is loaded apart
+        return self.b * (self.model.parameters + untied) // self.tensor_parallel
+
+    def _syncing(self) -> int:
+        """Return what it takes to hand over weights one by one, each gathered from all processes."""
+        return self.b * (BUCKET + self.model.embedding) if self.stage == 3 else 0
