@@ -154,7 +154,7 @@ def status(out: str | Path) -> dict[str, Any]:
         if recorded.damage:
             damaged[run_id] = recorded.damage
         # A recorded run may end before the horizon; finished, it has all there is.
-        finished = run.done_compute(recorded) // run_spec.batch_rollouts >= run_spec.steps
+        finished = run.is_done(run_spec, recorded)
         reached = lines[-1]["compute"] if lines else 0
         generated += reached
         total += reached if finished else run_spec.steps * run_spec.batch_rollouts

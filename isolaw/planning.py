@@ -112,7 +112,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     for run in runs:
         stored = store.run(run.run_id)
         recorded = stored.recorded()
-        if stored.done_compute(recorded) // run.batch_rollouts < run.steps:
+        if not stored.is_done(run, recorded):
             left.append(run)
             state = stored.last_state
             kept = [

@@ -126,7 +126,7 @@ class _Ray:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=0
             )
-        mark = self.store.mark
+        mark = self.store.lock_message
         spec = run.read_spec().model_dump_json()
         stream = ray_tasks.make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
             str(self.directory), run_id, mark, self.shared, spec, pieces, group, asdict(each)

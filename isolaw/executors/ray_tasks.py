@@ -62,7 +62,7 @@ def make(
 def _sees(directory: Path, mark: str) -> bool:
     """Whether this machine sees the engine's directory, and not another of that name."""
     try:
-        return SweepStore(directory).mark == mark
+        return SweepStore(directory).lock_message == mark
     except (OSError, StoreError):
         return False
 

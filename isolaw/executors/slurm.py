@@ -180,12 +180,11 @@ class _Slurm:
     def _look(self, run_id: str, ended: bool) -> Iterator[Event]:
         """What the folder of a run says."""
         run = self.store.run(run_id)
-        spec = run.read_spec()
         size = run.bytes_recorded
         if size != self.sizes.get(run_id) and (lines := run.lines()):
             yield Event(run_id, "checkpoint", lines[-1]["compute"])
         self.sizes[run_id] = size
-        if run.done_compute() // spec.batch_rollouts >= spec.steps:
+        if run.is_done(run.read_spec()):
             event = Event(run_id, "done", run.lines()[-1]["compute"])
         elif (failure := run.failure) is not None:
             event = Event(run_id, "failed", cause=failure.get("cause", "unknown"))

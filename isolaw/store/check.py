@@ -1,9 +1,9 @@
-"""Whether all that has a name of isolaw's own, in a sweep's directory, is of the kind that isolaw makes."""
+"""Whether every entry with a name of isolaw's, in a sweep's directory, is of the kind that isolaw makes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from isolaw.errors import NotOurs
 from isolaw.store.folder import LINKS_HINT, Folder, Kind
@@ -12,39 +12,46 @@ from isolaw.store.states import STATE, is_own
 
 RUNS, RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
 _SHOWN = 8
-_DEEPEST = 16
+_DEEPEST = 20
 
 
 def sweep(directory: Folder, own: Mapping[str, Kind]) -> None:
-    """Refuse links, and files and folders in each other's place; other names are the user's.
+    """Raise `NotOurs` for all links, and files and folders in each other's place, in a sweep's directory.
 
-    Parameters
-    ----------
-    directory
-        the sweep's.
-    own
-        the kinds of what isolaw makes in it, by name.
-
-    Raises
-    ------
-    NotOurs
-        all of them.
+    ``own`` are the kinds of isolaw's entries in the directory itself; other names are the user's.
     """
-    _refuse(directory, [*_wrong(directory, own), *_wrong_in_runs(directory)])
+
+    def kinds(*place: str) -> tuple[Kind, ...]:
+        match place:
+            case (name,) if name in own:
+                return (own[name],)
+            case ("runs", name) if RUN_ID.fullmatch(name):
+                return ("folder",)
+            case ("runs", _, *inside):
+                return _kinds_in_run(*inside)
+        return ()
+
+    _refuse(directory, kinds)
 
 
 def run(folder: Folder) -> None:
-    """Refuse the same in the folder of one run; its sweep may have thousands.
-
-    Raises
-    ------
-    NotOurs
-        all of them.
-    """
-    _refuse(folder, [*_wrong_in_run(folder)])
+    """Raise `NotOurs` for the same in the folder of one run; its sweep may have thousands."""
+    _refuse(folder, _kinds_in_run)
 
 
-def _refuse(directory: Folder, wrong: list[NotOurs]) -> None:
+def _kinds_in_run(*place: str) -> tuple[Kind, ...]:
+    match place:
+        case (name,) if name in OWN:
+            return (OWN[name],)
+        case (folder, name) if folder == STATE and is_own(name):
+            return ("folder",)
+        case (folder, _, *inside) if folder == STATE and inside:
+            return ("file", "folder")
+    return ()
+
+
+def _refuse(directory: Folder, kinds: Callable[..., tuple[Kind, ...]]) -> None:
+    wrong = list(_wrong(directory, kinds))
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
@@ -54,44 +61,14 @@ def _refuse(directory: Folder, wrong: list[NotOurs]) -> None:
         raise NotOurs("\n".join([head, *shown, *more]))
 
 
-def _wrong(folder: Folder, own: Mapping[str, Kind]) -> Iterator[NotOurs]:
+def _wrong(folder: Folder, kinds: Callable[..., tuple[Kind, ...]], *above: str) -> Iterator[NotOurs]:
+    """Yield what is wrong; ``kinds`` gives an entry's kinds by its place, none for the user's."""
     for name, kind in sorted(folder.entries().items()):
-        if own.get(name, kind) != kind:
-            yield folder.not_ours(name, own[name])
-
-
-def _wrong_in_runs(directory: Folder) -> Iterator[NotOurs]:
-    if directory.entries().get(RUNS) != "folder":
-        return
-    runs = directory.folder(RUNS)
-    for name, kind in sorted(runs.entries().items()):
-        if RUN_ID.fullmatch(name) and kind != "folder":
-            yield runs.not_ours(name, "folder")
-        elif RUN_ID.fullmatch(name):
-            yield from _wrong_in_run(runs.folder(name))
-
-
-def _wrong_in_run(run: Folder) -> Iterator[NotOurs]:
-    yield from _wrong(run, OWN)
-    if run.entries().get(STATE) == "folder":
-        yield from _wrong_states(run.folder(STATE))
-
-
-def _wrong_states(states: Folder) -> Iterator[NotOurs]:
-    for name, kind in states.entries().items():
-        if is_own(name) and kind != "folder":
-            yield states.not_ours(name, "folder")
-        elif is_own(name):
-            yield from _wrong_below(states.folder(name))
-
-
-def _wrong_below(folder: Folder, depth: int = 0) -> Iterator[NotOurs]:
-    """What is neither file nor folder anywhere in a state."""
-    for name, kind in sorted(folder.entries().items()):
-        if kind == "folder" and depth == _DEEPEST:
-            what = f"{folder.path / name}: folders nested deeper than {_DEEPEST}, as no state has them"
+        accepted = kinds(*above, name)
+        if accepted and kind not in accepted:
+            yield folder.not_ours(name, accepted[0])
+        elif accepted and kind == "folder" and len(above) == _DEEPEST:
+            what = f"{folder.path / name}: more than {_DEEPEST} nested folders, which no state has"
             yield NotOurs(what, LINKS_HINT)
-        elif kind == "folder":
-            yield from _wrong_below(folder.folder(name), depth + 1)
-        elif kind != "file":
-            yield folder.not_ours(name, "file")
+        elif accepted and kind == "folder":
+            yield from _wrong(folder.folder(name), kinds, *above, name)

@@ -1,11 +1,11 @@
-r"""Checksums of what a sweep's directory holds: damage is found when a file is read, and never believed.
+r"""Checksums of a sweep's files: isolaw finds damage when it reads a file, and ignores damaged content.
 
-CRC-32 finds every change of up to 32 bits in a row, and any other but one in 2³². It starts from an owner
-(the run's id), so that a file of another run is damage, too.
+CRC-32 finds every change of up to 32 consecutive bits, and all others but one in 2³². It starts from an owner
+(the run's id), so that a file of another run counts as damaged, too.
 
-A document is JSON with its checksum as the key ``crc``. ``points.jsonl`` has one checksum a line, which goes
-on from the line before: a line that is lost, repeated or in another's place is damage from there on. A line
-at which a state was published holds the checksum of that state's files as ``state``.
+A document is JSON with its checksum as the key ``crc``. ``points.jsonl`` has one checksum per line, which
+continues the line before: after a lost, repeated or misplaced line all lines count as damaged. A line that
+published a state holds the checksum of that state's files as ``state``.
 
 >>> document = sealed({"compute": 512}, "a")
 >>> document
@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -36,28 +36,24 @@ _LARGE_BYTES = 2**26
 
 
 def sealed(document: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return a JSON document with its checksum; ``owner`` is what it must belong to."""
-    return {**document, "crc": f"{_of_document(document, owner):08x}"}
+    """Return a JSON document of ``owner`` with its checksum."""
+    crc = zlib.crc32(canonical_json(document).encode(), zlib.crc32(owner.encode()))
+    return {**document, "crc": f"{crc:08x}"}
 
 
 def is_sealed(document: Mapping[str, Any], owner: str) -> bool:
-    """Return whether a document is as `sealed` made it."""
+    """Return whether a document is unchanged since `sealed`."""
     rest = {key: value for key, value in document.items() if key != "crc"}
     try:
-        return document.get("crc") == f"{_of_document(rest, owner):08x}"
-    except (ValueError, RecursionError):  # what parses need not be what can be written: 1e999
+        return document.get("crc") == sealed(rest, owner)["crc"]
+    except (ValueError, RecursionError):  # JSON that parses need not be JSON that can be written: 1e999
         return False
 
 
 def read(folder: Folder, name: str, owner: str = "") -> dict[str, Any] | None:
     """Return a document of a folder without its checksum; None where there is no such file.
 
-    Raises
-    ------
-    Damaged
-        it is not as it was written, or another's.
-    NotOurs
-        it is a link, or no file.
+    Raises `Damaged` for changed content or another owner, and `NotOurs` for a link or no file.
     """
     content = folder.read(name)
     if content is None:
@@ -79,18 +75,8 @@ def write(folder: Folder, name: str, document: Mapping[str, Any], owner: str = "
     folder.write(name, f"{json.dumps(sealed(document, owner), indent=1)}\n".encode(), sync)
 
 
-def _of_document(document: Mapping[str, Any], owner: str) -> int:
-    return zlib.crc32(canonical_json(document).encode(), zlib.crc32(owner.encode()))
-
-
 def parsed(text: bytes | str) -> dict[str, Any]:
-    """Return a JSON object.
-
-    Raises
-    ------
-    ValueError
-        it is none, nested too deeply, or holds numbers that JSON has not (NaN, Infinity).
-    """
+    """Return a JSON object; raise ValueError for anything else, deep nesting, NaN and Infinity."""
     try:
         data = json.loads(text, parse_constant=_no_number)
     except RecursionError:
@@ -108,18 +94,10 @@ def _no_number(name: str) -> NoReturn:
 class Lines:
     """The checkpoints of a run's ``points.jsonl``, up to the first damage.
 
-    Attributes
-    ----------
-    checkpoints
-        one dictionary a line, without checksums.
-    states
-        the checksums of the states that were published, by step.
-    crcs, sizes
-        the checksum of each line, before the first of which there is that of the run's id, and its bytes.
-    damage
-        why what follows is not believed; empty if nothing follows but, perhaps, a torn last line.
-    marker
-        what the run's ``DONE`` says, where that is sound.
+    ``checkpoints`` are the lines without checksums, ``sizes`` their bytes, ``crcs`` the checksum of the run's
+    id and then of each line, ``states`` the checksums of the published states by step. ``damage`` says why
+    the following lines do not count; it is empty if nothing follows but, perhaps, a torn last line.
+    ``marker`` is the content of the run's ``DONE``, where that is sound.
     """
 
     crcs: list[int]
@@ -131,7 +109,7 @@ class Lines:
 
     @classmethod
     def of(cls, run_id: str, content: bytes) -> Lines:
-        """Read the content of the ``points.jsonl`` of a run."""
+        """Read the content of a run's ``points.jsonl``."""
         out = cls([zlib.crc32(run_id.encode())])
         whole, end, _torn = content.rpartition(b"\n")
         for number, line in enumerate(whole.split(b"\n") if end else (), 1):
@@ -166,7 +144,7 @@ class Lines:
 def line(checkpoint: Mapping[str, Any], before: int, state: str | None = None) -> tuple[bytes, int]:
     """Return a line of ``points.jsonl`` and its checksum, given that of the line before.
 
-    ``state`` is the checksum of the state that is published at this checkpoint, if one is.
+    ``state`` is the checksum of the state that this checkpoint publishes, if it does.
     """
     full = {**checkpoint, "state": state} if state else checkpoint
     body = json.dumps(full, allow_nan=False).encode()[:-1]
@@ -179,47 +157,40 @@ def _end(crc: int) -> bytes:
 
 
 def of_state(state: Folder, owner: str, sync: bool = False) -> str:
-    """Return the checksum of a state: of the names, sizes and contents of all its files.
+    """Return the checksum of a state: of the names, sizes and contents of its files; ``sync`` syncs them.
 
-    Raises
-    ------
-    NotOurs
-        a link in it, or something that is neither file nor folder.
+    Raises `NotOurs` for an entry that is neither file nor folder.
     """
 
-    def of_file(name: str) -> int:
-        *folders, last = name.split("/")
-        folder, crc = state, 0
-        for one in folders:
-            folder = folder.folder(one)
-        with open(folder.open(last), "rb", buffering=0) as file:
+    def content(file: tuple[str, int, Folder]) -> int:
+        name, _, folder = file
+        crc = 0
+        with open(folder.open(name.rpartition("/")[2]), "rb", buffering=0) as opened:
             if sync:
-                os.fsync(file.fileno())
-            while piece := file.read(_PIECE_BYTES):
+                os.fsync(opened.fileno())
+            while piece := opened.read(_PIECE_BYTES):
                 crc = zlib.crc32(piece, crc)
         return crc
 
-    files = sorted(_files(state))
-    if sum(size for _, size in files) < _LARGE_BYTES:
-        contents = [of_file(name) for name, _ in files]
+    files = sorted(_files(state), key=lambda file: file[0])
+    if sum(size for _, size, _ in files) < _LARGE_BYTES:
+        contents = list(map(content, files))
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            contents = list(pool.map(of_file, (name for name, _ in files)))
+            contents = list(pool.map(content, files))
     crc = zlib.crc32(owner.encode())
-    for (name, size), content in zip(files, contents, strict=True):
-        crc = zlib.crc32(f"{name}\0{size}\0{content}\n".encode(errors="surrogateescape"), crc)
+    for (name, size, _), content_crc in zip(files, contents, strict=True):
+        crc = zlib.crc32(f"{name}\0{size}\0{content_crc}\n".encode(errors="surrogateescape"), crc)
     return f"{crc:08x}"
 
 
-def _files(folder: Folder, prefix: str = "") -> list[tuple[str, int]]:
-    """Return the name, from the top, and the bytes of each file of a folder."""
-    out = []
+def _files(folder: Folder, prefix: str = "") -> Iterator[tuple[str, int, Folder]]:
+    """Yield each file's name from the top, its bytes and the folder that holds it."""
     for name, kind in folder.entries().items():
         if kind == "folder":
-            out += _files(folder.folder(name), f"{prefix}{name}/")
+            yield from _files(folder.folder(name), f"{prefix}{name}/")
         elif kind == "file":
             status = folder.status(name)
-            out.append((f"{prefix}{name}", status.st_size if status else 0))
+            yield f"{prefix}{name}", status.st_size if status else 0, folder
         else:
             raise folder.not_ours(name, "file")
-    return out

@@ -1,9 +1,9 @@
 """`Folder`: a folder of a sweep, held open, below which no link is ever followed.
 
-A path is looked up anew at each use, so what it leads to can change: a link in the place of ``state`` once
-led the removal of old states into a user's own folder. Below a sweep's directory every name is therefore
-looked up in a descriptor of the folder that holds it (``openat(2)``), with ``O_NOFOLLOW``, and what is found
-must be of the kind that isolaw makes there. The directory itself is the user's to name, links included.
+The kernel resolves a path anew at each use, so its target can change: a link in the place of ``state`` once
+led the removal of old states into a user's own folder. Below a sweep's directory isolaw therefore opens every
+name relative to a descriptor of its folder (``openat(2)``), with ``O_NOFOLLOW``, and requires the kind of
+entry that it makes there. The path of the directory itself is the user's, links included.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Literal
 from isolaw.errors import Damaged, NotOurs
 
 Kind = Literal["file", "folder", "symbolic link", "device, pipe or socket"]
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symbolic link"}
 
 LINKS_HINT = (
-    "isolaw follows no links below a sweep's directory, and changed nothing. Put back what isolaw made (for "
-    "a link: rm LINK && mv TARGET LINK). If you remove the entry instead, the same sweep computes it again"
+    "isolaw follows no links below a sweep's directory, and changed nothing. Put back the entry that isolaw "
+    "made (for a link: rm LINK && mv TARGET LINK). If you remove the entry, the same sweep computes it again"
 )
 _LARGEST_BYTES = 2**32
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -32,14 +33,10 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Folder:
-    """A folder that is held open.
+    """A folder that is held open: messages call it ``path``; it closes its ``descriptor`` when it is deleted.
 
-    Parameters
-    ----------
-    path
-        what messages call it.
-    descriptor
-        of the open folder, which is closed with this object.
+    Methods that open, read or replace a name raise `NotOurs` where they find a link or another kind of
+    entry, and FileNotFoundError, with the whole path, where they find nothing.
     """
 
     __slots__ = ("descriptor", "path")
@@ -49,13 +46,7 @@ class Folder:
 
     @classmethod
     def at(cls, path: Path) -> Folder:
-        """Open a folder that the user named; links on the way to it are the user's.
-
-        Raises
-        ------
-        OSError
-            there is none, or it cannot be opened.
-        """
+        """Open a folder that the user named; links on the way to it are the user's. Raises OSError."""
         return cls(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
 
     def __del__(self) -> None:
@@ -63,15 +54,7 @@ class Folder:
             os.close(self.descriptor)
 
     def folder(self, name: str, make: bool = False) -> Folder:
-        """Open a folder in this one; with ``make`` one that need not exist yet.
-
-        Raises
-        ------
-        NotOurs
-            a link, or no folder.
-        FileNotFoundError
-            nothing of that name.
-        """
+        """Open a folder in this one; with ``make`` it need not exist yet."""
         if make:
             with contextlib.suppress(FileExistsError):
                 self._mkdir(name)
@@ -83,7 +66,7 @@ class Folder:
             raise self._named(error, name) from None
 
     def new_folder(self, name: str) -> Folder:
-        """Make a folder that does not exist yet, and open it."""
+        """Create a folder that does not exist yet, and open it."""
         self._mkdir(name)
         return self.folder(name)
 
@@ -94,20 +77,12 @@ class Folder:
             raise self._named(error, name) from None
 
     def _named(self, error: OSError, name: str) -> OSError:
-        """Return an error with the whole path: of one that was looked up here, it knows the last part."""
+        """Return an error of a name in this folder with the whole path."""
         error.filename = str(self.path / name)
         return error
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-        """Open a file in this folder and return its descriptor.
-
-        Raises
-        ------
-        NotOurs
-            a link, or no file.
-        FileNotFoundError
-            nothing of that name, and ``flags`` do not create it.
-        """
+        """Open a file in this folder and return its descriptor."""
         try:
             descriptor = os.open(_single(name), flags | _FILE, mode, dir_fd=self.descriptor)
         except OSError as error:
@@ -120,15 +95,7 @@ class Folder:
         return descriptor
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's content, None where there is no such file.
-
-        Raises
-        ------
-        NotOurs
-            a link, or no file.
-        Damaged
-            of more than 4 GiB.
-        """
+        """Return a file's content, None where there is no such file; `Damaged` for more than 4 GiB."""
         try:
             descriptor = self.open(name)
         except FileNotFoundError:
@@ -139,19 +106,19 @@ class Folder:
             return file.read()
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return the status of what has that name, a link's own; None where there is nothing."""
+        """Return the status of an entry, a link's own; None where there is no such entry."""
         try:
             return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def entries(self) -> dict[str, Kind]:
-        """Return what the folder holds, by name."""
+        """Return the kind of each entry, by name."""
         with os.scandir(self.descriptor) as found:
             return {entry.name: _kind(entry) for entry in found}
 
     def write(self, name: str, content: bytes, sync: bool = True, mode: int = 0o666) -> None:
-        """Write a file that is whole or not there: under a temporary name, which is then renamed."""
+        """Write a file that is whole or absent: under a temporary name, which is then renamed."""
         with self.replacing(name, mode) as descriptor:
             try:
                 with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -163,14 +130,13 @@ class Folder:
 
     @contextlib.contextmanager
     def replacing(self, name: str, mode: int = 0o666) -> Iterator[int]:
-        """Yield the descriptor of a new file that then takes that name; of a failure nothing is left."""
+        """Yield the descriptor of a new file that then takes that name; a failure leaves nothing."""
         temporary = f".{name}.{os.getpid()}.tmp"
-        self.remove(temporary)  # of a process of this number that was killed
+        self.remove(temporary)  # left by a killed process with this number
         descriptor = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             yield descriptor
-            if (there := self.status(name)) is not None and not stat.S_ISREG(there.st_mode):
-                raise self.not_ours(name, "file")
+            self._expect(name, "file")
             self.rename(temporary, name)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -180,7 +146,7 @@ class Folder:
             os.close(descriptor)
 
     def remove_leftovers(self, own: Iterable[str]) -> None:
-        """Remove temporary files that a killed writer of files of these names has left."""
+        """Remove the temporary files that a killed writer of files of these names left."""
         for name, kind in self.entries().items():
             if kind == "file" and is_leftover(name, own):
                 self.remove(name)
@@ -195,42 +161,35 @@ class Folder:
             os.unlink(name, dir_fd=self.descriptor)
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder with all that is in it, if there is one.
-
-        Raises
-        ------
-        NotOurs
-            a link, or no folder.
-        """
-        there = self.status(name)
-        if there is None:
-            return
-        if not stat.S_ISDIR(there.st_mode):
-            raise self.not_ours(name, "folder")
-        shutil.rmtree(name, dir_fd=self.descriptor)  # which follows no links either
+        """Remove a folder with its content, if there is one."""
+        if self._expect(name, "folder"):
+            shutil.rmtree(name, dir_fd=self.descriptor)  # which follows no links either
 
     def sync(self) -> None:
-        """Let what was renamed here survive a power cut."""
+        """Make renames in this folder survive a power cut."""
         os.fsync(self.descriptor)
 
-    def not_ours(self, name: str, expected: Kind) -> NotOurs:
-        """Return the error for a name at which something else was found."""
-        return NotOurs(f"{self.path / name}: {self.found(name)}; expected a {expected}", LINKS_HINT)
+    def _expect(self, name: str, kind: Kind) -> bool:
+        """Return whether there is an entry of this name; raise `NotOurs` for one of another kind."""
+        found = self._kind(name)
+        if found not in (None, kind):
+            raise self.not_ours(name, kind)
+        return found is not None
 
-    def found(self, name: str) -> str:
-        """Return what has a name, in words."""
-        there = self.status(name)
-        if there is None:
-            return "found nothing"
-        if stat.S_ISLNK(there.st_mode):
-            return f"found a symbolic link to {os.readlink(name, dir_fd=self.descriptor)}"
-        if stat.S_ISREG(there.st_mode):
-            return "found a file"
-        return "found a folder" if stat.S_ISDIR(there.st_mode) else "found a device, pipe or socket"
+    def _kind(self, name: str) -> Kind | None:
+        status = self.status(name)
+        return _KINDS.get(stat.S_IFMT(status.st_mode), "device, pipe or socket") if status else None
+
+    def not_ours(self, name: str, expected: Kind) -> NotOurs:
+        """Return the error for an entry that is of another kind."""
+        found = self._kind(name)
+        article = f"a {found}" if found else "nothing"
+        target = f" to {os.readlink(name, dir_fd=self.descriptor)}" if found == "symbolic link" else ""
+        return NotOurs(f"{self.path / name}: found {article}{target}; expected a {expected}", LINKS_HINT)
 
 
 def is_leftover(name: str, own: Iterable[str]) -> bool:
-    """Return whether a name is that of a temporary file, of `Folder.replacing` for files of these names."""
+    """Return whether `Folder.replacing` gives this name to a temporary file for files of these names."""
     stem, _, token = name.removesuffix(".tmp").rpartition(".")
     return name.endswith(".tmp") and stem.removeprefix(".") in own and stem[:1] == "." and token.isalnum()
 

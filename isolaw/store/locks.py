@@ -1,12 +1,12 @@
 """Locks on files of a sweep, also where several hosts share them.
 
-The kernel's lock (`flock`) is asked first: it goes with its process, however that ends, so that after a
+The kernel's lock (`flock`) comes first: it ends with its process, however that ends, so that after a
 ``kill -9`` the same command starts at once. Linux passes it on over NFS, and over Lustre if mounted with
-``flock``. Not every mount does, so the holder also shows signs of life: it touches the file every
-``BEAT_S`` seconds. Whoever gets the kernel's lock, and finds that another host has touched the file within
-``STALE_S``, is refused. Ages are told by the file server's clock.
+``flock``. Not every mount does, so the holder also has a heartbeat: it touches the file every ``BEAT_S``
+seconds. A process that gets the kernel's lock, and finds that another host touched the file within
+``STALE_S``, is refused. Ages are by the file server's clock.
 
-What is assumed: a holder that has not touched its file for ``STALE_S`` has ended, or has lost the disk.
+isolaw assumes that a holder without a heartbeat for ``STALE_S`` has ended, or has lost the disk.
 """
 
 from __future__ import annotations
@@ -28,24 +28,17 @@ NAME, CLOCK = "lock", "clock"
 
 BEAT_S = 10.0
 STALE_S = 60.0
-# Of two holders that come together where the kernel has no locks, the last to write stays.
+# Where the kernel has no locks, the last of two concurrent holders to write stays.
 _SETTLES_S = 1.0
-_LONGEST = 4096  # bytes of a lock that are looked at
+_LONGEST = 4096  # bytes of a lock's message
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
 def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold a folder exclusively; its file ``lock`` meanwhile says who does.
+    """Hold a folder exclusively; its file ``lock`` names the holder.
 
-    Raises
-    ------
-    InUse
-        after ``wait_s`` another still holds it.
-    NotOurs
-        the lock is a link, or no file.
-    OSError
-        the file cannot be written.
+    Raises `InUse` where another still holds it after ``wait_s``, and OSError for a disk that is not writable.
     """
     until = time.monotonic() + wait_s
     with _opened(folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
@@ -55,20 +48,20 @@ def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
             if time.monotonic() >= until:
                 raise InUse(f"{folder.path} is in use by {holder}")
             time.sleep(0.05)
-        mark = f"process {os.getpid()} on {socket.gethostname()}\n{secrets.token_hex(8)}\n"
-        _write(file, mark)
+        own = f"process {os.getpid()} on {socket.gethostname()}\n{secrets.token_hex(8)}\n"
+        _write(file, own)
         if has is None:
             time.sleep(_SETTLES_S)
-            if not _content(file).endswith(mark):
+            if not _content(file).endswith(own):
                 raise InUse(f"{folder.path} is in use by {_first_line(_content(file))}")
-            _write(file, mark)
-        _LIFE.show(file)
+            _write(file, own)
+        _HEARTBEAT.begin(file)
         try:
             yield
         finally:
-            _LIFE.end(file)
-            with contextlib.suppress(OSError):  # a disk that can no longer be written
-                if _content(file) == mark:
+            _HEARTBEAT.end(file)
+            with contextlib.suppress(OSError):  # a disk that is no longer writable
+                if _content(file) == own:
                     _write(file, "")
 
 
@@ -80,8 +73,8 @@ def in_use(folder: Folder) -> bool:
         return _other_holder(folder, file, _take(file, fcntl.LOCK_SH)) is not None
 
 
-def told(folder: Folder) -> str:
-    """Return what the holder of a folder wrote, unlike anything that was ever there; "" if nobody."""
+def message(folder: Folder) -> str:
+    """Return what the holder of a folder wrote, which is unique; "" if nobody holds it."""
     if folder.status(NAME) is None:
         return ""
     with _opened(folder, os.O_RDONLY) as file:
@@ -89,8 +82,8 @@ def told(folder: Folder) -> str:
 
 
 def holder(folder: Folder) -> str:
-    """Return who holds a folder, as its lock says."""
-    return _first_line(told(folder))
+    """Return the holder of a folder, as its lock names it."""
+    return _first_line(message(folder))
 
 
 @contextlib.contextmanager
@@ -103,7 +96,7 @@ def _opened(folder: Folder, flags: int) -> Iterator[int]:
 
 
 def _take(file: int, kind: int) -> bool | None:
-    """Take the kernel's lock: whether that worked, or None where the mount has no locks."""
+    """Take the kernel's lock; return whether that worked, or None where the mount has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -116,7 +109,7 @@ def _take(file: int, kind: int) -> bool | None:
 
 
 def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
-    """Return who holds the lock, where that is another, given what the kernel says."""
+    """Return another holder of the lock, if there is one, given the kernel's answer."""
     name = _first_line(_content(file))
     if taken is False:
         return name or "another process"
@@ -124,9 +117,9 @@ def _other_holder(folder: Folder, file: int, taken: bool | None) -> str | None:
     if not host or not process.isdecimal():
         return None  # nobody
     if host == socket.gethostname() and (taken or not _is_alive(int(process))):
-        return None  # one whose end the kernel has seen
+        return None  # a process that has ended
     age = _now(folder) - os.fstat(file).st_mtime
-    if abs(age) > STALE_S:  # what lies ahead is no sign of life either: a clock was wrong
+    if abs(age) > STALE_S:  # a heartbeat in the future is none either: a clock was wrong
         return None
     return f"{name}, last heartbeat {max(age, 0):.0f} s ago; treated as dead after {STALE_S:.0f} s"
 
@@ -140,11 +133,11 @@ def _first_line(text: str) -> str:
 
 
 def _now(folder: Folder) -> float:
-    """Return the time by the clock that the folder's files are stamped with."""
+    """Return the time by the clock of the folder's file server."""
     name = f".{CLOCK}.{secrets.token_hex(8)}.tmp"
     try:
         file = folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    except OSError:  # it cannot be written
+    except OSError:  # a disk that is not writable
         return time.time()
     try:
         return os.fstat(file).st_mtime
@@ -159,7 +152,7 @@ def _is_alive(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -169,15 +162,15 @@ def _write(file: int, text: str) -> None:
     os.write(file, text.encode())
 
 
-class _Life:
-    """One thread that touches all files that this process holds."""
+class _Heartbeat:
+    """One thread that touches all locks that this process holds."""
 
     def __init__(self) -> None:
         self.held: set[int] = set()
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
 
-    def show(self, descriptor: int) -> None:
+    def begin(self, descriptor: int) -> None:
         with self.lock:
             self.held.add(descriptor)
             if self.thread is None or not self.thread.is_alive():
@@ -197,4 +190,4 @@ class _Life:
                         os.utime(descriptor)
 
 
-_LIFE = _Life()
+_HEARTBEAT = _Heartbeat()

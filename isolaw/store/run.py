@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PUBLISH_EVERY_S = 1.0
 PUBLISHING_SHARE = 0.1
-# A worker whose engine was killed gets so long to go.
+# A worker whose engine was killed has this long to end.
 WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 SPEC, POINTS, PROBLEMS, LOG, STOP = "spec.json", "points.jsonl", "problems.json", "log", "stop"
@@ -39,55 +39,49 @@ OWN: dict[str, Kind] = {
 
 
 class RunStore:
-    """The folder of one run.
+    """The folder of one run of a sweep.
 
-    Parameters
-    ----------
-    sweep
-        the directory of its sweep.
-    run_id
-        the folder's name.
+    What `resume` finds damaged is in ``damage``. ``asked_to_stop`` ends the run from within this process.
     """
 
     def __init__(self, sweep: SweepStore, run_id: str) -> None:
         self.run_id, self.sweep = run_id, sweep
         self.asked_to_stop = threading.Event()
         self.sync_alone = True
-        self.damage: list[str] = []  # what `resume` found, in words
+        self.damage: list[str] = []
         self.states = States(sweep, run_id)
         self._opened: Folder | None = None
-        # Of what is recorded: how many checkpoints, the last of them, and its line's checksum.
+        # Of the recorded checkpoints: their number, the last one's step, and its line's checksum.
         self._checkpoints, self._step, self._crc = 0, 0, 0
         self._continues = False  # from a state
 
     @property
     def folder(self) -> Path:
-        """What the folder is called, for messages and for those who open it elsewhere."""
+        """The folder's path, for messages and for those who open it elsewhere."""
         return self.sweep.directory / "runs" / self.run_id
 
-    def _here(self) -> Folder | None:
-        """The folder, None where there is none."""
+    def open(self, make: bool = True) -> Folder:
+        """Open the folder; unless ``make``, FileNotFoundError where it does not exist."""
         if self._opened is None:
-            with contextlib.suppress(FileNotFoundError):
-                self._opened = self.sweep.runs().folder(self.run_id)
+            self._opened = self.sweep.runs(make).folder(self.run_id, make)
         return self._opened
 
-    def open(self) -> Folder:
-        """Open the folder, which need not exist yet."""
-        if self._here() is None:
-            self._opened = self.sweep.runs(make=True).folder(self.run_id, make=True)
-        assert self._opened is not None
-        return self._opened
+    def _status(self, name: str) -> os.stat_result | None:
+        with contextlib.suppress(FileNotFoundError):
+            return self.open(make=False).status(name)
+        return None
 
     def _read(self, name: str) -> bytes | None:
-        here = self._here()
-        return here.read(name) if here else None
+        with contextlib.suppress(FileNotFoundError):
+            return self.open(make=False).read(name)
+        return None
 
     def _document(self, name: str) -> dict[str, Any] | None:
-        here = self._here()
-        return checksums.read(here, name, self.run_id) if here else None
+        with contextlib.suppress(FileNotFoundError):
+            return checksums.read(self.open(make=False), name, self.run_id)
+        return None
 
-    # -- what the run is -----------------------------------------------------------------------------------
+    # -- the spec ------------------------------------------------------------------------------------------
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
@@ -96,13 +90,7 @@ class RunStore:
             self.open().write(SPEC, text, sync=False)  # the engine syncs all of them together
 
     def read_spec(self) -> RunSpec:
-        """Return the run's spec.
-
-        Raises
-        ------
-        Damaged
-            it is lost, or not as it was written.
-        """
+        """Return the run's spec; raise `Damaged` where it is missing or changed."""
         path = self.folder / SPEC
         document = self._document(SPEC)
         if document is None:
@@ -112,10 +100,10 @@ class RunStore:
         except InputError as error:  # of another version
             raise Damaged(str(error)) from None
 
-    # -- how far it is -------------------------------------------------------------------------------------
+    # -- the progress --------------------------------------------------------------------------------------
 
     def recorded(self) -> Lines:
-        """Return the checkpoints recorded so far; a torn last line, and damaged ones, are left out."""
+        """Return the checkpoints recorded so far, without a torn last line and damaged lines."""
         marker = None
         with contextlib.suppress(Damaged, NotOurs):  # before the lines: the run may be at work
             marker = self._document(DONE)
@@ -136,7 +124,7 @@ class RunStore:
         return self.recorded().checkpoints
 
     def settled(self) -> list[dict[str, Any]]:
-        """Return the checkpoints that no resume cuts: those up to the last published state."""
+        """Return the checkpoints up to the last published state, which no resume cuts."""
         last = self.last_state
         return [line for line in self.lines() if last is not None and line["step"] <= last]
 
@@ -148,11 +136,15 @@ class RunStore:
     def done_compute(self, recorded: Lines | None = None) -> int:
         """Return the horizon up to which the run is finished, 0 if it is not.
 
-        A marker that is damaged, or of other lines than are recorded, is not believed.
+        A marker that is damaged, or of other lines than the recorded ones, does not count.
         """
         lines = recorded or self.recorded()
         marker = lines.marker
         return int(marker["compute"]) if marker and marker["lines"] == lines.marks[-1] else 0
+
+    def is_done(self, spec: RunSpec, recorded: Lines | None = None) -> bool:
+        """Return whether the run is finished up to the horizon of ``spec``."""
+        return self.done_compute(recorded) // spec.batch_rollouts >= spec.steps
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -166,16 +158,14 @@ class RunStore:
     @property
     def bytes_recorded(self) -> int:
         """The size of ``points.jsonl``."""
-        status = (here := self._here()) and here.status(POINTS)
-        return status.st_size if status else 0
+        return status.st_size if (status := self._status(POINTS)) else 0
 
     @property
     def recorded_at(self) -> float:
-        """When ``points.jsonl`` was last written to, as a Unix time."""
-        status = (here := self._here()) and here.status(POINTS)
-        return status.st_mtime if status else 0.0
+        """The Unix time at which ``points.jsonl`` last changed."""
+        return status.st_mtime if (status := self._status(POINTS)) else 0.0
 
-    # -- who makes it --------------------------------------------------------------------------------------
+    # -- who executes it -----------------------------------------------------------------------------------
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the run as its only writer."""
@@ -183,37 +173,32 @@ class RunStore:
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody is making the run."""
-        here = self._here()
-        return here is not None and locks.in_use(here)
+        """Whether a process holds the run."""
+        return self._status(locks.NAME) is not None and locks.in_use(self.open())
 
     @property
     def holder(self) -> str:
-        """Who is making the run, as its lock says."""
-        here = self._here()
-        return locks.holder(here) if here else ""
+        """The process that holds the run, as its lock names it."""
+        return locks.holder(self.open()) if self._status(locks.NAME) else ""
 
     def ask_to_stop(self) -> None:
-        """Let whoever makes the run keep its state and end; a file, so that any machine can ask."""
-        with contextlib.suppress(OSError):  # a disk that cannot be written stops it anyway
+        """Ask the process that holds the run to keep its state and end, by a file that any machine sees."""
+        with contextlib.suppress(OSError):  # a disk that is not writable stops it anyway
             os.close(self.open().open(STOP, os.O_WRONLY | os.O_CREAT))
 
     def is_asked_to_stop(self) -> bool:
-        """Return whether somebody did."""
+        """Return whether the run is asked to end."""
         return self.asked_to_stop.is_set() or self.open().status(STOP) is not None
 
     def proceed(self) -> None:
-        """Take that back: the run shall be made."""
-        with contextlib.suppress(OSError):  # what is wrong with the folder is the run's to report
+        """Withdraw `ask_to_stop`."""
+        with contextlib.suppress(OSError):  # the run itself reports what is wrong with its folder
             self.open().remove(STOP)
 
-    # -- making it -----------------------------------------------------------------------------------------
+    # -- its execution -------------------------------------------------------------------------------------
 
     def resume(self) -> tuple[Path | None, float]:
-        """Cut what lies beyond the last sound state; return that state's folder and the seconds spent.
-
-        What was found damaged is in ``damage`` then.
-        """
+        """Cut the lines beyond the last sound state; return that state's folder and the seconds spent."""
         here = self.open()
         self.damage = []
         self.forget_failure()
@@ -235,10 +220,10 @@ class RunStore:
         return None if step is None else self.states.folder(step), float(last["wall_s"]) if last else 0.0
 
     def _last_sound(self, lines: Lines) -> int | None:
-        """Return the last state that is as its line says; of others nothing is believed."""
+        """Return the last state whose checksum its line confirms."""
         for step in self.states.steps():
             if step not in lines.states:
-                if not lines.damage:  # of which it would be a consequence
+                if not lines.damage:  # otherwise a consequence of that
                     self.damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
             elif self.states.is_sound(step, self.run_id, lines.states[step]):
                 return step
@@ -264,9 +249,9 @@ class RunStore:
         started = time.monotonic() - wall_s
         began = published = time.monotonic()
         took = 0.0
-        # What a short run would lose is soon made again: the engine syncs many of them together.
+        # A short run is soon repeated: the engine syncs many of them together.
         self.sync_alone = self._continues
-        # Buffered: of a line that finds no room, the kernel may take a part without an error.
+        # Buffered: on a full disk, the kernel may write a part of a line without an error.
         with os.fdopen(self.open().open(POINTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as file:
             for checkpoint in checkpoints:
                 self._keep_problem_ids(checkpoint)
@@ -301,29 +286,23 @@ class RunStore:
         return self.states.checksum(checkpoint.step, self.run_id, self.sync_alone)
 
     def problem_ids(self) -> dict[str, list[str]]:
-        """Return the ids of the problems of each evaluation set whose single results are recorded.
-
-        Raises
-        ------
-        Damaged
-            they are not as they were written.
-        """
+        """Return the problems' ids of each evaluation set with single results; may raise `Damaged`."""
         return (self._document(PROBLEMS) or {}).get("sets", {})
 
     def _keep_problem_ids(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.counts:
-            try:
-                known = self.problem_ids()
-            except Damaged:
-                known = {}
-            new = {c.eval_set: list(c.problem_ids) for c in checkpoint.counts if c.eval_set not in known}
-            if new:
-                checksums.write(self.open(), PROBLEMS, {"sets": {**known, **new}}, self.run_id)
+        if not checkpoint.counts:
+            return
+        known: dict[str, list[str]] = {}
+        with contextlib.suppress(Damaged):
+            known = self.problem_ids()
+        new = {c.eval_set: list(c.problem_ids) for c in checkpoint.counts if c.eval_set not in known}
+        if new:
+            checksums.write(self.open(), PROBLEMS, {"sets": {**known, **new}}, self.run_id)
 
     def finish(self, compute: int) -> None:
-        """Mark the run, resumed and recorded before, as finished up to ``compute``, and with which lines."""
-        last = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
-        marker = {"compute": compute, **last}
+        """Mark the run, after `resume` and `record`, as finished up to ``compute`` with these lines."""
+        lines = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
+        marker = {"compute": compute, **lines}
         text = json.dumps(checksums.sealed(marker, self.run_id)).encode()
         self.open().write(DONE, text + b"\n", sync=self.sync_alone)
 
@@ -336,16 +315,15 @@ class RunStore:
         """Remove what `fail` recorded."""
         self.open().remove(FAILED)
 
-    # -- what libraries print ------------------------------------------------------------------------------
+    # -- its log -------------------------------------------------------------------------------------------
 
     def open_log(self) -> int:
         """Open the log to append to, and return its descriptor."""
         return self.open().open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def drop_empty_log(self) -> None:
-        """Remove the log if nothing was printed."""
-        status = self.open().status(LOG)
-        if status is not None and not status.st_size:
+        """Remove a log without content."""
+        if (status := self._status(LOG)) and not status.st_size:
             self.open().remove(LOG)
 
     def _log_tail(self) -> list[str]:

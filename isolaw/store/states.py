@@ -1,9 +1,9 @@
 """The states that runs continue from: ``state/<step>/`` in a run's folder, or a folder of another disk.
 
 With ``store.states = FOLDER``, a sweep's states are in ``FOLDER/isolaw-<token>/<run_id>/<step>/``. isolaw
-makes that folder, and its ``isolaw.json`` says which sweep it belongs to; nothing else in FOLDER is touched.
-The sweep's ``states.json`` says where it is. A disk that is not mounted is therefore noticed, and so is a
-copy of a sweep's directory, which must not continue from, and remove, the states of the original.
+creates that folder and touches nothing else in FOLDER. Its ``isolaw.json`` names the sweep, and the sweep's
+``states.json`` names the folder. isolaw therefore notices a disk that is not mounted, and a copy of a sweep's
+directory, which must not continue from, and remove, the states of the original.
 """
 
 from __future__ import annotations
@@ -25,127 +25,105 @@ if TYPE_CHECKING:
 
 FORMAT = "isolaw.states/1"
 STATE, WHERE, MARKER = "state", "states.json", "isolaw.json"
-# The folders that isolaw makes here: of a state, by its step, and of one that is being written.
-_STATE, _UNFINISHED = re.compile(r"0|[1-9][0-9]*"), re.compile(r"\.(?:0|[1-9][0-9]*)")
+# A published state is a folder with the name of its step; before, the name begins with a dot.
+_STATE = re.compile(r"0|[1-9][0-9]*")
 
 
 def is_own(name: str) -> bool:
     """Return whether isolaw makes folders of this name for states."""
-    return bool(_STATE.fullmatch(name) or _UNFINISHED.fullmatch(name))
+    return bool(_STATE.fullmatch(name.removeprefix(".")))
 
 
 class States:
-    """The states of one run.
-
-    Parameters
-    ----------
-    sweep
-        the directory of its sweep.
-    run_id
-        the run.
-    """
+    """The states of one run of a sweep."""
 
     def __init__(self, sweep: SweepStore, run_id: str) -> None:
         self._sweep, self._run_id = sweep, run_id
-        self._folder: Folder | None = None
+        self._opened: Folder | None = None
 
     @property
     def path(self) -> Path:
         """The folder that holds them, for those who write states and read them."""
-        return self._made().path
+        return self._folder().path
 
-    def _here(self) -> Folder | None:
-        with contextlib.suppress(FileNotFoundError):
-            return self._open(make=False)
-        return None
-
-    def _made(self) -> Folder:
-        return self._open(make=True)
-
-    def _open(self, make: bool) -> Folder:
-        if self._folder is None:
+    def _folder(self, make: bool = True) -> Folder:
+        if self._opened is None:
             parent, name = self._sweep.states(), self._run_id
             if parent is None:
                 parent, name = self._sweep.runs(make).folder(self._run_id, make), STATE
-            self._folder = parent.folder(name, make)
-        return self._folder
+            self._opened = parent.folder(name, make)
+        return self._opened
 
     def steps(self) -> list[int]:
         """Return the steps of the published states, the last first."""
-        here = self._here()
-        names = here.entries() if here else {}
-        wrong = [name for name, kind in names.items() if _STATE.fullmatch(name) and kind != "folder"]
-        if here and wrong:
-            raise here.not_ours(wrong[0], "folder")
-        return sorted((int(name) for name in names if _STATE.fullmatch(name)), reverse=True)
+        try:
+            here = self._folder(make=False)
+        except FileNotFoundError:
+            return []
+        own = {name: kind for name, kind in here.entries().items() if _STATE.fullmatch(name)}
+        for name, kind in own.items():
+            if kind != "folder":
+                raise here.not_ours(name, "folder")
+        return sorted(map(int, own), reverse=True)
 
     def folder(self, step: int) -> Path:
         """Return the folder of a published state."""
-        return self._made().path / str(step)
+        return self._folder().path / str(step)
 
     def open(self, step: int) -> Folder:
         """Open the folder of a published state."""
-        return self._made().folder(str(step))
+        return self._folder().folder(str(step))
 
     def begin(self, step: int) -> Path:
-        """Make the empty folder into which a state is to be written."""
-        return self._made().new_folder(f".{step}").path
+        """Create the empty folder for a new state."""
+        return self._folder().new_folder(f".{step}").path
 
     def unfinished(self, step: int) -> Folder:
-        """Open the folder into which a state is being written; it need not exist yet."""
-        return self._made().folder(f".{step}", make=True)
+        """Open the folder of a state that is not published; it need not exist yet."""
+        return self._folder().folder(f".{step}", make=True)
 
     def checksum(self, step: int, run_id: str, sync: bool = False) -> str:
-        """Return the checksum of the state that was written after `begin`; ``sync`` syncs its files."""
+        """Return the checksum of the state written since `begin`; ``sync`` syncs its files."""
         return checksums.of_state(self.unfinished(step), f"{run_id} {step}", sync)
 
     def is_sound(self, step: int, run_id: str, checksum: str | None) -> bool:
-        """Return whether a published state is as it was written."""
+        """Return whether a published state is unchanged."""
         return checksums.of_state(self.open(step), f"{run_id} {step}") == checksum
 
     def publish(self, step: int, sync: bool) -> None:
-        """Let the state that was written after `begin` take the place of those before."""
+        """Replace the states before by the state written since `begin`."""
         before = self.steps()
-        self._made().rename(f".{step}", str(step))
+        self._folder().rename(f".{step}", str(step))
         if sync:
-            self._made().sync()
+            self._folder().sync()
         for old in before:
-            self._made().remove_folder(str(old))
+            self._folder().remove_folder(str(old))
 
     def keep(self, step: int | None) -> None:
-        """Remove what was not published, and every state but one."""
-        for name in self._made().entries():
+        """Remove every state but one, and all that were not published."""
+        for name in self._folder().entries():
             if is_own(name) and name != str(step):
-                self._made().remove_folder(name)
+                self._folder().remove_folder(name)
 
 
 class ExternalStates:
-    """The folder of a sweep's states on another disk.
-
-    Parameters
-    ----------
-    sweep
-        the sweep's directory.
-    """
+    """The folder of a sweep's states on another disk."""
 
     def __init__(self, sweep: Folder) -> None:
         self._sweep = sweep
         self._folder: Folder | None = None
-        self._absent = False  # chosen before the first run is made, so looked for once
+        self._absent = False  # the choice is final before the first run begins
 
     @property
     def given(self) -> str | None:
-        """What ``store.states`` was when the sweep began; None: states are in the runs' folders."""
+        """``store.states`` when the sweep began; None: states are in the runs' folders."""
         found = checksums.read(self._sweep, WHERE)
         return None if found is None else str(found["folder"])
 
     def folder(self) -> Folder | None:
         """Open the folder of all runs' states; None where states are in the runs' folders.
 
-        Raises
-        ------
-        StoreError
-            it is not there, is not the sweep's, or is still another's.
+        Raises `StoreError` where it is missing, or belongs to another sweep.
         """
         if self._folder is not None or self._absent:
             return self._folder
@@ -155,7 +133,7 @@ class ExternalStates:
             return None
         path = Path(found["folder"])
         name = f"isolaw-{found['token']}"
-        hint = f"{self._sweep.path / WHERE} says that the sweep's states are there; is the disk mounted?"
+        hint = f"{self._sweep.path / WHERE} names this folder for the sweep's states; is the disk mounted?"
         try:
             folder = Folder.at(path).folder(name)
         except OSError as error:
@@ -174,9 +152,9 @@ class ExternalStates:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the states as their only engine; of a sweep that was moved, the marker learns where it is.
+        """Hold the states as their only engine, and update the marker of a sweep that was moved.
 
-        So that of two copies of a moved sweep the first to run keeps the states.
+        Of two copies of a moved sweep, the first to run keeps the states.
         """
         self._folder = None
         folder = self.folder()
@@ -185,32 +163,32 @@ class ExternalStates:
             return
         with locks.locked(folder, wait_s=0.3):
             self._folder = None
-            self.folder()  # nobody else has adopted them meanwhile
-            token, here = folder.path.name.removeprefix("isolaw-"), os.path.realpath(self._sweep.path)
-            if checksums.read(folder, MARKER, token) != (marker := {"format": FORMAT, "sweep": here}):
-                checksums.write(folder, MARKER, marker, token)
+            self.folder()  # another copy may have adopted them meanwhile
+            token = folder.path.name.removeprefix("isolaw-")
+            if checksums.read(folder, MARKER, token) != self._marker():
+                checksums.write(folder, MARKER, self._marker(), token)
             yield
 
+    def _marker(self) -> dict[str, str]:
+        return {"format": FORMAT, "sweep": os.path.realpath(self._sweep.path)}
+
     def make(self, parent: str) -> None:
-        """Make the folder in ``parent``, and let the sweep's directory say where it is."""
+        """Create the folder in ``parent``, and note it in the sweep's directory."""
         token = secrets.token_hex(8)
         folder = Folder.at(Path(parent)).new_folder(f"isolaw-{token}")
-        marker = {"format": FORMAT, "sweep": os.path.realpath(self._sweep.path)}
-        checksums.write(folder, MARKER, marker, token)
+        checksums.write(folder, MARKER, self._marker(), token)
         checksums.write(self._sweep, WHERE, {"folder": parent, "token": token})
         self._absent = False
 
 
 def _same(one: Path, other: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return one.samefile(other)
-    except OSError:
-        return False
+    return False
 
 
 def _holds(sweep: Path, where: bytes | None) -> bool:
-    """Whether a sweep's directory says that its states are in this place."""
-    try:
+    """Return whether a sweep's directory names the same folder for its states."""
+    with contextlib.suppress(OSError, StoreError):
         return Folder.at(sweep).read(WHERE) == where
-    except (OSError, StoreError):
-        return False
+    return False

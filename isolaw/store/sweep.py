@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ FORMAT = "isolaw.sweep/2"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
 POINTS, PROBLEMS = "points.parquet", "problems.parquet"
 _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, WHERE, locks.NAME)
-# All that isolaw makes in a sweep's directory; the last three are the libraries' that it calls.
+# All that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, Kind] = {
     **dict.fromkeys(_FILES, "file"),
     **dict.fromkeys((check.RUNS, "slurm", "tensorboard", "wandb", "mlruns"), "folder"),
@@ -36,13 +35,7 @@ _LAST_SYNC_S = 5.0
 
 
 class SweepStore:
-    """The directory of one sweep.
-
-    Parameters
-    ----------
-    directory
-        an existing sweep, an empty folder, or a path that does not exist yet.
-    """
+    """The directory of one sweep: an existing one, an empty folder, or a path that does not exist yet."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -51,13 +44,7 @@ class SweepStore:
         self._states: ExternalStates | None = None
 
     def root(self) -> Folder:
-        """Open the directory itself.
-
-        Raises
-        ------
-        FileNotFoundError
-            there is none.
-        """
+        """Open the directory itself; raise FileNotFoundError where there is none."""
         if self._root is None:
             try:
                 self._root = Folder.at(self.directory)
@@ -86,13 +73,10 @@ class SweepStore:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory holds a sweep, perhaps one that has lost its ``sweep.json``."""
-        try:
-            there = self.root().status(SPEC)
-            named = there is not None and (stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode))
-            return named or bool(self.specs()[0])
-        except (OSError, NotOurs):
-            return False
+        """Whether the directory holds a sweep, even one that has lost its ``sweep.json``."""
+        with contextlib.suppress(OSError, NotOurs):
+            return self.root().entries().get(SPEC) in ("file", "symbolic link") or bool(self.specs()[0])
+        return False
 
     @property
     def in_use(self) -> bool:
@@ -100,55 +84,37 @@ class SweepStore:
         return locks.in_use(self.root())
 
     @property
-    def mark(self) -> str:
-        """What the engine that holds the directory wrote, unlike anything that another did."""
-        return locks.told(self.root())
+    def lock_message(self) -> str:
+        """What the engine that holds the directory wrote into its lock, which is unique."""
+        return locks.message(self.root())
 
     def claim(self) -> None:
-        """Refuse a path that holds something else; nothing is created or changed.
-
-        Raises
-        ------
-        StoreError
-            a file, or a directory of somebody else's.
-        NotOurs
-            in a sweep's directory, links and other kinds of things where isolaw's own should be, all of them.
-        """
+        """Raise `StoreError` for a path that holds something else, and `NotOurs` as `check` does."""
         d = self.directory
         if not os.path.lexists(d):
             return
         if not d.is_dir():
             what = "is a file" if d.exists() else "is a link to nothing"
-            raise StoreError(f"{d}: {what}; accepted: a new directory or a sweep's")
+            raise StoreError(f"{d}: {what}; expected a new directory or a sweep's")
         if not self.exists:
-            held = sorted(
-                name
-                for name in self.root().entries()
-                if name != locks.NAME and not is_leftover(name, _WRITTEN_HERE)
-            )
-            if held:
+            names = sorted(self.root().entries().keys() - {locks.NAME})
+            if held := [name for name in names if not is_leftover(name, _WRITTEN_HERE)]:
                 shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
                 raise StoreError(
-                    f"{d}: holds something else ({shown}); accepted: a new or empty directory, or a sweep's"
+                    f"{d}: holds something else ({shown}); expected a new or empty directory, or a sweep's"
                 )
         self.check()
         self.states()
 
     def check(self) -> None:
-        """Refuse links, and files and folders in each other's place, where isolaw's own should be.
-
-        Raises
-        ------
-        NotOurs
-            all of them.
-        """
+        """Raise `NotOurs` for all links, and files and folders in each other's place."""
         check.sweep(self.root(), _OWN)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Long enough for somebody's look at `in_use` to pass.
+        # Longer than another process's check of `in_use`.
         with locks.locked(self.root(), wait_s=0.3), self._external().lock():
             self.root().remove_leftovers(_WRITTEN_HERE)
             yield
@@ -158,12 +124,7 @@ class SweepStore:
     def read_spec(self) -> SweepSpec:
         """Return the resolved spec of the sweep.
 
-        Raises
-        ------
-        Damaged
-            it is lost, or not as it was written.
-        StoreError
-            it is of another version.
+        Raises `Damaged` where it is missing or changed, and `StoreError` for another version.
         """
         path = self.directory / SPEC
         try:
@@ -171,8 +132,8 @@ class SweepStore:
         except Damaged as error:
             if self._is_unsealed():
                 raise StoreError(
-                    f"{path}: of an older isolaw, whose sweeps have no checksums; its {POINTS} can be "
-                    "fitted, and that isolaw continues it"
+                    f"{path}: from an older isolaw, whose sweeps have no checksums; isolaw fit accepts its "
+                    f"{POINTS}, and that isolaw continues it"
                 ) from None
             raise Damaged(f"{error}. {self._remedy}") from None
         if document is None:
@@ -187,7 +148,7 @@ class SweepStore:
     @property
     def _remedy(self) -> str:
         file = self.directory / WRITTEN if self.root().status(WRITTEN) else "FILE"
-        return f"isolaw sweep {file} --out {self.directory}, with the options that it had, writes it again"
+        return f"isolaw sweep {file} --out {self.directory}, with the sweep's options, writes it again"
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):
@@ -196,7 +157,7 @@ class SweepStore:
         return False
 
     def write_spec(self, spec: SweepSpec, written: str | None) -> None:
-        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it; decide where states are kept."""
+        """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it; create the folder for states."""
         checksums.write(self.root(), SPEC, {"format": FORMAT, **spec.model_dump(mode="json")})
         if written is not None:
             self.root().write(WRITTEN, written.encode())
@@ -206,7 +167,7 @@ class SweepStore:
     def evaluation(self) -> EvaluationSpec | None:
         """Return the evaluation schedule that the sweep began with; None for one that has not begun.
 
-        Where ``sweep.json`` is damaged, the specs of the runs still say it.
+        Where ``sweep.json`` is damaged, it comes from the specs of the runs.
         """
         if not self.exists:
             return None
@@ -218,7 +179,7 @@ class SweepStore:
 
     @property
     def states_given(self) -> str | None:
-        """Which ``store.states`` the sweep began with; None: states are in the runs' own folders."""
+        """``store.states`` when the sweep began; None: states are in the runs' own folders."""
         return self._external().given if self.directory.is_dir() else None
 
     # -- its runs ------------------------------------------------------------------------------------------
@@ -228,7 +189,7 @@ class SweepStore:
         return RunStore(self, run_id)
 
     def specs(self) -> tuple[dict[str, RunSpec], dict[str, str]]:
-        """Return the spec of each run by its id, and why there is none for others that are not empty."""
+        """Return the spec of each run by its id, and for runs with results but no spec the cause."""
         sound, damaged = {}, {}
         names: list[str] = []
         with contextlib.suppress(FileNotFoundError):
@@ -247,17 +208,17 @@ class SweepStore:
         return sound, damaged
 
     def run_ids(self) -> list[str]:
-        """Return all runs that the directory holds, sorted."""
+        """Return the ids of all runs in the directory, sorted."""
         return list(self.specs()[0])
 
-    # -- what survives -------------------------------------------------------------------------------------
+    # -- its results ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[threading.Event]:
-        """While entered, what was written is made to survive a power cut, at most once a second.
+        """While entered, sync the disks at most once a second, so that results survive a power cut.
 
-        Yields what to set when something was. One call for a whole file system (``syncfs``) takes as long
-        as one for a single file. Where that has other things to write, its end is not waited for for ever.
+        Yields the event to set after a change. One call for a whole file system (``syncfs``) takes as long as
+        one for a single file; on a busy file system isolaw does not wait for its end for ever.
         """
         news, ended = threading.Event(), threading.Event()
         places = [folder for folder in (self.root(), self.states()) if folder is not None]

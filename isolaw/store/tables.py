@@ -1,4 +1,4 @@
-"""The tables of a sweep: its runs' lines, as one frame, and as files that can always be rebuilt."""
+"""The tables of a sweep: its runs' lines, as one frame, and as files that isolaw can always rebuild."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from isolaw.store.sweep import POINTS as TABLE
 from isolaw.store.sweep import PROBLEMS as PROBLEMS_TABLE
 from isolaw.store.sweep import SweepStore
 
-_HEALS = "The sweep's own command makes it again"
+_HEALS = "The sweep's own command repairs it"
 
 
 def collect(store: SweepStore) -> Runs:
     """Return all recorded checkpoints of a sweep, also those of unfinished runs.
 
-    What is damaged, or a link in place of isolaw's own, is left out, and noted.
-
-    Raises
-    ------
-    StoreError
-        nothing has been recorded yet.
+    Damaged lines, and links in place of isolaw's files, are left out and noted. Raises `StoreError` where
+    no checkpoint is recorded.
     """
     records: list[dict[str, Any]] = []
     problems: list[pd.DataFrame] = []
@@ -52,7 +48,7 @@ def collect(store: SweepStore) -> Runs:
             except (Damaged, NotOurs, OSError, KeyError) as error:
                 notes.append(f"left out: results of single problems of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
-            unfinished += run.done_compute(recorded) // spec.batch_rollouts < spec.steps
+            unfinished += not run.is_done(spec, recorded)
     if not records:
         lost = "".join(f"\n  - {note}" for note in notes)
         raise StoreError(f"{store.directory}: no checkpoint has been recorded yet{lost}")
@@ -110,7 +106,7 @@ def _problem_results(
 
 
 def attributes_of(spec: RunSpec) -> dict[str, Any]:
-    """Return what rides on a run beside its columns: backend, recipe, D, model."""
+    """Return a run's attributes beside its columns: backend, recipe, D, model."""
     recipe = spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True)
     own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if spec.backend != "replay" and spec.problems.n_train is not None:

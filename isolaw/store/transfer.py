@@ -1,4 +1,4 @@
-"""A run that is made where its sweep's directory is not seen: its files in pieces, there and back."""
+"""A run on a machine that does not see its sweep's directory: its files in pieces, there and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PIECE_BYTES = 2**24
 
 
 def pieces(run: RunStore) -> Iterator[dict[str, Any]]:
-    """Yield what is settled of a run, in pieces that `accept` puts together elsewhere."""
+    """Yield a run's files up to its last state, in pieces that `accept` puts together elsewhere."""
     last = run.last_state
     if last is not None:
         yield from _of_state(run.states.open(last), "", last)
@@ -35,7 +35,7 @@ def _of_state(folder: Folder, prefix: str, step: int) -> Iterator[dict[str, Any]
 
 
 def ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield what is left of a run after an event of this ``kind``, in pieces."""
+    """Yield the files that a run writes before an event of this ``kind``, in pieces."""
     for name in {"done": (DONE,), "failed": (FAILED,)}.get(kind, ()):
         if (content := run.open().read(name)) is not None:
             yield {"write": name, "data": content}
@@ -44,7 +44,7 @@ def ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def accept(run: RunStore, piece: dict[str, Any]) -> None:
-    """Take a piece of a run that is made elsewhere: of a file, a whole file, or that a state is whole."""
+    """Take a piece of a run from elsewhere: of a file, a whole file, or that a state is complete."""
     match piece:
         case {"publish": step}:
             run.states.publish(step, run.sync_alone)

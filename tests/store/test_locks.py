@@ -35,18 +35,18 @@ def held_elsewhere(path: Path, seconds_ago: float, host: str = "elsewhere", proc
 
 def test_it_says_who_holds_it_and_is_empty_afterwards(path: Path, folder: Folder) -> None:
     with locks.locked(folder):
-        first = locks.told(folder)
+        first = locks.message(folder)
         assert first.startswith(f"process {os.getpid()} on {socket.gethostname()}\n")
         assert locks.in_use(folder)
-    assert locks.told(folder) == ""
+    assert locks.message(folder) == ""
     assert not locks.in_use(folder)
     with locks.locked(folder):
-        assert locks.told(folder) != first
+        assert locks.message(folder) != first
 
 
 def test_signs_of_life(path: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "BEAT_S", 0.01)
-    monkeypatch.setattr(locks, "_LIFE", locks._Life())
+    monkeypatch.setattr(locks, "_HEARTBEAT", locks._Heartbeat())
     with locks.locked(folder):
         os.utime(path, (0, 0))
         until = time.monotonic() + 5

@@ -51,7 +51,7 @@ def test_another_folder_than_it_began_with_is_refused(tmp_path: Path, scratch: P
     for out, asked, accepted in (
         ("out", tmp_path / "other", str(scratch)),
         ("own", scratch, "the sweep keeps its states in its own directory"),
-        ("new", tmp_path / "nowhere", "a folder that exists and can be written"),
+        ("new", tmp_path / "nowhere", "a folder that exists and is writable"),
     ):
         code, _, err = isolaw("sweep", "--out", tmp_path / out, "--set", f"store.states={asked}")
         assert code == 2
