@@ -65,8 +65,8 @@ def findings(
 
     Some minutes for the whole battery. With --out, the same command again continues.
     """
-    from isolaw.findings.battery import judge, save
-    from isolaw.findings.experiments import FIRST_SEED, battery
+    from isolaw.findings.battery import FIRST_SEED, battery
+    from isolaw.findings.document import judge, save
     from isolaw.findings.jitter import study
     from isolaw.report.text.findings import lines, markdown
 

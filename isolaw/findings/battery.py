@@ -1,124 +1,293 @@
-"""The whole of `isolaw findings`: make the runs, judge them, say what was done, as one document.
+"""The battery: a handful of sweeps, each an ordinary sweep specification.
 
-::
-
-    DIR/battery.json      which battery this is
-    DIR/easy, DIR/hard …  its sweeps (`isolaw.findings.experiments`), which a second call continues
-    DIR/jitter/000.json … one jittered preset each (`isolaw.findings.jitter`)
-    DIR/findings.json     the document
+One run serves all M, and one sweep several findings. All share their seeds and are judged at the same
+budgets C, two to an octave, from C/128 to C = ``sweep.compute``. Each budget has four evaluations, which
+`reward_arrays.settled` averages.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from isolaw import backends
-from isolaw.errors import StoreError
-from isolaw.findings import execute
-from isolaw.findings.experiments import SETS, Battery
-from isolaw.findings.measure import Measured
-from isolaw.store import Folder
+from isolaw.config import RunSpec, SweepSpec
+from isolaw.errors import Issue, SpecError, nearest
+from isolaw.findings.verdicts import Floats
 
-FORMAT = "isolaw.findings/1"
-_MARKER = "battery.json"
+MODELS = ("interference", "arms")  # of many problems; one problem alone is always `tabular`
+SETS = ("easy", "hard")
+FIRST_SEED, SEEDS = 100, 8  # judging seeds; the presets are tuned on seeds below 100
+OCTAVES, PER_OCTAVE, LOOKS = 7, 2, 4  # budgets from C/128 to C, and evaluations from one to the next
+ETA_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
+MODERATE = (0.5, 1, 2, 4)  # of B_p
+N_EST, N_TRAIN = 256, 64
+LEAST_LEVELS = 5
+_LEAST_B_P = 8
+_LEVELS = tuple(2**k for k in range(2, 12))
+# The keys that a user may set: these, and all that start with these.
+_FREE = (
+    "sweep.compute",
+    "grid.problems_per_batch",
+    "grid.rollouts_per_problem",
+    "limits.max_batch_rollouts",
+    "problems.n_train",
+    "problems.n_validation",
+)
+_FREE_SECTIONS = ("recipe.", "bandit.parameters.")
+# One problem with a constant lr, as in the paper's App. H, and with the square-root rule.
+TABULAR_LEVELS = tuple(2**k for k in range(1, 10))
+TABULAR_RULES = ("constant", "sqrt")
+_TABULAR_COMPUTE = 20_000  # beyond it every n has solved the problem
 
 
-def judge(
-    battery: Battery,
-    out: str | Path | None = None,
-    jobs: int = 1,
-    progress: execute.Progress = lambda _: None,
-) -> dict[str, Any]:
-    """Make the battery's runs, or what is left of them, and judge them.
+@dataclass(frozen=True)
+class Battery:
+    """Which model is judged, on which seeds, and how much of the battery is run.
+
+    Attributes
+    ----------
+    base
+        what all sweeps share: budget, grid, recipe, problems, model, preset, constants.
+    seeds
+        the judging seeds.
+    sizes
+        the number of training set sizes D, with the full size.
+    control
+        also re-tune η at each C.
+    tabular
+        the rules lr(n) of the single problem.
+    tabular_constants
+        constants of the single problem that differ from its preset's.
+    """
+
+    base: SweepSpec
+    seeds: tuple[int, ...]
+    sizes: int = 4
+    control: bool = True
+    tabular: tuple[str, ...] = TABULAR_RULES
+    tabular_constants: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def levels(self) -> list[int]:
+        """The n of the grid, ascending."""
+        return sorted(set(self.base.grid.rollouts_per_problem))
+
+    @property
+    def batch(self) -> int:
+        """B_p."""
+        return self.base.grid.problems_per_batch[0]
+
+    @property
+    def compute(self) -> int:
+        """The largest budget."""
+        return self.base.sweep.compute
+
+    @property
+    def budgets(self) -> Floats:
+        """The budgets C at which everything is judged, (X,)."""
+        return self.looks[LOOKS::LOOKS]
+
+    @property
+    def looks(self) -> Floats:
+        """The budgets at which runs are evaluated, (LOOKS · X + 1,)."""
+        return _looks(self.compute)
+
+    @property
+    def tabular_looks(self) -> Floats:
+        """The same for the single problem."""
+        return _looks(_TABULAR_COMPUTE)
+
+    @property
+    def n_train(self) -> int:
+        """D."""
+        return self.resolved(SETS[0]).problems.n_train or 1
+
+    def eta(self, name: str) -> float:
+        """The preset's (or the recipe's) η for a problem set."""
+        return self.resolved(name).recipe.lr or 0.0
+
+    @property
+    def fixed_batch(self) -> tuple[int, list[int]]:
+        """B for the fixed-B sweeps, and the n that divide it with 8 ≤ B_p ≤ D."""
+        batch = self.batch * self.levels[len(self.levels) // 2]
+        least = min(_LEAST_B_P, self.batch)
+        return batch, [n for n in self.levels if batch % n == 0 and least <= batch // n <= self.n_train]
+
+    @property
+    def coarse_levels(self) -> list[int]:
+        """Every second n, the largest among them."""
+        return self.levels[::-1][::2][::-1]
+
+    @property
+    def moderate_batches(self) -> list[int]:
+        """A moderate range of B_p."""
+        return [b for f in MODERATE if 1 <= (b := round(f * self.batch)) <= self.n_train]
+
+    @property
+    def training_sizes(self) -> list[int]:
+        """D and fractions of it, ascending, none smaller than a batch."""
+        d = self.n_train
+        smaller = [max(self.batch, round(d / 4**k)) for k in range(3, 0, -1)][: self.sizes - 1]
+        return sorted({*smaller, d})
+
+    def experiments(self) -> dict[str, list[SweepSpec]]:
+        """Return all sweeps of the battery by experiment; those of an experiment share a directory."""
+        out = {name: [self._spec(name, sets=["validation", "train"])] for name in SETS}
+        batch, levels = self.fixed_batch
+        for name in SETS:
+            if self.decoupled:
+                grid, recipe = {"rollouts_per_problem": [N_EST]}, {"gradient_rollouts": N_TRAIN}
+                out[f"{name}-decoupled"] = [self._spec(name, grid=grid, recipe=recipe)]
+            grids = [{"problems_per_batch": [batch // n], "rollouts_per_problem": [n]} for n in levels]
+            out[f"{name}-fixed-b"] = [self._spec(name, grid=grid) for grid in grids]
+            if self.control:
+                etas = [self.eta(name) * f for f in ETA_FACTORS if f != 1]
+                out[f"{name}-eta"] = [self._spec(name, grid={"lr": etas})]
+        others = [b for b in self.moderate_batches if b != self.batch]
+        grid = {"problems_per_batch": others, "rollouts_per_problem": self.coarse_levels}
+        out["easy-batches"] = [self._spec("easy", grid=grid)]
+        for d in self.training_sizes[:-1]:
+            out[f"easy-d{d}"] = [self._spec("easy", problems={"n_train": d})]
+        return out | {f"tabular-{rule}": [self._tabular(rule)] for rule in self.tabular}
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether the grid has the n that the decoupled baseline is compared with."""
+        return {N_EST, N_TRAIN} <= set(self.levels)
+
+    def resolved(self, name: str) -> RunSpec:
+        """A run of the main sweep as the backend sees it."""
+        spec = self._spec(name)
+        run = RunSpec(
+            backend=spec.sweep.backend,
+            problems_per_batch=self.batch,
+            rollouts_per_problem=self.levels[0],
+            recipe=spec.recipe,
+            problems=spec.problems,
+            options=spec.bandit,
+            compute=self.compute,
+        )
+        return backends.get(spec.sweep.backend).resolve(run)
+
+    def _spec(self, name: str, sets: Sequence[str] = ("validation",), **own: dict[str, Any]) -> SweepSpec:
+        """A sweep on one problem set; ``own`` changes keys of a section."""
+        data = self.base.model_dump(mode="json", exclude_unset=True)
+        data["problems"] = {**data.get("problems", {}), "set": name}
+        for section, values in own.items():
+            data[section] = {**data.get(section, {}), **values}
+        return _completed(data, self.seeds, self.looks, sets)
+
+    def _tabular(self, rule: str) -> SweepSpec:
+        data: dict[str, Any] = {
+            "sweep": {"compute": _TABULAR_COMPUTE},
+            "grid": {"problems_per_batch": [1], "rollouts_per_problem": list(TABULAR_LEVELS)},
+            "recipe": {"lr_scaling": rule},
+            "bandit": {"model": "tabular", "parameters": dict(self.tabular_constants)},
+        }
+        return _completed(data, self.seeds, self.tabular_looks, ("validation",))
+
+
+def _looks(compute: int) -> Floats:
+    steps = (OCTAVES * PER_OCTAVE + 1) * LOOKS
+    return np.geomspace(round(compute / 2 ** (steps / LOOKS / PER_OCTAVE)), compute, steps + 1)
+
+
+def _completed(data: dict[str, Any], seeds: Sequence[int], looks: Floats, sets: Sequence[str]) -> SweepSpec:
+    """Add what all sweeps share: seeds, exact evaluations and their budgets, execution in this process."""
+    data["sweep"] = {**data["sweep"], "seeds": list(seeds)}
+    data["evaluation"] = {
+        "points": looks.size,
+        "start": round(looks[0]),
+        "end": round(looks[-1]),
+        "metrics": ["avg@4", "best@4", "worst@4"],
+        "samples": 0,
+        "sets": list(sets),
+    }
+    data["executor"] = {"kind": "inline"}
+    return SweepSpec.parse(data)
+
+
+def battery(
+    model: str = MODELS[0],
+    preset: str | None = None,
+    seeds: Sequence[int] = tuple(range(FIRST_SEED, FIRST_SEED + SEEDS)),
+    settings: Iterable[str] = (),
+    **options: Any,
+) -> Battery:
+    """Build a battery from the user's settings.
 
     Parameters
     ----------
-    battery
-        from `isolaw.findings.experiments.battery`.
-    out
-        where the runs are kept and continued; None: a temporary folder.
-    jobs
-        threads.
-    progress
-        called with the share of the work done since its last call.
-
-    Returns
-    -------
-    The document: ``format``, ``model``, ``preset``, ``constants``, ``seeds``, …, ``findings`` (a row
-    each: `isolaw.findings.finding.Finding.to_dict`) and ``pictures`` (what they show).
+    model, preset
+        of ``[bandit]``; None: the model's first preset.
+    seeds
+        the judging seeds.
+    settings
+        ``section.key=value``: budget, grid, sizes of the problem set, recipe, constants of the model.
+    options
+        of `Battery`.
 
     Raises
     ------
-    SpecError, StoreError
-        before anything is spent.
+    SpecError
+        with all issues at once.
+
+    >>> battery(settings=["sweep.compute=1e6"]).budgets[[0, -1]].round(-2)
+    array([   7800., 1000000.])
     """
-    with execute.directory(out) as folder:
-        planned = execute.plan(battery, folder)
-        if out is not None:
-            claim(battery, folder)
-        made = execute.execute(planned, jobs, progress)
-    measured = Measured(battery, made)
-    return {
-        "format": FORMAT,
-        **description(battery),
-        "seeds": list(battery.seeds),
-        "findings": [finding.to_dict() for finding in measured.findings],
-        "failed_runs": made.failed,
-        "jitter": None,
-        "pictures": measured.pictures,
-    }
+    issues = []
+    if model not in MODELS:
+        issues.append(Issue("model", found=model, accepted=", ".join(MODELS), nearest=nearest(model, MODELS)))
+        model = MODELS[0]
+    kept = [
+        f"grid.rollouts_per_problem={list(_LEVELS)}",
+        "grid.problems_per_batch=[32]",
+        "sweep.compute=10_000_000",
+        f'bandit.model="{model}"',
+        *([f'bandit.preset="{preset}"'] if preset is not None else []),
+    ]
+    accepted = ", ".join((*_FREE, *(f"{section}…" for section in _FREE_SECTIONS)))
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        if key in _FREE or key.startswith(_FREE_SECTIONS):
+            kept.append(setting)
+        else:
+            issues.append(Issue(key, "the battery sets this itself", accepted=accepted))
+    try:
+        base = SweepSpec.read(settings=kept)
+    except SpecError as error:
+        raise SpecError([*issues, *error.issues]) from None
+    found = Battery(base, tuple(seeds), **options)
+    issues += _issues(found)
+    if issues:
+        raise SpecError(list({str(issue): issue for issue in issues}.values()))
+    return found
 
 
-def description(battery: Battery) -> dict[str, Any]:
-    """Return all that the results depend on, but for the seeds."""
-    run = battery.resolved(SETS[0])
-    return {
-        "model": run.options["model"],
-        "preset": run.options["preset"],
-        "constants": run.options["parameters"],
-        "recipe": battery.base.recipe.model_dump(exclude_defaults=True),
-        "eta": {name: battery.eta(name) for name in SETS},
-        "compute": battery.compute,
-        "problems_per_batch": battery.batch,
-        "rollouts_per_problem": battery.levels,
-        "n_train": battery.n_train,
-        "n_validation": run.problems.n_validation,
-        "backend_version": backends.get(battery.base.sweep.backend).version,
-    }
-
-
-def claim(battery: Battery, folder: Path) -> None:
-    """Mark a folder as this battery's; refuse one that holds another battery or something else."""
-    marker = folder / _MARKER
-    mine = {"format": FORMAT, **description(battery)}
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder}: is a file; accepted: a new directory or a battery's")
-    if marker.is_file():
+def _issues(found: Battery) -> list[Issue]:
+    """What is wrong with a battery, by its own rules and then by the backend's."""
+    out = []
+    batches, levels = found.base.grid.problems_per_batch, found.levels
+    if len(batches) > 1:
+        out.append(Issue("grid.problems_per_batch", found=list(batches), accepted="one B_p"))
+    if len(levels) < LEAST_LEVELS:
+        accepted = f"at least {LEAST_LEVELS} different n"
+        out.append(Issue("grid.rollouts_per_problem", found=levels, accepted=accepted))
+    else:
+        least = max(2**OCTAVES * found.batch * levels[LEAST_LEVELS - 3], found.batch * levels[-1])
+        if found.compute < least:
+            accepted = f"at least {least:,}: three n need a step by C/128, all n by C"
+            out.append(Issue("sweep.compute", found=found.compute, accepted=accepted))
+    if len(found.seeds) < 2:
+        out.append(Issue("seeds", found=len(found.seeds), accepted="at least 2, for an interval"))
+    backend = backends.get(found.base.sweep.backend)
+    for name in SETS:
         try:
-            there = json.loads(marker.read_text(encoding="utf-8"))
-        except ValueError:
-            there = None
-        if not isinstance(there, dict) or there.get("format") != FORMAT:
-            raise StoreError(f"{marker}: not an isolaw battery of format {FORMAT!r}")
-        differing = [
-            f"{k} is {there.get(k)!r} there and {v!r} here" for k, v in mine.items() if there.get(k) != v
-        ]
-        if differing:
-            raise StoreError(f"{folder}: holds another battery ({'; '.join(differing)}); use a new --out")
-        return
-    if folder.is_dir() and any(folder.iterdir()):
-        raise StoreError(
-            f"{folder}: holds something else; accepted: a new or empty directory, or a battery's"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    Folder.at(folder).write(marker.name, f"{json.dumps(mine, indent=1)}\n".encode())
-
-
-def save(document: dict[str, Any], folder: str | Path) -> Path:
-    """Write ``findings.json``."""
-    path = Path(folder) / "findings.json"
-    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
-    Folder.at(path.parent).write(path.name, f"{text}\n".encode())
-    return path
+            out += backend.check(found.resolved(name))
+        except SpecError as error:
+            out += error.issues
+    return out

@@ -1,10 +1,9 @@
-"""Does a finding live at one point of parameter space? Presets around the one that was judged.
+"""Does a finding hold for presets around the one that was judged?
 
-Every constant of the preset that is a number and not zero (η and β among them, whole numbers such as the
-number of features not) is multiplied by 2^U, U uniform in [−1, 1], on its own, and kept within the model's
-bounds. Such a preset is judged by the same rules on a smaller battery: 4 seeds of its own, the smallest n
-left out, two training set sizes, no re-tuned η. With 4 seeds intervals are wider (t₃ = 3.2 in place of
-t₇ = 2.4), so shares are on the low side.
+Every nonzero constant of the preset, η and β too, but no whole number such as the number of features, is
+multiplied by its own 2^U, U uniform in [−1, 1], and kept within the model's bounds. The same rules judge such
+a preset on a smaller battery: 4 other seeds, without the smallest n, two training set sizes, no re-tuned η.
+With 4 seeds intervals are wider (t₃ = 3.2 in place of t₇ = 2.4), so the shares are on the low side.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ import numpy as np
 
 from isolaw.backends.bandit.options import simulator
 from isolaw.config import canonical_json
-from isolaw.findings import execute
-from isolaw.findings.battery import description, judge
-from isolaw.findings.estimate import VERDICTS
-from isolaw.findings.experiments import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
+from isolaw.findings.battery import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
+from isolaw.findings.document import description, judge
+from isolaw.findings.execution import Progress
+from isolaw.findings.verdicts import VERDICTS
 from isolaw.store import Folder
 
 PRESETS = 100
 _FIRST_SEED, _SEEDS = 1000, 4
-_STREAM = 2603  # a number of its own: jitter shares no stream with a run
+_STREAM = 2603  # shared with no run
 
 
 def constants_of(model: str, preset: str, changed: Mapping[str, float]) -> dict[str, float]:
     """Return the constants of a preset that are jittered, by name."""
-    module = simulator(model)
-    values = asdict(module.PRESETS[preset]) | dict(changed)
-    whole = {f.name for f in fields(module.PRESETS[preset]) if f.type == "int"}
+    constants = simulator(model).PRESETS[preset]
+    whole = {f.name for f in fields(constants) if f.type == "int"}
+    values = asdict(constants) | dict(changed)
     return {k: float(v) for k, v in values.items() if v and k not in whole}
 
 
@@ -64,10 +63,8 @@ def around(battery: Battery, index: int) -> Battery:
     constants = constants_of(model, preset, run.options["parameters"])
     alone = constants_of("tabular", next(iter(simulator("tabular").PRESETS)), {})
     data = battery.base.model_dump(mode="json", exclude_unset=True)
-    data["bandit"] = {
-        **data["bandit"],
-        "parameters": {**run.options["parameters"], **jittered(model, constants, index)},
-    }
+    parameters = {**run.options["parameters"], **jittered(model, constants, index)}
+    data["bandit"] = {**data["bandit"], "parameters": parameters}
     levels = battery.levels
     data["grid"] = {**data["grid"], "rollouts_per_problem": levels[len(levels) > LEAST_LEVELS :]}
     return Battery(
@@ -85,17 +82,17 @@ def study(
     presets: int,
     out: str | Path | None = None,
     jobs: int = 1,
-    progress: execute.Progress = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Judge ``presets`` jittered presets, or what is left of them, and count verdicts.
+    """Judge ``presets`` jittered presets, or those that ``out/jitter`` lacks, and count verdicts.
 
-    Parameters are those of `isolaw.findings.battery.judge`; each preset's verdicts are kept in
-    ``out/jitter``, its runs nowhere.
+    The parameters are those of `isolaw.findings.document.judge`; ``out/jitter`` keeps each preset's verdicts,
+    and nothing keeps its runs.
 
     Returns
     -------
-    ``presets``, ``seeds``, ``constants`` (what was jittered) and ``verdicts``: for each row of the table,
-    as ``F1 easy``, how many presets gave yes, partly and no.
+    ``presets``, ``seeds``, ``constants`` (the jittered ones) and ``verdicts``: for each row of the table,
+    such as ``F1 easy``, how many presets gave yes, partly and no.
     """
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):
@@ -110,32 +107,23 @@ def study(
     }
 
 
-def row_name(finding: Mapping[str, Any]) -> str:
-    """Return the name of a row of the table: finding and set.
-
-    >>> row_name({"finding": "F1", "set": "easy"})
-    'F1 easy'
-    """
-    return f"{finding['finding']} {finding['set']}"
-
-
 def _judged(
-    battery: Battery, index: int, out: str | Path | None, jobs: int, progress: execute.Progress
+    battery: Battery, index: int, out: str | Path | None, jobs: int, progress: Progress
 ) -> dict[str, str]:
-    """The verdicts of one preset, from its file if it was judged before."""
+    """The verdicts of one preset by row, from its file if it holds this preset's."""
     key = {**description(battery), "alone": dict(battery.tabular_constants), "seeds": list(battery.seeds)}
     mark = hashlib.sha256(canonical_json(key).encode()).hexdigest()
     path = None if out is None else Path(out) / "jitter" / f"{index:03d}.json"
     if path is not None and path.is_file():
-        there = json.loads(path.read_text(encoding="utf-8"))
-        if there["of"] == mark:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["of"] == mark:
             progress(1.0)
-            return dict(there["verdicts"])
-    findings = judge(battery, None, jobs, progress)["findings"]
-    verdicts = {row_name(f): f["verdict"] for f in findings}
+            return dict(kept["verdicts"])
+    rows = {f"{f['finding']} {f['set']}": f for f in judge(battery, None, jobs, progress)["findings"]}
+    verdicts = {name: row["verdict"] for name, row in rows.items()}
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        effects = {row_name(f): f["effect"] for f in findings}
+        effects = {name: row["effect"] for name, row in rows.items()}
         record = {"of": mark, "constants": key["constants"], "verdicts": verdicts, "effects": effects}
         Folder.at(path.parent).write(path.name, f"{json.dumps(record, indent=1, allow_nan=False)}\n".encode())
     return verdicts

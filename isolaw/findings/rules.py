@@ -1,4 +1,4 @@
-"""The findings F1 to F7 of arXiv 2603.12151: what is measured for each, and when it counts as seen.
+"""The findings F1 to F7 of arXiv 2603.12151: the effect of each, and when it counts as seen.
 
 Every effect is positive in the direction that the finding states. *Yes*: its 95 % interval over seeds
 excludes zero, and it is at least one doubling of n (F4a, F5b and F7: at least 0.01 of reward or of the
@@ -10,21 +10,22 @@ budget, or (S, N, X) at X budgets.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 
-from isolaw.findings.estimate import (
+from isolaw.findings.smoothing import Optimum, optimum, path, smooth
+from isolaw.findings.verdicts import (
     DOUBLINGS,
     LEAST,
     PROBLEMS,
     REWARD,
     Effect,
+    Finding,
     Floats,
     leave_one_out,
 )
-from isolaw.findings.finding import Finding
-from isolaw.findings.optimum import Optimum, optimum, smooth
 
 _WRONG = 3.0  # doublings: n and B_p are called wrong when off by a factor of 8
 
@@ -34,21 +35,18 @@ def n_star(levels: Sequence[int], values: Floats) -> Optimum:
     return optimum(np.log2(levels), leave_one_out(values))
 
 
-def path(levels: Sequence[int], rows: Floats) -> Optimum:
-    """Return n* at every budget, (R, X), from R rows of rewards (R, N, X)."""
-    log2_n = np.log2(levels)
-    # Budget by budget, since not every n has made a step at each.
-    found = [optimum(log2_n, rows[:, :, x]) for x in range(rows.shape[2])]
-    names = ("log2_n", "tolerance", "reward", "bound")
-    return Optimum(*(np.stack([getattr(o, name) for o in found], axis=1) for name in names))
+def _compared(
+    key: str, name: str, statement: str, label: str, rows: Floats, notes: Sequence[str], holds: bool = True
+) -> Finding:
+    """A finding on n*: ``rows`` (2, 1 + S) in doublings, of n* and of the smallest n within tolerance."""
+    effect, tolerance = (Effect.of(label, DOUBLINGS, own) for own in rows)
+    return Finding(key, name, statement, (effect,), tolerance, holds, tuple(notes))
 
 
-def _at_edge(levels: Sequence[int], **found: Floats) -> tuple[str, ...]:
-    """Say where an n* is only a bound."""
+def _at_edge(levels: Sequence[int], **found: Floats) -> list[str]:
+    """Notes on where an n* is only a bound."""
     edge = {-1.0: levels[0], 1.0: levels[-1]}
-    return tuple(
-        f"{name}: n* is at the grid's edge, {edge[float(b)]}" for name, b in found.items() if b in edge
-    )
+    return [f"{name}: n* is at the grid's edge, {edge[float(b)]}" for name, b in found.items() if b in edge]
 
 
 def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", how: str = "") -> Finding:
@@ -57,55 +55,70 @@ def rises(name: str, levels: Sequence[int], values: Floats, *, key: str = "F1", 
     mean = values[:, :, -1].mean(axis=0)
     best = levels[int(np.nanargmax(mean))] if np.isfinite(mean).any() else None
     saturates = best is not None and best not in list(levels)[-2:]
-    label = "log2 n* at C less log2 n* at C/128"
     notes = [
-        f"highest at the largest C: n = {best}" + ("" if saturates else ", one of the top two: no saturation")
+        f"highest at the largest C: n = {best}"
+        + ("" if saturates else ", one of the top two: no saturation"),
+        f"n* along C: {_along(n.log2_n)}",
+        _frontier(n.reward[0]),
+        *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1]),
     ]
-    notes += [f"n* along C: {_along(n.log2_n)}", _frontier(n.reward[0])]
-    return Finding(
-        key,
-        name,
-        f"n* rises with C, then saturates{how}",
-        (Effect.of(label, DOUBLINGS, n.log2_n[:, -1] - n.log2_n[:, 0]),),
-        Effect.of(label, DOUBLINGS, n.tolerance[:, -1] - n.tolerance[:, 0]),
-        holds=saturates,
-        notes=(*notes, *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1])),
+    statement, label = f"n* rises with C, then saturates{how}", "log2 n* at C less log2 n* at C/128"
+    return _compared(key, name, statement, label, n.both[:, :, -1] - n.both[:, :, 0], notes, saturates)
+
+
+def retuned(values: Floats) -> tuple[Floats, Floats]:
+    """Re-tune η for every n and C, as `isolaw.fits.studies.retune` does, from rewards (S, N, X, L) of L η.
+
+    Returns the rewards (S, N, X) of each seed at the η that is best on the other seeds (its own best is
+    biased upward), and how often each η was chosen, (L,).
+    """
+    others = leave_one_out(values)[1:]
+    # An η that any run diverged with is not used.
+    usable = np.where(np.isfinite(others) & np.isfinite(values).all(axis=0), others, -np.inf)
+    choice = usable.argmax(axis=3)
+    chosen = np.take_along_axis(values, choice[..., None], axis=3)[..., 0]
+    known = np.isfinite(usable.max(axis=3))
+    share = np.bincount(choice[known], minlength=values.shape[3]) / max(int(known.sum()), 1)
+    return np.where(known, chosen, np.nan), share
+
+
+def lr_control(
+    name: str, levels: Sequence[int], values: Floats, tuned: Floats, factors: Sequence[float], share: Floats
+) -> Finding:
+    """F1 lr: how much of the rise remains with η re-tuned at each C and n (see `retuned`).
+
+    A larger n at lr ∝ √B lowers the noise as a smaller lr does, so an annealed lr can explain part of F1.
+    """
+    found = rises(name, levels, tuned, key="F1 lr", how=", with η re-tuned at each n and C")
+    rule = rises(name, levels, values).effect
+    edges = ", ".join(f"{100 * share[i]:.0f} % at η × {factors[i]:g}" for i in (0, -1))
+    note = (
+        f"the square-root rule rises by {rule.value:.2f} doublings; chosen at the ends of its grid: {edges}"
     )
+    return replace(found, notes=(*found.notes, note))
 
 
 def harder(levels: Sequence[int], easy: Floats, hard: Floats) -> Finding:
     """F2: harder sets saturate at smaller n*."""
     a, b = n_star(levels, easy), n_star(levels, hard)
-    label = "log2 n* at C, easy less hard"
-    return Finding(
-        "F2",
-        "both",
-        "the harder set saturates at smaller n*",
-        (Effect.of(label, DOUBLINGS, a.log2_n - b.log2_n),),
-        Effect.of(label, DOUBLINGS, a.tolerance - b.tolerance),
-        notes=(
-            f"n* is {_n(a.log2_n[0])} on the easy and {_n(b.log2_n[0])} on the hard set",
-            *_at_edge(levels, easy=a.bound[0], hard=b.bound[0]),
-        ),
-    )
+    notes = [
+        f"n* is {_n(a.log2_n[0])} on the easy and {_n(b.log2_n[0])} on the hard set",
+        *_at_edge(levels, easy=a.bound[0], hard=b.bound[0]),
+    ]
+    statement, label = "the harder set saturates at smaller n*", "log2 n* at C, easy less hard"
+    return _compared("F2", "both", statement, label, a.both - b.both, notes)
 
 
 def sharpening(name: str, levels: Sequence[int], worst: Floats, best: Floats) -> Finding:
     """F3: on the easy set worst@4 wants larger n than best@4, on the hard set the reverse."""
     a, b = n_star(levels, worst), n_star(levels, best)
     sign, larger, smaller = (1, "worst@4", "best@4") if name == "easy" else (-1, "best@4", "worst@4")
-    label = f"log2 n* at C, {larger} less {smaller}"
-    return Finding(
-        "F3",
-        name,
-        f"{larger} wants larger n than {smaller}",
-        (Effect.of(label, DOUBLINGS, sign * (a.log2_n - b.log2_n)),),
-        Effect.of(label, DOUBLINGS, sign * (a.tolerance - b.tolerance)),
-        notes=(
-            f"n* is {_n(a.log2_n[0])} for worst@4 and {_n(b.log2_n[0])} for best@4",
-            *_at_edge(levels, **{"worst@4": a.bound[0], "best@4": b.bound[0]}),
-        ),
-    )
+    notes = [
+        f"n* is {_n(a.log2_n[0])} for worst@4 and {_n(b.log2_n[0])} for best@4",
+        *_at_edge(levels, **{"worst@4": a.bound[0], "best@4": b.bound[0]}),
+    ]
+    statement, label = f"{larger} wants larger n than {smaller}", f"log2 n* at C, {larger} less {smaller}"
+    return _compared("F3", name, statement, label, sign * (a.both - b.both), notes)
 
 
 def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: int) -> Finding:
@@ -124,40 +137,28 @@ def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: i
             if sides:
                 of_n[row] = curve.max() - np.interp(sides, fine, curve).mean()
     label = "lost at C by n off by 8, less lost by the worst B_p of an 8-fold range"
-    return Finding(
-        "F4a",
-        "easy",
-        "B_p matters little in a moderate range",
-        (Effect.of(label, REWARD, of_n - of_batch),),
-        notes=(
-            f"B_p from {min(sizes)} to {max(sizes)}, each with its best n, moves the reward by "
-            f"{of_batch[0]:.4f}; an n off by 8 costs {of_n[0]:.4f}",
-        ),
+    note = (
+        f"B_p from {min(sizes)} to {max(sizes)}, each with its best n, moves the reward by "
+        f"{of_batch[0]:.4f}; an n off by 8 costs {of_n[0]:.4f}"
     )
+    effect = Effect.of(label, REWARD, of_n - of_batch)
+    return Finding("F4a", "easy", "B_p matters little in a moderate range", (effect,), notes=(note,))
 
 
 def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
     """F4b: at fixed B = B_p · n, small M wants large B_p and large M large n."""
     n = path(levels, leave_one_out(values))
     label = f"at B = {batch:,}: log2 n* at the largest M less that at M/128"
-    return Finding(
-        "F4b",
-        "easy",
-        "at fixed B, small M wants large B_p, large M large n",
-        (Effect.of(label, DOUBLINGS, n.log2_n[:, -1] - n.log2_n[:, 0]),),
-        Effect.of(label, DOUBLINGS, n.tolerance[:, -1] - n.tolerance[:, 0]),
-        notes=(
-            f"n* along M: {_along(n.log2_n)}",
-            *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1]),
-        ),
-    )
+    statement = "at fixed B, small M wants large B_p, large M large n"
+    notes = [f"n* along M: {_along(n.log2_n)}", *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1])]
+    return _compared("F4b", "easy", statement, label, n.both[:, :, -1] - n.both[:, :, 0], notes)
 
 
 def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
     """F4c: on the hard set n*(M) at fixed B is not monotone: it turns, by a doubling each way.
 
-    The largest turn of a noisy path is always there. So where to look is chosen on the other seeds, and
-    how far n* moves before and after is measured on the seed that was left out.
+    Noise gives every path a largest turn. So the other seeds choose its place, and the seed that was left
+    out measures how far n* moves before and after it.
     """
     label = f"at B = {batch:,}: how far log2 n* moves {{}} its turn"
     others, own = path(levels, leave_one_out(values)), path(levels, values)
@@ -170,16 +171,10 @@ def turns(levels: Sequence[int], batch: int, values: Floats) -> Finding:
             for when, rows in zip(("before", "after"), before_after, strict=True)
         ]
 
-    first, second = legs(others.log2_n, own.log2_n)
+    before_and_after = tuple(legs(others.log2_n, own.log2_n))
     tolerance = min(legs(others.tolerance, own.tolerance), key=lambda e: e.value)
-    return Finding(
-        "F4c",
-        "hard",
-        "at fixed B, n*(M) is not monotone",
-        (first, second),
-        tolerance,
-        notes=(f"n* along M: {_along(others.log2_n)}",),
-    )
+    statement, notes = "at fixed B, n*(M) is not monotone", (f"n* along M: {_along(others.log2_n)}",)
+    return Finding("F4c", "hard", statement, before_and_after, tolerance, notes=notes)
 
 
 def _turn(chosen_on: Floats, judged_on: Floats) -> tuple[float, float]:
@@ -198,16 +193,12 @@ def _turn(chosen_on: Floats, judged_on: Floats) -> tuple[float, float]:
 def alone(rule: str, levels: Sequence[int], values: Floats) -> Finding:
     """F5a: on one problem alone more steps beat larger n."""
     n = path(levels, leave_one_out(values))
-    middle = float(np.log2(levels).mean())
+    below = float(np.log2(levels).mean()) - n.both.mean(axis=2)
+    name = "alone" if rule == "constant" else "alone, lr ∝ √n"
+    statement = "one problem alone: more steps beat larger n"
     label = "doublings from n* up to the middle of the grid, mean over C"
-    return Finding(
-        "F5a",
-        "alone" if rule == "constant" else "alone, lr ∝ √n",
-        "one problem alone: more steps beat larger n",
-        (Effect.of(label, DOUBLINGS, middle - n.log2_n.mean(axis=1)),),
-        Effect.of(label, DOUBLINGS, middle - n.tolerance.mean(axis=1)),
-        notes=(f"n* along C: {_along(n.log2_n)}; the grid is {levels[0]} to {levels[-1]}",),
-    )
+    note = f"n* along C: {_along(n.log2_n)}; the grid is {levels[0]} to {levels[-1]}"
+    return _compared("F5a", name, statement, label, below, [note])
 
 
 def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, train: Floats) -> Finding:
@@ -217,43 +208,27 @@ def landscape(name: str, levels: Sequence[int], zero: Floats, gini: Floats, trai
     at = f"n = {levels[small]} less n = {levels[large]}"
     skew = Effect.of(f"Gini at C, {at}", PROBLEMS, leave_one_out(flatter))
     mean = zero.mean(axis=0)
-    return Finding(
-        "F5b",
-        name,
-        "many problems: larger n leaves fewer zero-pass problems, less skew",
-        (Effect.of(f"zero-pass at C, {at}", PROBLEMS, leave_one_out(fewer)),),
-        holds=skew.low > 0,
-        notes=(
-            f"zero-pass {mean[small]:.3f} at n = {levels[small]}, {mean[large]:.3f} at n = {levels[large]}; "
-            f"Gini falls by {skew.value:.3f} ({skew.low:.3f} to {skew.high:.3f}); "
-            f"of training problems {fewer_trained.mean():.3f} fewer",
-        ),
+    note = (
+        f"zero-pass {mean[small]:.3f} at n = {levels[small]}, {mean[large]:.3f} at n = {levels[large]}; "
+        f"Gini falls by {skew.value:.3f} ({skew.low:.3f} to {skew.high:.3f}); "
+        f"of training problems {fewer_trained.mean():.3f} fewer"
     )
+    effect = Effect.of(f"zero-pass at C, {at}", PROBLEMS, leave_one_out(fewer))
+    statement = "many problems: larger n leaves fewer zero-pass problems, less skew"
+    return Finding("F5b", name, statement, (effect,), holds=skew.low > 0, notes=(note,))
 
 
 def capped(levels: Sequence[int], sizes: Sequence[int], values: Floats) -> Finding:
     """F6: a smaller training set caps n* lower, from rewards (S, D, N)."""
-    found = [n_star(levels, values[:, d]) for d in range(len(sizes))]
+    found = {d: n_star(levels, values[:, i]) for i, d in enumerate(sizes)}
+    along = ", ".join(f"{_n(o.log2_n[0])} ({_n(o.tolerance[0])}) at D = {d}" for d, o in found.items())
+    notes = [f"n* (by tolerance): {along}"]
+    if (np.diff([float(o.log2_n[0]) for o in found.values()]) < -0.5).any():
+        notes.append("not monotone in D: only its smallest and its largest are compared")
+    notes += _at_edge(levels, **{f"D = {d}": o.bound[0] for d, o in found.items()})
     label = f"log2 n* at C, D = {sizes[-1]} less D = {sizes[0]}"
-    along = ", ".join(
-        f"{_n(o.log2_n[0])} ({_n(o.tolerance[0])}) at D = {d}" for d, o in zip(sizes, found, strict=True)
-    )
-    steps = np.diff([float(o.log2_n[0]) for o in found])
-    falls = (
-        ("not monotone in D: only its smallest and its largest are compared",) if (steps < -0.5).any() else ()
-    )
-    return Finding(
-        "F6",
-        "easy",
-        "a smaller D caps n* lower",
-        (Effect.of(label, DOUBLINGS, found[-1].log2_n - found[0].log2_n),),
-        Effect.of(label, DOUBLINGS, found[-1].tolerance - found[0].tolerance),
-        notes=(
-            f"n* (by tolerance): {along}",
-            *falls,
-            *_at_edge(levels, **{f"D = {d}": o.bound[0] for d, o in zip(sizes, found, strict=True)}),
-        ),
-    )
+    rows = found[sizes[-1]].both - found[sizes[0]].both
+    return _compared("F6", "easy", "a smaller D caps n* lower", label, rows, notes)
 
 
 def decoupled(
@@ -287,7 +262,7 @@ def _along(log2_n: Floats) -> str:
 
 
 def _frontier(reward: Floats) -> str:
-    """Say where along C the best reward is highest: beyond, runs should have been stopped before."""
+    """The reward along the frontier, and where it is highest: there runs should have stopped."""
     if not np.isfinite(reward[[0, -1]]).all():
         return "the frontier was not measured throughout"
     top = int(np.nanargmax(reward))

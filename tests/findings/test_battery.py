@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from isolaw.config import SweepSpec
 from isolaw.errors import SpecError, StoreError
-from isolaw.findings import execute
-from isolaw.findings.battery import judge, save
-from isolaw.findings.experiments import ETA_FACTORS, SETS, Battery, Experiment, battery
+from isolaw.findings import execution
+from isolaw.findings.battery import ETA_FACTORS, SETS, Battery, battery
+from isolaw.findings.document import claim, judge, save
 
 ROWS = [
     "F1 easy", "F1 hard", "F1 lr easy", "F1 lr hard", "F2 both", "F3 easy", "F3 hard", "F4a easy", "F4b easy",
@@ -42,15 +43,17 @@ def test_end_to_end_the_same_in_any_order_and_when_continued(
 
     forwards = Battery.experiments
 
-    def backwards(self: Battery) -> list[Experiment]:
-        return forwards(self)[::-1]
+    def backwards(self: Battery) -> dict[str, list[SweepSpec]]:
+        return dict(reversed(forwards(self).items()))
 
     monkeypatch.setattr(Battery, "experiments", backwards)
     assert judge(chosen, None, jobs=4) == first
 
     made: list[str] = []
-    run = execute.engine.execute
-    monkeypatch.setattr(execute.engine, "execute", lambda plan, out: made.append(str(out)) or run(plan, out))
+    run = execution.engine.execute
+    monkeypatch.setattr(
+        execution.engine, "execute", lambda plan, out: made.append(str(out)) or run(plan, out)
+    )
     assert judge(chosen, tmp_path / "a") == first
     assert not made
     more = judge(small(seeds=(100, 101, 102)), tmp_path / "a")
@@ -69,8 +72,8 @@ def test_an_interruption_is_continued(small: Callable[..., Battery], tmp_path: P
 
     with pytest.raises(KeyboardInterrupt):
         judge(chosen, tmp_path / "a", jobs=2, progress=interrupt)
-    left = sum(p.work for p in execute.plan(chosen, tmp_path / "a"))
-    assert 0 < left < sum(p.work for p in execute.plan(chosen, tmp_path / "new"))
+    left = sum(p.work for p in execution.plan(chosen, tmp_path / "a"))
+    assert 0 < left < sum(p.work for p in execution.plan(chosen, tmp_path / "new"))
     assert judge(chosen, tmp_path / "a") == judge(chosen)
 
 
@@ -85,10 +88,9 @@ def test_a_diverged_run_is_told_and_does_not_compete(small: Callable[..., Batter
 
 def test_what_is_run_is_ordinary_sweeps_that_share_budgets_and_seeds() -> None:
     chosen = battery()
-    experiments = {e.name: e for e in chosen.experiments()}
-    assert len(experiments) == len(chosen.experiments())
-    for name, experiment in experiments.items():
-        for spec in experiment.specs:
+    experiments = chosen.experiments()
+    for name, specs in experiments.items():
+        for spec in specs:
             assert spec.sweep.seeds == tuple(range(100, 108))
             assert spec.evaluation.samples == 0
             if not name.startswith("tabular"):
@@ -97,22 +99,22 @@ def test_what_is_run_is_ordinary_sweeps_that_share_budgets_and_seeds() -> None:
     np.testing.assert_allclose(chosen.budgets, 1e7 * 2.0 ** (-np.arange(14, -1, -1) / 2), rtol=1e-4)
     batch, levels = chosen.fixed_batch
     assert (batch, levels) == (4096, [4, 8, 16, 32, 64, 128, 256, 512])
-    for spec in experiments["hard-fixed-b"].specs:
+    for spec in experiments["hard-fixed-b"]:
         assert spec.grid.problems_per_batch[0] * spec.grid.rollouts_per_problem[0] == batch
     assert chosen.training_sizes == [32, 125, 500, 2000]
     assert chosen.moderate_batches == [16, 32, 64, 128]
     assert chosen.coarse_levels == [8, 32, 128, 512, 2048]
     for name in SETS:
-        (spec,) = experiments[f"{name}-eta"].specs
+        (spec,) = experiments[f"{name}-eta"]
         eta = chosen.eta(name)
         assert spec.grid.recipe_axes["lr"] == [eta * f for f in ETA_FACTORS if f != 1]
 
 
 def test_settings_reach_every_sweep(small: Callable[..., Battery]) -> None:
     chosen = small(settings=["recipe.kl=0.125", "bandit.parameters.sigma2=77.0"])
-    for experiment in chosen.experiments():
-        if not experiment.name.startswith("tabular"):
-            for spec in experiment.specs:
+    for name, specs in chosen.experiments().items():
+        if not name.startswith("tabular"):
+            for spec in specs:
                 assert spec.recipe.kl == 0.125
                 assert spec.bandit["parameters"] == {"r": 8, "sigma2": 77.0}
                 assert spec.bandit["model"] == "interference"
@@ -155,18 +157,16 @@ def test_a_budget_too_small_for_the_grid() -> None:
 
 def test_a_directory_that_holds_something_else(small: Callable[..., Battery], tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(StoreError, match="holds something else"):
+    with pytest.raises(StoreError, match="holds something else; expected a new"):
         judge(small(), tmp_path)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match="is a file"):
+    with pytest.raises(StoreError, match="found a file; expected a new"):
         judge(small(), tmp_path / "file")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mine.txt"]
 
 
 def test_a_directory_of_another_battery(small: Callable[..., Any], tmp_path: Path) -> None:
-    from isolaw.findings.battery import claim
-
     claim(small(), tmp_path / "a")
     claim(small(seeds=(7, 8)), tmp_path / "a")
-    with pytest.raises(StoreError, match=r"holds another battery \(constants is .*sigma2"):
+    with pytest.raises(StoreError, match=r"holds another battery \(constants: found .*; expected .*sigma2"):
         claim(small(settings=["bandit.parameters.sigma2=77.0"]), tmp_path / "a")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from isolaw.findings import jitter
-from isolaw.findings.experiments import Battery
+from isolaw.findings.battery import Battery
 from isolaw.findings.jitter import around, constants_of, jittered, study
 from isolaw.simulators import interference
 
@@ -53,7 +53,7 @@ def test_the_small_battery(small: Callable[..., Battery]) -> None:
     parameters = tried.base.bandit["parameters"]
     assert parameters["r"] == 8  # as it was set, not jittered
     assert 77 / 2 <= parameters["sigma2"] <= 77 * 2
-    names = [e.name for e in tried.experiments()]
+    names = list(tried.experiments())
     assert not [n for n in names if n.endswith("-eta")]
     assert len([n for n in names if n.startswith("easy-d") and n != "easy-decoupled"]) == 1
     assert 0.01 <= tried.tabular_constants["lr_easy"] <= 0.04

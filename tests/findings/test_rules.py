@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isolaw.findings import control, rules
-from isolaw.findings.estimate import Floats
-from isolaw.findings.finding import Finding
+from isolaw.findings import rules
+from isolaw.findings.verdicts import Finding, Floats
 from isolaw.fits.studies.retune import retune
 from isolaw.runs import Runs
 
@@ -189,14 +188,14 @@ def test_f7_decoupled() -> None:
 def test_retuned_takes_the_eta_that_is_best_on_the_others() -> None:
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((SEEDS, 10, 4, 5))
-    tuned, share = control.retuned(noise)
+    tuned, share = rules.retuned(noise)
     # Of equal η the best of the others is a draw like any: no bias from choosing, as its own best would have.
     assert abs(tuned.mean()) < 0.2 < noise.max(axis=3).mean()
     assert share.sum() == pytest.approx(1)
     noise[..., 3] += 100
-    np.testing.assert_array_equal(control.retuned(noise)[0], noise[..., 3])
+    np.testing.assert_array_equal(rules.retuned(noise)[0], noise[..., 3])
     noise[2, 4, 1, 3] = np.nan  # diverged for one seed: not used by any
-    tuned, share = control.retuned(noise)
+    tuned, share = rules.retuned(noise)
     assert np.abs(tuned[:, 4, 1]).max() < 10
     assert np.isfinite(tuned).all()
 
@@ -204,7 +203,7 @@ def test_retuned_takes_the_eta_that_is_best_on_the_others() -> None:
 def test_the_control_compares_with_the_rule() -> None:
     values = along([5, 7, 9], 1e-5)
     tuned, share = along([5, 5.2, 5.4], 1e-5), np.array([0.1, 0.2, 0.4, 0.2, 0.1])
-    found = control.control("easy", LEVELS, values, tuned, (0.125, 0.25, 0.5, 1.0, 2.0), share)
+    found = rules.lr_control("easy", LEVELS, values, tuned, (0.125, 0.25, 0.5, 1.0, 2.0), share)
     assert (found.key, found.verdict) == ("F1 lr", "partly")
     assert "the square-root rule rises by 4.00 doublings" in found.notes[-1]
 
@@ -234,4 +233,4 @@ def test_retuned_is_what_fit_retune_does() -> None:
             )  # fmt: skip
     points = retune(Runs(pd.DataFrame(rows), facts), "avg@4", "validation").runs.points
     theirs = points.pivot(index=["seed", "rollouts_per_problem"], columns="step", values="value")
-    np.testing.assert_array_equal(theirs.to_numpy().reshape(3, 2, 4), control.retuned(values)[0])
+    np.testing.assert_array_equal(theirs.to_numpy().reshape(3, 2, 4), rules.retuned(values)[0])

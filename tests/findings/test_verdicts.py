@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isolaw.findings.estimate import (
+from isolaw.findings.verdicts import (
     DOUBLINGS,
     LEAST,
     PROBLEMS,

@@ -1,14 +1,14 @@
-"""Effects, their intervals over seeds, and the rule that turns them into a verdict.
+"""Effects, their intervals over seeds, and the rule that turns them into the verdict on a finding.
 
-The unit is the seed: configurations share problem sets and their order under one seed, so all runs of a
-seed are one draw. Whatever is stated is a function θ of the mean over seeds, computed anew without each
-seed (the jackknife; Tukey 1958):
+Configurations share problem sets and their order under one seed, so all runs of a seed are one draw: the
+unit is the seed. An effect is a function θ of the mean over seeds, computed again without each seed (the
+jackknife; Tukey 1958):
 
     se² = (S − 1) / S · Σ_s (θ_(s) − θ)²,    θ ± t_{S−1, .975} · se
 
-which for a plain mean is Student's interval. An interval in doublings of n is wider by 0.1 on either side,
-the most by which smoothing was found to move n* (`isolaw.findings.optimum`); its coverage is measured in
-`tests/findings/test_optimum.py`: 89 to 100 % with eight seeds, for curves of five shapes and three noises.
+For a plain mean this is Student's interval. An interval in doublings of n is wider by 0.1 on either side,
+the largest bias of the smoothing (`isolaw.findings.smoothing`). `tests/findings/test_smoothing.py` measures
+the coverage: 89 to 100 % with eight seeds, for curves of five shapes and three noises.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ VERDICTS: tuple[Verdict, ...] = ("yes", "partly", "no", "not measured")
 DOUBLINGS, REWARD, PROBLEMS = "doublings of n", "reward", "share of problems"
 BIAS = {DOUBLINGS: 0.1, REWARD: 0.0, PROBLEMS: 0.0}
 LEAST = {DOUBLINGS: 1.0, REWARD: 0.01, PROBLEMS: 0.01}
+_UNMEASURED = (
+    "a run that it needs was not made: its n is not in the grid, it has no step at C/128, or it failed"
+)
 
 
 def leave_one_out(values: Floats) -> Floats:
@@ -81,11 +84,11 @@ class Effect:
 
     @property
     def measured(self) -> bool:
-        """Whether there were runs to measure it on."""
+        """Whether all runs that the effect needs exist."""
         return bool(np.isfinite([self.value, self.low, self.high]).all())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; an effect that could not be measured has no numbers."""
+        """Return JSON-able data; an effect that was not measured has no numbers."""
         return {
             "label": self.label,
             "unit": self.unit,
@@ -96,9 +99,60 @@ class Effect:
 
 
 def weakest(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on several effects that must all be there, and measured.
+    """Return the verdict on effects that a finding needs all of.
 
     >>> weakest(["yes", "partly"])
     'partly'
     """
     return max(verdicts, key=VERDICTS.index)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the table.
+
+    Attributes
+    ----------
+    key, set, statement
+        such as ``F1``, ``easy``, and the claim.
+    effects
+        the finding needs all of them.
+    tolerance
+        the first effect with the smallest n within 0.005 of the best in place of n*, where n* is compared.
+    holds
+        a further condition, without which the finding is at most partly true.
+    notes
+        what else a reader should know.
+    """
+
+    key: str
+    set: str
+    statement: str
+    effects: tuple[Effect, ...]
+    tolerance: Effect | None = None
+    holds: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The weakest effect's, and the condition's."""
+        return weakest([*(e.verdict for e in self.effects), "yes" if self.holds else "partly"])
+
+    @property
+    def effect(self) -> Effect:
+        """The effect that decides: the smallest of those with the worst verdict."""
+        worst = weakest([e.verdict for e in self.effects])
+        return min((e for e in self.effects if e.verdict == worst), key=lambda e: e.value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON-able data."""
+        return {
+            "finding": self.key,
+            "set": self.set,
+            "statement": self.statement,
+            "verdict": self.verdict,
+            "effect": self.effect.to_dict(),
+            "effects": [e.to_dict() for e in self.effects],
+            "tolerance": None if self.tolerance is None else self.tolerance.to_dict(),
+            "notes": [_UNMEASURED] if self.verdict == "not measured" else list(self.notes),
+        }

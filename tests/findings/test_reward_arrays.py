@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from isolaw import engine
-from isolaw.findings.rewards import rewards, settled
+from isolaw.findings.reward_arrays import rewards, settled
 from isolaw.runs import Runs
 
 
@@ -43,7 +43,7 @@ def _table(**columns: Any) -> pd.DataFrame:
 def test_before_the_first_step_and_after_the_last_nothing_is_known() -> None:
     runs = Runs(_table(step=[0, 1, 2, 4], compute=[0, 100, 200, 400], value=[0.1, 0.2, 0.3, 0.4]))
     budgets = np.array([50.0, 100.0, 250.0, 400.0, 499.0, 800.0])
-    found = rewards(runs, "avg@4", "validation", seeds=[0], levels=[10], budgets=budgets)
+    found = rewards(runs, "avg@4", "validation", seeds=[0], levels=[10], budgets=budgets, where={})
     np.testing.assert_array_equal(found[0, 0], [np.nan, 0.2, 0.3, 0.4, 0.4, np.nan])
 
 
@@ -58,9 +58,10 @@ def test_only_the_runs_that_are_asked_for() -> None:
         assert found[0, 0, 0] == lr
         assert np.isnan(found[1]).all()
         assert np.isnan(found[:, 1]).all()
-    assert np.isnan(
-        rewards(runs, "avg@5", "validation", seeds=[0], levels=[10], budgets=np.array([100.0]))
-    ).all()
+    nothing = rewards(
+        runs, "avg@5", "validation", seeds=[0], levels=[10], budgets=np.array([100.0]), where={}
+    )
+    assert np.isnan(nothing).all()
 
 
 def test_a_wave_in_the_epoch_is_averaged_away() -> None:

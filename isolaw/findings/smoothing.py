@@ -1,22 +1,22 @@
 """n*: where reward, smoothed over log2 n, is highest.
 
-The strict argmax over a grid jumps by whole doublings and follows noise. Here the rewards of all n that
-were measured are smoothed by local quadratic regression in u = log2 n (Cleveland 1979: tricube weights,
-2.5 doublings wide, at least four n), and n* is the argmax of the smooth curve between the smallest and
-the largest n. It is linear in the rewards up to the argmax, so a mean over seeds goes in, never a seed's
-own noisy argmax. One polynomial over all n is off by up to 0.7
-doublings where reward falls off a cliff on the side of too few steps; this is off by at most about 0.1
-(`tests/findings/test_optimum.py`).
+The strict argmax over a grid jumps by whole doublings and follows noise. So rewards are smoothed by local
+quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublings wide, at least four n), and
+n* is the argmax of the smooth curve between the smallest and the largest measured n. The smoothing is linear
+in the rewards, so n* is computed from a mean over seeds, never from a single seed's noise. One polynomial
+over all n is off by up to 0.7 doublings where reward falls off a cliff; this is off by at most about 0.1
+(`tests/findings/test_smoothing.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from isolaw.findings.estimate import Floats
+from isolaw.findings.verdicts import Floats
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.surface.slices import FLAT, highest
 
@@ -36,7 +36,7 @@ def _smoother(u: tuple[float, ...]) -> tuple[Floats, Floats]:
     for g, centre in enumerate(fine):
         distance = np.abs(at - centre)
         reach = np.sort(distance)[min(_LEAST_POINTS, at.size) - 1]
-        # Half a doubling beyond the outermost point that is needed: it must count for something.
+        # Half a doubling beyond the outermost point that is needed, whose weight is then above zero.
         tricube = (1 - np.clip(distance / max(BANDWIDTH, reach + 0.5), 0, 1) ** 3) ** 3
         root = np.sqrt(tricube)
         terms = np.stack([np.ones_like(at), at - centre, (at - centre) ** 2], axis=1)
@@ -54,16 +54,9 @@ def smooth(log2_n: Floats, reward: Floats) -> tuple[Floats, Floats]:
 class Optimum:
     """Where smooth rewards are highest, for any number of curves (…).
 
-    Attributes
-    ----------
-    log2_n
-        log2 n*; where rewards are equal, but for rounding, the smallest.
-    tolerance
-        log2 of the smallest n within 0.005 of the best.
-    reward
-        the smooth reward at n*.
-    bound
-        −1 where n* is the smallest n that was measured, +1 where it is the largest: only a bound.
+    ``log2_n`` is log2 n* (of equal rewards, but for rounding, the smallest), ``tolerance`` log2 of the
+    smallest n within 0.005 of the best, ``reward`` the smooth reward at n*. ``bound`` is −1 where n* is the
+    smallest measured n and +1 where it is the largest: there n* is only a bound.
     """
 
     log2_n: Floats
@@ -71,17 +64,16 @@ class Optimum:
     reward: Floats
     bound: Floats
 
+    @property
+    def both(self) -> Floats:
+        """``log2_n`` and ``tolerance``, shape (2, …)."""
+        return np.stack([self.log2_n, self.tolerance])
+
 
 def optimum(log2_n: Floats, reward: Floats) -> Optimum:
-    """Find n*.
+    """Find n* from ascending ``log2_n`` (N,) and ``reward`` (…, N).
 
-    Parameters
-    ----------
-    log2_n
-        ascending, (N,).
-    reward
-        (…, N); an n that is NaN in any of the curves was not measured. NaN throughout if fewer than
-        three n were.
+    An n that is NaN in any of the curves counts as not measured. The result is NaN with fewer than three n.
 
     >>> u = np.arange(2.0, 12.0)
     >>> found = optimum(u, -0.01 * (u - 6.3) ** 2)
@@ -114,3 +106,11 @@ def optimum(log2_n: Floats, reward: Floats) -> Optimum:
     tolerance = np.where(rise > 0, fine[left] + step * np.clip(share, 0, 1), fine[first])
     bound = np.where(best >= fine[-1] - _EDGE, 1.0, np.where(best <= fine[0] + _EDGE, -1.0, 0.0))
     return Optimum(*(part.reshape(shape) for part in (best, tolerance, reward_there, bound)))
+
+
+def path(levels: Sequence[int], rewards: Floats) -> Optimum:
+    """Return n* at every budget, (R, X), from R rows of rewards (R, N, X)."""
+    # One budget at a time, since not every n has made a step at each.
+    found = [optimum(np.log2(levels), rewards[:, :, x]) for x in range(rewards.shape[2])]
+    names = ("log2_n", "tolerance", "reward", "bound")
+    return Optimum(*(np.stack([getattr(o, name) for o in found], axis=1) for name in names))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.findings.estimate import Floats
+from isolaw.findings.verdicts import Floats
 from isolaw.runs import Runs
 
 _NUDGE = 1 + 1e-9  # a budget that is a whole number of batches pays for its last step
@@ -22,26 +22,20 @@ def rewards(
     seeds: Sequence[int],
     levels: Sequence[int],
     budgets: NDArray[np.float64],
-    where: Mapping[str, Any] | None = None,
+    where: Mapping[str, Any],
 ) -> Floats:
-    """Return what each n had reached when a budget was spent.
+    """Return the reward of each n at each budget, from one sweep whose schedule contains the budgets.
 
     Parameters
     ----------
-    runs
-        of one sweep whose schedule holds the budgets, so that nothing is interpolated.
-    metric, eval_set
-        what is measured.
-    seeds, levels
-        S seeds and N values of n.
-    budgets
-        C, ascending, (X,).
+    seeds, levels, budgets
+        S seeds, N values of n and X ascending budgets C.
     where
-        columns or attributes of the runs that are fixed, as ``{"lr": 0.02}``.
+        fixed columns or attributes of the runs, such as ``{"lr": 0.02}``.
 
     Returns
     -------
-    (S, N, X); NaN before a run's first step, and where there is no such run or it ended before (diverged).
+    (S, N, X); NaN before a run's first step, after the end of a diverged run, and where no run exists.
     """
     points = runs.points
     points = points[(points["metric"] == metric) & (points["eval_set"] == eval_set)]
@@ -49,38 +43,30 @@ def rewards(
     for run_id, own in points.sort_values("compute").groupby("run_id", sort=False):
         facts = {**runs.attributes.get(str(run_id), {}), **own.iloc[0].to_dict()}
         seed, n = facts["seed"], facts["rollouts_per_problem"]
-        if seed not in seeds or n not in levels or any(facts.get(k) != v for k, v in (where or {}).items()):
+        if seed not in seeds or n not in levels or any(facts.get(k) != v for k, v in where.items()):
             continue
         batch = facts["problems_per_batch"] * n
         compute, value = own["compute"].to_numpy(), own["value"].to_numpy()
         at = np.searchsorted(compute, budgets * _NUDGE, side="right") - 1
-        # The schedule looks at the last step that a budget pays for.
+        # The schedule evaluates the last step that a budget pays for.
         reached = (at >= 0) & (budgets * _NUDGE >= batch) & (compute[at] > budgets - batch)
         out[seeds.index(seed), levels.index(n)] = np.where(reached, value[at], np.nan)
     return out
 
 
-def settled(values: Floats, looks: int) -> Floats:
-    """Return rewards at every ``looks``-th budget, each the mean of the looks since the one before it.
+def settled(values: Floats, every: int) -> Floats:
+    """Return rewards (…, X) at every ``every``-th budget, each the mean since the one before it.
 
-    A reward at one C depends on how far the run is through its epoch: noise between problems cancels
-    when each has been visited equally often. All seeds are equally far, so no interval over seeds
-    contains that; a mean over the looks of half an octave mostly does away with it.
-
-    Parameters
-    ----------
-    values
-        rewards (…, looks · X + 1); NaN where a run had not begun or had ended.
-
-    Returns
-    -------
-    (…, X); NaN where the last look is.
+    A reward at one C depends on how far the run is through its epoch: noise between problems cancels when the
+    run has visited each equally often. All seeds are equally far, so no interval over seeds contains this
+    effect; a mean over half an octave mostly removes it. ``values`` (…, every · X + 1) are NaN where a run
+    had not begun or had ended, and so is the result where the last value is NaN.
 
     >>> settled(np.array([np.nan, 1.0, 3.0, 5.0, np.nan]), 2)
     array([ 2., nan])
     """
-    size = (values.shape[-1] - 1) // looks
-    index = looks * np.arange(size)[:, None] + np.arange(looks + 1)
+    size = (values.shape[-1] - 1) // every
+    index = every * np.arange(size)[:, None] + np.arange(every + 1)
     windows = values[..., index]
     known = np.isfinite(windows)
     mean = np.where(known, windows, 0.0).sum(axis=-1) / np.maximum(known.sum(axis=-1), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isolaw.findings.measure import _band, _within
+from isolaw.findings.measurements import _band, _within
 
 
 def test_curves_are_freed_of_what_a_seed_shares() -> None:
@@ -23,4 +23,4 @@ def test_what_was_not_run_leaves_the_others_alone() -> None:
     assert np.isnan(rows[:, 1, 2]).all()
     assert np.isfinite(rows).sum() == rows.size - len(rows)
     np.testing.assert_allclose(rows[np.isfinite(rows)], 2.0)
-    assert _band(*rows[:3, 1])["value"] == [2.0, 2.0, None]
+    assert _band(rows[:, 1])["value"] == [2.0, 2.0, None]

@@ -1,0 +1,125 @@
+"""The whole of `isolaw findings`: execute the runs, judge them, and return one document.
+
+::
+
+    DIR/battery.json      which battery this is
+    DIR/easy, DIR/hard …  its sweeps (`isolaw.findings.battery`), which a second call continues
+    DIR/jitter/000.json … one jittered preset each (`isolaw.findings.jitter`)
+    DIR/findings.json     the document
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from isolaw import backends
+from isolaw.errors import StoreError
+from isolaw.findings import execution
+from isolaw.findings.battery import SETS, Battery
+from isolaw.findings.measurements import Measured
+from isolaw.store import Folder
+
+FORMAT = "isolaw.findings/1"
+_MARKER = "battery.json"
+
+
+def judge(
+    battery: Battery,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    progress: execution.Progress = lambda _: None,
+) -> dict[str, Any]:
+    """Execute the battery's remaining runs, and judge all of them.
+
+    Parameters
+    ----------
+    battery
+        from `isolaw.findings.battery.battery`.
+    out
+        the directory that keeps the runs, and that a second call continues; None: a temporary one.
+    jobs
+        threads.
+    progress
+        called with the share of the work since its last call.
+
+    Returns
+    -------
+    The document: ``format``, ``model``, ``preset``, ``constants``, ``seeds``, …, ``findings`` (a row
+    each: `isolaw.findings.verdicts.Finding.to_dict`) and ``pictures`` (their curves).
+
+    Raises
+    ------
+    SpecError, StoreError
+        before anything is spent.
+    """
+    with ExitStack() as stack:
+        folder = Path(out or stack.enter_context(TemporaryDirectory(prefix="isolaw-")))
+        planned = execution.plan(battery, folder)
+        if out is not None:
+            claim(battery, folder)
+        runs, failed = execution.execute(planned, jobs, progress)
+    measured = Measured(battery, runs)
+    return {
+        "format": FORMAT,
+        **description(battery),
+        "seeds": list(battery.seeds),
+        "findings": [finding.to_dict() for finding in measured.findings],
+        "failed_runs": failed,
+        "jitter": None,
+        "pictures": measured.pictures,
+    }
+
+
+def description(battery: Battery) -> dict[str, Any]:
+    """Return everything that the results depend on, except the seeds."""
+    run = battery.resolved(SETS[0])
+    return {
+        "model": run.options["model"],
+        "preset": run.options["preset"],
+        "constants": run.options["parameters"],
+        "recipe": battery.base.recipe.model_dump(exclude_defaults=True),
+        "eta": {name: battery.eta(name) for name in SETS},
+        "compute": battery.compute,
+        "problems_per_batch": battery.batch,
+        "rollouts_per_problem": battery.levels,
+        "n_train": battery.n_train,
+        "n_validation": run.problems.n_validation,
+        "backend_version": backends.get(battery.base.sweep.backend).version,
+    }
+
+
+def claim(battery: Battery, folder: Path) -> None:
+    """Mark a folder as this battery's; raise `StoreError` for one that holds something else."""
+    marker = folder / _MARKER
+    mine = {"format": FORMAT, **description(battery)}
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder}: found a file; expected a new directory or a battery's")
+    if marker.is_file():
+        try:
+            found = json.loads(marker.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise StoreError(f"{marker}: found another format; expected a battery of format {FORMAT!r}")
+        differing = [
+            f"{k}: found {found.get(k)!r}; expected {v!r}" for k, v in mine.items() if found.get(k) != v
+        ]
+        if differing:
+            raise StoreError(f"{folder}: holds another battery ({', '.join(differing)}); use a new --out")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise StoreError(f"{folder}: holds something else; expected a new or empty directory, or a battery's")
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        Folder.at(folder).write(marker.name, f"{json.dumps(mine, indent=1)}\n".encode())
+
+
+def save(document: dict[str, Any], folder: str | Path) -> Path:
+    """Write ``findings.json``."""
+    path = Path(folder) / "findings.json"
+    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+    Folder.at(path.parent).write(path.name, f"{text}\n".encode())
+    return path

@@ -1,0 +1,207 @@
+"""From the battery's runs to its findings, and to the curves of their pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isolaw.findings import rules
+from isolaw.findings.battery import (
+    ETA_FACTORS,
+    LOOKS,
+    N_EST,
+    N_TRAIN,
+    PER_OCTAVE,
+    SETS,
+    TABULAR_LEVELS,
+    Battery,
+)
+from isolaw.findings.reward_arrays import rewards, settled
+from isolaw.findings.smoothing import path
+from isolaw.findings.verdicts import Finding, Floats, interval, leave_one_out
+from isolaw.runs import Runs
+
+Series = dict[str, Any]
+
+
+class Measured:
+    """Findings and pictures of one battery's runs, which come by experiment."""
+
+    def __init__(self, battery: Battery, runs: Mapping[str, Runs]) -> None:
+        self.battery, self.runs = battery, runs
+        self.findings: list[Finding] = []
+        self.pictures: dict[str, Series] = {}
+        self.main = {name: self._rewards(name) for name in SETS}
+        self._rises()
+        self._compared()
+        self._batches()
+        self._alone()
+        self._landscapes()
+        self._sizes()
+        self._decoupled()
+
+    def _rewards(
+        self,
+        experiment: str,
+        metric: str = "avg@4",
+        eval_set: str = "validation",
+        *,
+        levels: Sequence[int] | None = None,
+        batch: int | None = None,
+        looks: Floats | None = None,
+        **where: Any,
+    ) -> Floats:
+        b = self.battery
+        found = rewards(
+            self.runs[experiment],
+            metric,
+            eval_set,
+            seeds=b.seeds,
+            levels=b.levels if levels is None else levels,
+            budgets=b.looks if looks is None else looks,
+            where={"problems_per_batch": batch or b.batch, **where},
+        )
+        return settled(found, LOOKS)
+
+    def _last(self, experiment: str, *args: Any, **kwargs: Any) -> Floats:
+        """Rewards at the largest budget, (S, N)."""
+        return self._rewards(experiment, *args, **kwargs)[:, :, -1]
+
+    def _picture(self, key: str, curves: Mapping[str, Any], **axes: Any) -> None:
+        self.pictures[key] = {"levels": self.battery.levels, **axes, "curves": curves}
+
+    def _rises(self) -> None:
+        """F1, and the control: the same with η re-tuned."""
+        b, curves = self.battery, {}
+        for name, values in self.main.items():
+            self.findings.append(rules.rises(name, b.levels, values))
+            curves[name] = {"sqrt": _path(b.levels, values)}
+            if b.control:
+                eta = b.eta(name)
+                each = [values if f == 1 else self._rewards(f"{name}-eta", lr=eta * f) for f in ETA_FACTORS]
+                tuned, share = rules.retuned(np.stack(each, axis=3))
+                self.findings.append(rules.lr_control(name, b.levels, values, tuned, ETA_FACTORS, share))
+                curves[name]["retuned"] = _path(b.levels, tuned)
+        self._picture("F1", curves, x=b.budgets.tolist())
+
+    def _compared(self) -> None:
+        """F2, F3: at the largest C, sets and metrics side by side."""
+        levels = self.battery.levels
+        end = {name: values[:, :, -1] for name, values in self.main.items()}
+        self.findings.append(rules.harder(levels, end["easy"], end["hard"]))
+        self._picture("F2", {name: _below(v) for name, v in end.items()})
+        curves = {}
+        for name in SETS:
+            worst, best = (self._last(name, metric) for metric in ("worst@4", "best@4"))
+            self.findings.append(rules.sharpening(name, levels, worst, best))
+            curves[name] = {"worst@4": _below(worst), "best@4": _below(best)}
+        self._picture("F3", curves)
+
+    def _batches(self) -> None:
+        """F4: B_p against n."""
+        b = self.battery
+        sizes, coarse = b.moderate_batches, b.coarse_levels
+        each = [
+            self._last("easy" if size == b.batch else "easy-batches", levels=coarse, batch=size)
+            for size in sizes
+        ]
+        values = np.stack(each, axis=1)
+        self.findings.append(rules.batches(coarse, sizes, values, b.batch))
+        batch, levels = b.fixed_batch
+        paths = {}
+        for name, rule in (("easy", rules.shifts), ("hard", rules.turns)):
+            parts = [self._rewards(f"{name}-fixed-b", levels=[n], batch=batch // n) for n in levels]
+            fixed = np.concatenate(parts, axis=1)
+            self.findings.append(rule(levels, batch, fixed))
+            paths[name] = _path(levels, fixed)
+        self._picture(
+            "F4",
+            paths,
+            levels=coarse,
+            batches=_bands(map(str, sizes), _within(values, (1, 2))),
+            batch=batch,
+            x=(b.budgets / batch).tolist(),
+            fixed_levels=levels,
+        )
+
+    def _alone(self) -> None:
+        """F5a: one problem."""
+        looks, levels = self.battery.tabular_looks, TABULAR_LEVELS
+        curves = {}
+        for rule in self.battery.tabular:
+            values = self._rewards(f"tabular-{rule}", levels=levels, batch=1, looks=looks)
+            self.findings.append(rules.alone(rule, levels, values))
+            curves[rule] = _path(levels, values)
+        self._picture("F5a", curves, x=looks[LOOKS::LOOKS].tolist(), levels=list(levels))
+
+    def _landscapes(self) -> None:
+        """F5b: the pass@1 landscape."""
+        curves = {}
+        for name in SETS:
+            zero, gini = (self._last(name, metric) for metric in ("zero_fraction", "gini"))
+            train = self._last(name, "zero_fraction", "train")
+            self.findings.append(rules.landscape(name, self.battery.levels, zero, gini, train))
+            curves[name] = {"zero-pass": _band(_within(zero)), "Gini": _band(_within(gini))}
+        self._picture("F5b", curves)
+
+    def _sizes(self) -> None:
+        """F6: the size of the training set."""
+        b = self.battery
+        each = {d: self._rewards(f"easy-d{d}") for d in b.training_sizes[:-1]}
+        each[b.training_sizes[-1]] = self.main["easy"]
+        values = np.stack([v[:, :, -1] for v in each.values()], axis=1)
+        self.findings.append(rules.capped(b.levels, b.training_sizes, values))
+        self._picture("F6", {str(d): _path(b.levels, v) for d, v in each.items()}, x=b.budgets.tolist())
+
+    def _decoupled(self) -> None:
+        """F7: advantages from more rollouts than enter the gradient."""
+        b = self.battery
+        if not b.decoupled:
+            nothing = np.full(len(b.seeds), np.nan)
+            for name in SETS:
+                self.findings += rules.decoupled(name, (N_EST, N_TRAIN), *[nothing] * 4)
+            return
+        # At equal steps: n_train makes them at smaller budgets.
+        shift = PER_OCTAVE * round(math.log2(N_EST / N_TRAIN))
+        curves = {}
+        for name in SETS:
+            both = self._rewards(f"{name}-decoupled", levels=[N_EST])[:, 0]
+            full, part = (self.main[name][:, b.levels.index(n)] for n in (N_EST, N_TRAIN))
+            ends = (both[:, -1], full[:, -1], part[:, -1 - shift], part[:, -1])
+            self.findings += rules.decoupled(name, (N_EST, N_TRAIN), *ends)
+            values = np.stack([full[:, shift:], both[:, shift:], part[:, :-shift]], axis=1)
+            curves[name] = _bands((f"n = {N_EST}", "decoupled", f"n = {N_TRAIN}"), _within(values))
+        self.pictures["F7"] = {"curves": curves, "x": (b.budgets[shift:] / (b.batch * N_EST)).tolist()}
+
+
+def _band(rows: Floats) -> Series:
+    """A curve and its pointwise interval, from rows (1 + S, X); what was not measured is None."""
+    parts = zip(("value", "low", "high"), interval(rows), strict=True)
+    return {k: [float(v) if np.isfinite(v) else None for v in part] for k, part in parts}
+
+
+def _bands(names: Iterable[str], rows: Floats) -> Series:
+    """The same for several curves by name, from rows (1 + S, curves, X)."""
+    return {name: _band(rows[:, i]) for i, name in enumerate(names)}
+
+
+def _path(levels: Sequence[int], values: Floats) -> Series:
+    """n* (as log2) along the budgets."""
+    return _band(path(levels, leave_one_out(values)).log2_n)
+
+
+def _within(values: Floats, over: int | tuple[int, ...] = 1) -> Floats:
+    """Rows of rewards (S, …) less what a seed's curves share: their mean ``over`` these axes."""
+    known = np.isfinite(values).all(axis=0)  # a batch above the cap was not run
+    total = np.where(known, values, 0.0).sum(axis=over, keepdims=True)
+    shared = total / np.maximum(np.where(known, 1, np.zeros_like(values)).sum(axis=over, keepdims=True), 1)
+    return leave_one_out(values - shared + shared.mean(axis=0))
+
+
+def _below(values: Floats) -> Series:
+    """Rewards (S, N) less the best of their mean."""
+    rows = leave_one_out(values)
+    return _band(rows - rows.max(axis=1, keepdims=True))
