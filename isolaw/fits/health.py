@@ -1,9 +1,9 @@
 """Which runs are healthy, and the smallest B_p that trains stably.
 
-A run is judged by whatever diagnostics it has (`isolaw.fits.instability` defines the signs and says why):
-its reward, entropy, KL, gradient norm and share of truncated responses. A B_p is stable if at least
-nine runs in ten are healthy there; how far a few runs can tell is in the interval of their share.
-`Runs` holds no value that is not finite, so a run that diverged altogether just ends.
+isolaw judges a run by the diagnostics that it has (`isolaw.fits.instability` defines the signs): reward,
+entropy, KL, gradient norm and share of truncated responses. A B_p is stable if at least nine in ten of its
+runs are healthy; the interval of that share says how much the runs show. `Runs` holds finite values only: a
+run that diverged just ends.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from isolaw import metrics
 from isolaw.errors import DataError
 from isolaw.fits.instability import LEAST_EVALUATIONS, Sign, sign
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
+from isolaw.fits.selection import differing
 from isolaw.runs import Runs
 
 STABLE = 0.9
@@ -32,8 +33,6 @@ class Health:
 
     Attributes
     ----------
-    run_id, problems_per_batch, rollouts_per_problem, seed
-        which run.
     judged_by
         the diagnostics that are long enough to judge by, as ``metric on eval_set``.
     signs
@@ -55,10 +54,8 @@ class Health:
     @property
     def reasons(self) -> list[str]:
         """The signs in words."""
-        return [
-            f"{s.name} ({where} from {s.before:.3g} to {s.after:.3g}, by step {s.step})"
-            for where, s in self.signs.items()
-        ]
+        text = "{0.name} ({1} from {0.before:.3g} to {0.after:.3g}, by step {0.step})"
+        return [text.format(own, where) for where, own in self.signs.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -71,10 +68,10 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     Parameters
     ----------
     runs
-        recorded runs. ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction`` are
-        taken from ``train`` if they are there, else from another evaluation set.
+        recorded runs. isolaw takes ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction``
+        from ``train``, or else from another evaluation set; none of them needs to exist.
     metric, eval_set
-        the reward that is judged beside them; neither it nor they need be there.
+        a further reward, which needs not exist.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, eval_set="validation", metric="avg@4")
@@ -90,19 +87,16 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
     curves: dict[str, dict[tuple[str, str], pd.DataFrame]] = {}
     for (run_id, name, where), curve in wanted.groupby(["run_id", "metric", "eval_set"], sort=False):
         curves.setdefault(run_id, {})[name, where] = curve
-    for run_id, first in (
-        points.drop_duplicates("run_id").sort_values("run_id").set_index("run_id").iterrows()
-    ):
+    for run_id, own in runs.table().sort_index().iterrows():
         judged, signs = [], {}
         for name, where, curve in _diagnostics(curves.get(run_id, {}), metric, eval_set):
             if len(curve) < LEAST_EVALUATIONS:
                 continue
             judged.append(f"{name} on {where}")
             steps, values = (curve[c].to_numpy(np.float64) for c in ("step", "value"))
-            found = sign(name, steps, values, _binomial_error(name, curve))
-            if found:
+            if found := sign(name, steps, values, _binomial_error(name, curve)):
                 signs[judged[-1]] = found
-        b, n, seed = (int(first[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
+        b, n, seed = (int(own[c]) for c in ("problems_per_batch", "rollouts_per_problem", "seed"))
         signs = dict(sorted(signs.items(), key=lambda item: item[1].step))
         out.append(Health(str(run_id), b, n, seed, tuple(judged), signs))
     return out
@@ -111,7 +105,7 @@ def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> l
 def _diagnostics(
     found: dict[tuple[str, str], pd.DataFrame], metric: str, eval_set: str
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """The diagnostics of one run, each from one evaluation set."""
+    """The metric and the diagnostics of one run, each from one evaluation set."""
     if (metric, eval_set) in found:
         yield metric, eval_set, found[metric, eval_set]
     for name in DIAGNOSTICS:
@@ -139,16 +133,15 @@ class Stability:
     Attributes
     ----------
     smallest
-        the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: it is
-        the smallest that was run; ``lower_bound``: the largest that was run is not stable either;
-        ``refused``: no run can be judged. The interval holds the B_p that the intervals of the shares
-        leave possible.
+        the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: no smaller B_p
+        was run; ``lower_bound``: the largest is not stable either; ``refused``: no run can be judged. The
+        interval holds every B_p that the intervals of the shares allow.
     shares
         share of healthy runs at each B_p, with its exact (Clopper–Pearson) interval.
     counts
         healthy and judged runs at each B_p.
     reasons
-        for each B_p that is not stable, why.
+        why a B_p is not stable, for each such B_p.
     unknown
         number of runs that cannot be judged.
     """
@@ -168,7 +161,7 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
     DataError
         the runs differ in more than B_p, n and seed.
     """
-    if mixed := differing(runs):
+    if mixed := differing(runs.table()):
         raise DataError(f"{runs.source}: the runs differ in {', '.join(mixed)}; judge one recipe at a time")
     judged = [h for h in health(runs, metric, eval_set) if h.status != "unknown"]
     shares, counts, reasons = {}, {}, {}
@@ -192,12 +185,11 @@ def _smallest(ends: dict[int, tuple[float, float]], unstable: dict[int, str]) ->
     """The end of the run of stable B_p, with what it could be by the ends of the shares' intervals."""
     if not ends:
         return REFUSED
-    first, last = min(ends), max(ends)
+    first, last = float(min(ends)), float(max(ends))
     smallest = _tail({b: b not in unstable for b in ends})
-    least = _tail({b: high >= STABLE for b, (_, high) in ends.items()})
-    most = _tail({b: low >= STABLE for b, (low, _) in ends.items()})
+    least, most = (_tail({b: end[i] >= STABLE for b, end in ends.items()}) for i in (1, 0))
     if smallest is None:
-        return Quantity(float(last), (least or float(last), None), "lower_bound")
+        return Quantity(last, (least or last, None), "lower_bound")
     bounds = (None if least == first else least, most)  # below what was run nothing is known
     return Quantity(smallest, bounds if any(bounds) else None, "upper_bound" if smallest == first else "ok")
 
@@ -206,9 +198,3 @@ def _tail(good: dict[int, bool]) -> float | None:
     """The smallest B_p from which on all are good."""
     bad = [b for b, fine in good.items() if not fine]
     return min((float(b) for b in good if not bad or b > max(bad)), default=None)
-
-
-def differing(runs: Runs) -> list[str]:
-    """Return in which facts, beside B_p, n and seed, the runs differ: in none if they are one recipe's."""
-    table = runs.table().drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
-    return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]

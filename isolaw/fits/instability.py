@@ -1,4 +1,4 @@
-"""The signs of an unhealthy run, each looked for in one diagnostic.
+"""The signs of an unhealthy run, each in one diagnostic.
 
 A diagnostic y_1 … y_T is judged by its *levels*, means over w neighbouring evaluations,
 

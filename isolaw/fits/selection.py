@@ -6,16 +6,14 @@ The settings:
     fixed-b    B = B_p · n is held; n trades with B_p     x = M = C / B
     joint      everything varies                          x = C
 
-C counts rollouts; it may be replaced by tokens or seconds, where runs recorded them: the same fits then
-say which n is best for a budget of those.
-
-Runs that differ in anything else (problem set, algorithm, lr, …) are refused until one is chosen.
+C counts rollouts. Tokens or seconds may take its place, if the runs recorded them. isolaw refuses runs that
+differ in anything else (problem set, algorithm, lr, …) until one is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -88,11 +86,6 @@ class Configuration:
         return np.asarray(np.bincount(index, self.reward) / self.looks)
 
     @property
-    def batch_rollouts(self) -> int:
-        """B = B_p · n."""
-        return self.problems_per_batch * self.rollouts_per_problem
-
-    @property
     def measured(self) -> tuple[float, float]:
         """First and last compute measured; the first is 0 where step 0 was."""
         return float(self.compute.min()), float(self.compute.max())
@@ -123,12 +116,7 @@ class Selection:
     epochs_seen: float | None
     n_train_problems: int | None
     run_ids: list[str]
-    flags: list[Flag] = field(default_factory=list)
-
-    @property
-    def levels(self) -> NDArray[np.int64]:
-        """The measured n, ascending."""
-        return np.unique([c.rollouts_per_problem for c in self.configurations])
+    flags: list[Flag]
 
 
 def select(
@@ -152,7 +140,6 @@ def select(
     fixed
         columns or attributes of runs held at a value, as ``{"problems_per_batch": 32}``;
         ``batch_rollouts`` is B.
-
     x
         what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``.
 
@@ -179,7 +166,12 @@ def select(
     if axis and axis not in held:
         held[axis] = _most_n(table, axis, flags)
         table = table[table[axis] == held[axis]]
-    _refuse_mixtures(table)
+    for name in differing(table.drop(columns="batch_rollouts")):
+        values = sorted({str(v) for v in table[name]})
+        raise DataError(
+            f"{runs.source}: the runs differ in {name} ({', '.join(values)}); a law holds for one value. "
+            f"Choose with --fixed {name}={values[0]}"
+        )
     configurations = configurations_of(points, table, flags, x)
     _refuse_too_few(configurations, setting, flags)
     seen, size = _epochs(configurations, table)
@@ -187,6 +179,12 @@ def select(
     places = zip(table["problems_per_batch"], table["rollouts_per_problem"], strict=True)
     run_ids = [r for r, place in zip(table.index, places, strict=True) if place in kept]
     return Selection(configurations, setting, held, metric, eval_set, seen, size, run_ids, flags)
+
+
+def differing(table: pd.DataFrame) -> list[str]:
+    """Return the columns, except B_p, n and seed, in which runs differ; none for runs of one recipe."""
+    table = table.drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
+    return [str(name) for name in table.columns if table[name].astype(str).nunique() > 1]
 
 
 def measured_points(runs: Runs, metric: str, eval_set: str) -> pd.DataFrame:
@@ -244,17 +242,6 @@ def _most_n(table: pd.DataFrame, axis: str, flags: list[Flag]) -> int:
     return chosen
 
 
-def _refuse_mixtures(table: pd.DataFrame) -> None:
-    free = {"problems_per_batch", "rollouts_per_problem", "batch_rollouts", "seed"}
-    for name in table.columns:
-        values = sorted({str(v) for v in table[name]})
-        if name not in free and len(values) > 1:
-            raise DataError(
-                f"the runs differ in {name} ({', '.join(values)}); "
-                f"a law holds for one: choose with --fixed {name}={values[0]}"
-            )
-
-
 def configurations_of(
     points: pd.DataFrame, table: pd.DataFrame, flags: list[Flag], x: X = "compute"
 ) -> list[Configuration]:
@@ -264,26 +251,19 @@ def configurations_of(
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
         members = _without_copies(members.sort_values("seed", kind="stable"), by_run, f"n = {n}", flags)
         curves = [by_run[run_id] for run_id in members.index]
-        sizes = [len(curve) for curve in curves]
-        cost = float(b * n)  # whatever the steps are called
+        cost = float(b * n)  # whatever the numbers of the steps
         if x != "compute":
             spent, steps = (sum(c[name].iloc[-1] for c in curves) for name in ("compute", "step"))
             cost = float(spent / max(steps, 1))
-        configuration = Configuration(
-            int(b),
-            int(n),
-            np.concatenate([c["compute"].to_numpy(np.float64) for c in curves]),
-            np.concatenate([c["value"].to_numpy(np.float64) for c in curves]),
-            np.repeat(np.arange(len(curves)), sizes),
-            tuple(int(seed) for seed in members["seed"]),
-            cost,
+        compute, reward = (
+            np.concatenate([c[name].to_numpy(np.float64) for c in curves]) for name in ("compute", "value")
         )
-        if configuration.checkpoints.size < LEAST_CHECKPOINTS:
-            text = (
-                f"{configuration.label} has {configuration.checkpoints.size} checkpoints; a curve needs "
-                f"{LEAST_CHECKPOINTS}, so it is left out"
-            )
-            flags.append(Flag(Code.LEFT_OUT, text))
+        run = np.repeat(np.arange(len(curves)), [len(curve) for curve in curves])
+        seeds = tuple(int(seed) for seed in members["seed"])
+        configuration = Configuration(int(b), int(n), compute, reward, run, seeds, cost)
+        if (found := configuration.checkpoints.size) < LEAST_CHECKPOINTS:
+            text = f"{configuration.label} has {found} checkpoints; a curve needs {LEAST_CHECKPOINTS}"
+            flags.append(Flag(Code.LEFT_OUT, f"{text}, so isolaw leaves it out"))
         else:
             out.append(configuration)
     return out
@@ -305,20 +285,20 @@ def _without_copies(
 
 def _refuse_too_few(configurations: list[Configuration], setting: Setting, flags: list[Flag]) -> None:
     levels = sorted({c.rollouts_per_problem for c in configurations})
-    what = {"fixed-bp": "at one problems_per_batch", "fixed-b": "at one batch_rollouts", "joint": ""}[setting]
+    what = {"fixed-bp": " at one problems_per_batch", "fixed-b": " at one batch_rollouts", "joint": ""}[
+        setting
+    ]
     if len(levels) < LEAST_CURVES:
         raise Refused(
-            f"n*(C) needs curves of at least {LEAST_CURVES} different rollouts_per_problem {what}; "
-            f"there {'is' if len(levels) == 1 else 'are'} {len(levels)} "
-            f"(n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
+            f"n*(C) needs curves of at least {LEAST_CURVES} different rollouts_per_problem{what}; "
+            f"found {len(levels)} (n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
             + (", or use --setting joint" if setting == "fixed-b" else "")
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
     ends = np.unique([v for c in configurations for v in c.measured])
-    shared = max(
-        len({c.rollouts_per_problem for c in configurations if c.covers(np.array([x]))[0]}) for x in ends
-    )
-    if shared < LEAST_CURVES:
+    covered = np.array([c.covers(ends) for c in configurations])
+    n = np.array([c.rollouts_per_problem for c in configurations])
+    if max(np.unique(n[own]).size for own in covered.T) < LEAST_CURVES:
         ranges = "; ".join(f"{c.label}: {c.measured[0]:.3g}–{c.measured[1]:.3g}" for c in configurations)
         raise Refused(
             f"at no compute are {LEAST_CURVES} different n measured together ({ranges}). "

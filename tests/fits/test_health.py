@@ -13,7 +13,8 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError
-from isolaw.fits.health import differing, health, smallest_stable_B_p
+from isolaw.fits.health import health, smallest_stable_B_p
+from isolaw.fits.selection import differing
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -136,7 +137,7 @@ def test_many_runs_bound_the_answer_on_both_sides(synthetic: Make) -> None:
 def test_two_recipes_are_refused(synthetic: Make) -> None:
     one, other = (synthetic([(32, 8)], seeds=[seed], attributes={"lr": 0.1 * (1 + seed)}) for seed in (0, 1))
     runs = Runs.concat([one, other])
-    assert (differing(runs), differing(one)) == (["lr"], [])
+    assert (differing(runs.table()), differing(one.table())) == (["lr"], [])
     with pytest.raises(DataError, match="differ in lr"):
         smallest_stable_B_p(runs)
 

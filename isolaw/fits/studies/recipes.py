@@ -22,9 +22,8 @@ import numpy as np
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.curves.learning_curves import enough_points, fit_curves
 from isolaw.fits.document.flags import Flag
-from isolaw.fits.health import differing
 from isolaw.fits.quantity import Quantity, Status, from_draws
-from isolaw.fits.selection import Configuration, Floats, configurations_of, measured_points
+from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.studies.contrast import Comparison, Contrast, Row, verdict
 from isolaw.fits.surface.bootstrap import Sample, Unit, resample
 from isolaw.runs import Runs, plain
@@ -128,7 +127,7 @@ def _side(
     """One recipe's configurations."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
-    if mixed := differing(runs):
+    if mixed := differing(runs.table()):
         raise DataError(
             f"{runs.source or name}: the runs differ in {', '.join(mixed)}; "
             "each recipe needs a source of its own"
