@@ -1,8 +1,7 @@
-"""A first draft of a mapping file for a table: guesses by name, to be looked over by its owner."""
+"""The draft of a mapping file for a table: guesses by name, for the user to correct."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from pathlib import Path
@@ -13,7 +12,7 @@ import pandas as pd
 from isolaw.metrics import is_accuracy
 from isolaw.readers.table_files import load
 
-# What columns of ours are called elsewhere. Names lie, so whatever is found is shown to the user.
+# The data model's columns → their names elsewhere. Names lie, so the user sees every guess.
 _CALLED = {
     "step": "step steps global_step training_step train_step trainer_step iteration iter update updates",
     "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size num_generations "
@@ -39,19 +38,9 @@ _SHOWN = 200
 
 
 def draft(path: str | Path, name: str = "mapping.toml") -> str:
-    """Return a mapping file for a CSV, Parquet or JSON lines table.
+    """Return a mapping file for a CSV, Parquet or JSON lines table; ``name`` is for the command in it.
 
-    Parameters
-    ----------
-    path
-        the table.
-    name
-        what the file will be called, for the command that it shows.
-
-    Raises
-    ------
-    DataError
-        the table cannot be read.
+    Raises `DataError` if the table cannot be read.
 
     >>> import tomllib
     >>> text = draft("examples/data/tan_rollout_n_base.csv")
@@ -95,20 +84,10 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
 
 
 def _guess(columns: list[str]) -> dict[str, str]:
-    """Our name → the column that is called like it; one that is called so exactly goes first."""
-    plain = {column: re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_") for column in columns}
-    out: dict[str, str] = {}
-    for exact in (True, False):
-        for ours, called in _CALLED.items():
-            if ours in out:
-                continue
-            free = {plain[column]: column for column in reversed(columns) if column not in out.values()}
-            for other in called.split():
-                close = [other] if exact else difflib.get_close_matches(other, free, n=1, cutoff=0.85)
-                if close and close[0] in free and (exact or len(other) > 4):
-                    out[ours] = free[close[0]]
-                    break
-    return {ours: out[ours] for ours in _CALLED if ours in out}
+    """Our name → the column with one of its names, which differ in case and separators."""
+    plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in reversed(columns)}
+    found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in _CALLED.items()}
+    return {ours: own[0] for ours, own in found.items() if own}
 
 
 def _derived(columns: list[str], guessed: dict[str, str]) -> list[str]:
@@ -127,32 +106,26 @@ def _counts_prompts(column: str) -> bool:
 
 
 def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
-    """A line for each column of numbers; of each evaluation set the likeliest one counts at once."""
+    """A line for each column of numbers; of each evaluation set, the likeliest one is no comment."""
     lines: list[str] = []
     taken: set[tuple[str, str]] = set()
     for column in columns:
-        if not pd.api.types.is_numeric_dtype(frame[column]) or pd.api.types.is_bool_dtype(frame[column]):
-            continue
-        if _counts_prompts(column):
+        numeric = pd.api.types.is_numeric_dtype(frame[column])
+        if not numeric or pd.api.types.is_bool_dtype(frame[column]) or _counts_prompts(column):
             continue
         words = set(re.split(r"[^a-z]+", column.lower()))
-        reward = bool(words & _REWARD)
-        held_out = bool(words & _HELD_OUT) or (is_accuracy(column) and not words & _TRAINING)
+        reward, accuracy = bool(words & _REWARD), is_accuracy(column)
+        held_out = bool(words & _HELD_OUT) or (accuracy and not words & _TRAINING)
         eval_set = "validation" if held_out else "train"
-        known = is_accuracy(column) or reward
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
         high, low = frame[column].max(), frame[column].min()
-        percent = is_accuracy(column) and low >= 0 and 1 < high <= 100
-        entry = [
-            f"column = {_quoted(column)}",
-            f'eval_set = "{eval_set}"',
-            *(["percent = true"] if percent else []),
-        ]
-        hint = f"   # up to {high:g}" if percent else ""
-        first = known and eval_set not in {own for _, own in taken}
+        percent = accuracy and low >= 0 and 1 < high <= 100
+        entry = f'column = {_quoted(column)}, eval_set = "{eval_set}"{", percent = true" if percent else ""}'
+        first = (accuracy or reward) and eval_set not in {own for _, own in taken}
         if first:
             taken.add((name, eval_set))
-        lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {', '.join(entry)} }}{hint}")
+        hint = f"   # up to {high:g}" if percent else ""
+        lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {entry} }}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
 
 

@@ -1,7 +1,7 @@
-"""Where logs lie: files, globs, and directories searched through.
+"""Where logs are: files, globs, and directories that are searched.
 
-A directory may be a sweep of ours, or be one log as a whole (an MLflow run, an offline W&B run); any
-other is searched. What is found there and is no log is counted, not read: runs lie beside checkpoints and
+A directory may be an isolaw sweep, or be one log as a whole (an MLflow run, an offline W&B run); any other is
+searched. Files found there that are no logs are counted, not read: runs share folders with checkpoints and
 code. Links are followed last, and only to places not searched yet.
 """
 
@@ -19,12 +19,11 @@ from pathlib import Path
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.containers import CONTAINERS, candidates
-from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.base import HEAD, Container
 from isolaw.readers.table_files import columns_of
 from isolaw.runs import COLUMNS
 from isolaw.store import SweepStore
 
-HEAD = 65_536
 _DEEPEST = 24
 _SKIPPED = {"__pycache__", "node_modules"}
 IsTable = Callable[[Path, bytes], bool]
@@ -34,7 +33,7 @@ IsTable = Callable[[Path, bytes], bool]
 class Found:
     """Something to read: a log (it has a container), a sweep's directory, or else a table.
 
-    ``ours`` is a table with the data model's own columns; ``named`` is by the user, not found in a directory.
+    ``ours`` is a table with the data model's own columns; ``named`` by the user, not found in a directory.
     """
 
     path: Path
@@ -46,7 +45,7 @@ class Found:
 
 @dataclass
 class Search:
-    """What the sources hold: all that was found, and how many files were looked at and passed over."""
+    """What was found in the sources, and how many other files there were."""
 
     found: list[Found] = field(default_factory=list)
     passed: int = 0
@@ -68,33 +67,37 @@ def search(sources: Sequence[str | Path], format: str = "auto", is_table: IsTabl
     Raises
     ------
     DataError
-        nothing is there, or nothing in it is a log.
+        a source does not exist, or has no log in it.
     """
     containers = [] if is_table else list(candidates(format))
-    accepted = "a table with the mapped columns" if is_table else accepted_formats()
     out = Search()
     for source in sources:
-        before = len(out.found), out.passed
+        found, passed = len(out.found), out.passed
         for path in _expanded(source):
             if path.is_dir():
                 _search_directory(path, containers, is_table, out)
             else:
                 out.found.append(_named_file(path, containers, forced=format != "auto"))
-        if len(out.found) == before[0]:
-            looked = out.passed - before[1]
+        if len(out.found) == found:
+            files = out.passed - passed
             raise DataError(
-                f"{source}: no log in it, and no sweep.json ({looked:,} "
-                f"file{'' if looked == 1 else 's'} looked at). Accepted: {accepted}"
+                f"{source}: no log in it, and no sweep.json ({files:,} file{'' if files == 1 else 's'} looked at). "
+                f"Accepted: {'a table with the mapped columns' if is_table else accepted_formats()}"
             )
     return out
 
 
 def accepted_formats() -> str:
-    """Return what can be read, in words."""
+    """Return the formats that isolaw reads, in words."""
     return (
         f"a sweep's directory, CSV or Parquet tables, logs ({', '.join(CONTAINERS)}); "
         "isolaw read --write-mapping mapping.toml FILE drafts a mapping for any other CSV, JSONL or Parquet"
     )
+
+
+def is_ours(path: Path, head: bytes) -> bool:
+    """Return whether a file is a table with the data model's own columns."""
+    return set(COLUMNS) <= set(columns_of(path, head))
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -107,8 +110,8 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def _expanded(source: str | Path) -> list[Path]:
-    if not str(source).strip():  # as of a variable that is not set; as a path it would be this directory
-        raise DataError(f"a source is {str(source)!r}; accepted: a file, a directory, a glob")
+    if not str(source).strip():  # an unset variable; as a path it would be this directory
+        raise DataError(f"source: found {str(source)!r}; expected a file, a directory or a glob")
     if os.path.lexists(source) or not glob.has_magic(str(source)):
         return [Path(source)]
     found = sorted(glob.glob(str(source), recursive=True), key=natural)
@@ -122,18 +125,15 @@ def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Fo
         mode = path.stat().st_mode
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    regular = stat.S_ISREG(mode)
-    if not regular and not stat.S_ISFIFO(mode):  # a device may have no end
-        raise DataError(f"{path}: a device or a socket; accepted: a file, a directory, a pipe")
+    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # a device may have no end
+        raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
     if forced:
         return Found(path, containers[0])
-    if not regular:  # a pipe can be read once only, so it is not looked into
-        return Found(path)
-    return _file(path, containers, named=True)
+    # A pipe can be read once only, so its content does not decide what it is.
+    return Found(path) if stat.S_ISFIFO(mode) else _classified(path, _head(path), containers, named=True)
 
 
-def _file(path: Path, containers: Sequence[Container], named: bool) -> Found:
-    head = _head(path)
+def _classified(path: Path, head: bytes, containers: Sequence[Container], named: bool) -> Found:
     if is_ours(path, head):
         return Found(path, ours=True, named=named)
     return Found(path, next((own for own in containers if own.file(path, head)), None), named=named)
@@ -141,8 +141,7 @@ def _file(path: Path, containers: Sequence[Container], named: bool) -> Found:
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(HEAD)
+        return limits.start(path, HEAD)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
 
@@ -152,52 +151,48 @@ def _search_directory(
 ) -> None:
     for path in _places(top, containers, out.notes):
         if path.is_dir():
-            whole = next((own for own in containers if own.directory(path)), None)
             sweep = SweepStore(path).exists
-            out.found.append(Found(path, None if sweep else whole, sweep, named=path == top))
+            whole = None if sweep else next((own for own in containers if own.directory(path)), None)
+            out.found.append(Found(path, whole, sweep, named=path == top))
             continue
         try:
-            found = _file(path, containers, named=False)
-            taken = is_table(path, _head(path)) if is_table else found.container or found.ours
+            head = _head(path)
+            found = _classified(path, head, containers, named=False)
+            wanted = is_table(path, head) if is_table else found.container or found.ours
         except DataError as error:
             out.notes.append(f"not read: {error}")
             continue
-        if taken:
-            out.found.append(found)
-            if len(out.found) > limits.MOST_LOGS:
-                raise DataError(
-                    f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/**/metrics.jsonl'"
-                )
-        else:
+        if not wanted:
             out.passed += 1
+            continue
+        out.found.append(found)
+        if len(out.found) > limits.MOST_LOGS:
+            raise DataError(
+                f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/**/metrics.jsonl'"
+            )
 
 
 def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Iterator[Path]:
     """Yield the files below ``top``, and the directories that are one whole; each place once, links last."""
     seen: set[tuple[int, int]] = set()
+    roots = [(top, 0)]
     too_many = DataError(
         f"{top}: over {limits.MOST_FILES:,} files and directories; name those with the logs, as "
         f"'{top}/**/*.jsonl'"
     )
-    roots = [(top, 0)]
-
-    def first_visit(path: Path) -> bool:
-        try:
-            found = path.stat()
-        except OSError:  # a link to nowhere
-            return False
-        here = (found.st_dev, found.st_ino)
-        new = here not in seen
-        seen.add(here)
-        if len(seen) > limits.MOST_FILES:
-            raise too_many
-        return new
 
     def walk(path: Path, depth: int) -> Iterator[Path]:
-        if not first_visit(path):
+        try:
+            status = path.stat()
+        except OSError:  # a link to nowhere
             return
-        if not path.is_dir():
-            if path.is_file():  # no pipe: opening one may wait for ever
+        if (status.st_dev, status.st_ino) in seen:
+            return
+        seen.add((status.st_dev, status.st_ino))
+        if len(seen) > limits.MOST_FILES:
+            raise too_many
+        if not stat.S_ISDIR(status.st_mode):
+            if stat.S_ISREG(status.st_mode):  # no pipe: opening one may wait for ever
                 yield path
             return
         if SweepStore(path).exists or any(own.directory(path) for own in containers):
@@ -224,8 +219,3 @@ def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Ite
 
     while roots:
         yield from walk(*roots.pop(0))
-
-
-def is_ours(path: Path, head: bytes) -> bool:
-    """Return whether a file is a table with the data model's own columns."""
-    return set(COLUMNS) <= set(columns_of(path, head))

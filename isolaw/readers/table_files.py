@@ -1,4 +1,4 @@
-"""A table off disk, as it is: CSV, Parquet, or JSON lines, told apart by content."""
+"""A table's file as a pandas table: CSV, Parquet, or JSON lines, recognised by content."""
 
 from __future__ import annotations
 
@@ -28,23 +28,16 @@ _MEND = "Keep only the rows and columns of the evaluations, or write them as Par
 def load(path: str | Path) -> pd.DataFrame:
     """Read a table; the index is the line (CSV, JSON lines) or row number.
 
-    What was left out is in the frame's ``attrs["notes"]``.
-
-    Raises
-    ------
-    DataError
-        missing, empty, binary, not a table, or too large to be held: as text over 100 MB, 1 million rows,
-        5 million cells.
+    What was left out is in the frame's ``attrs["notes"]``. Raises `DataError` if the file is missing, empty,
+    binary, no table, or too large: as text over 100 MB, 1 million rows, 5 million cells.
     """
     path = Path(path)
     try:
         with path.open("rb") as file:  # once: it may be a pipe
             content = file.read(len(PARQUET_MAGIC))
-            if content == PARQUET_MAGIC and not path.is_file():
-                raise DataError(
-                    f"{path}: a pipe with Parquet, which is read from its end: write it to a file"
-                )
             if content == PARQUET_MAGIC:
+                if not path.is_file():
+                    raise DataError(f"{path}: isolaw reads no Parquet from a pipe; write it to a file")
                 return _read_parquet(path)
             content += file.read(_LARGEST)
     except OSError as error:
@@ -53,7 +46,10 @@ def load(path: str | Path) -> pd.DataFrame:
         raise DataError(f"{path}: isolaw reads text tables of up to {_LARGEST // MB} MB. {_MEND}")
     if not content.strip():
         raise DataError(f"{path}: the file is empty")
-    frame = (_read_jsonl if content.lstrip().startswith(b"{") else _read_csv)(path, content)
+    return _not_empty(path, (_read_jsonl if content.lstrip().startswith(b"{") else _read_csv)(path, content))
+
+
+def _not_empty(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
         raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
     return frame
@@ -62,9 +58,7 @@ def load(path: str | Path) -> pd.DataFrame:
 def _read_parquet(path: Path) -> pd.DataFrame:
     table = read_parquet(path)
     left_out = [name for name in column_names(path) if name not in table.column_names]
-    frame = table.to_pandas()
-    if frame.empty:
-        raise DataError(f"{path}: a header without rows; columns: {', '.join(map(str, frame.columns))}")
+    frame = _not_empty(path, table.to_pandas())
     frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name="row"))
     frame.attrs["notes"] = [f"columns of lists were left out: {', '.join(left_out)}"] if left_out else []
     return frame
@@ -73,16 +67,13 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     if b"\0" in content[:65_536]:
         raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
-    commas = content.partition(b"\n")[0].count(b",")
-    if commas >= _MOST_COLUMNS:  # pandas' time is quadratic in names that repeat
-        raise DataError(f"{path}: {commas + 1:,} columns; a table has at most {_MOST_COLUMNS:,}")
+    _check_columns(path, content.partition(b"\n")[0].count(b",") + 1)
     rows = max(content.count(b"\n"), content.count(b"\r"))
     _check_size(path, rows, rows + content.count(b","))
     options: dict[str, Any] = {"encoding": "utf-8-sig", "skip_blank_lines": False, "low_memory": False}
     try:
         header = next(csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")), [])
-        if len(header) > _MOST_COLUMNS:  # with line ends in quoted names
-            raise DataError(f"{path}: {len(header):,} columns; a table has at most {_MOST_COLUMNS:,}")
+        _check_columns(path, len(header))  # with line ends in quoted names
         frame = pd.read_csv(io.BytesIO(content), **options)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
@@ -94,6 +85,11 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     if not isinstance(frame.index, pd.RangeIndex):  # pandas would take the surplus as row labels
         raise DataError(f"{path}: not a CSV table (its rows have more fields than its header)")
     return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
+
+
+def _check_columns(path: Path, count: int) -> None:
+    if count > _MOST_COLUMNS:  # pandas' time is quadratic in names that repeat
+        raise DataError(f"{path}: {count:,} columns; a table has at most {_MOST_COLUMNS:,}")
 
 
 def _check_size(path: Path, rows: int, cells: int) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from isolaw.readers.raw_log import RawLog
 
+HEAD = 65_536  # bytes of a file by which it is recognised
+
 
 @dataclass(frozen=True)
 class Container:
@@ -25,7 +27,7 @@ class Container:
         in one pass; raises `isolaw.errors.DataError` naming the file (and line) for what cannot be used,
         and drops, counted in `RawLog.dropped`, what can be spared: a torn last line, a NUL byte.
     file
-        ``file(path, head)``: whether this file is one, by its content: ``head`` is its first 64 KiB.
+        ``file(path, head)``: whether this file is one, by its content: ``head`` is its first `HEAD` bytes.
         The extension may confirm, never decide.
     directory
         ``directory(path)``: whether this directory as a whole is one (an MLflow store, an offline W&B run),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from isolaw.readers.raw_log import RawLog
 
@@ -36,44 +35,27 @@ class Points:
     def __init__(self, log: RawLog) -> None:
         self.log = log
         self._keys: dict[str, int] = {}
-        self._key = array("q")
-        self._step, self._value, self._seconds = array("d"), array("d"), array("d")
+        self._rows = array("d")
 
     def add(self, key: str, step: float, value: float, seconds: float) -> None:
         """Take a point; raise `DataError` if the file has too many."""
         self.log.held.point()
-        self._key.append(self._keys.setdefault(key, len(self._keys)))
-        self._step.append(step)
-        self._value.append(value)
-        self._seconds.append(seconds)
+        self._rows.extend((self._keys.setdefault(key, len(self._keys)), step, value, seconds))
 
     def close(self) -> None:
         """Add the records to the log."""
-        if not self._key:
+        if not self._rows:
             return
         names = list(self._keys)
-        key, seconds = np.asarray(self._key), np.asarray(self._seconds)
-        _, place = np.unique(np.asarray(self._step), return_inverse=True)  # NaN equals NaN here
-        before = _before(key, place)
-        order = np.lexsort((place, before))  # stable: of one record, in the order of the log
-        edges = [0, *(np.flatnonzero(_changes(before[order], place[order])) + 1).tolist(), order.size]
-        known = seconds[order[edges[:-1]]]
-        began = np.nanmin(known) if not np.isnan(known).all() else math.nan
-        for start, end in pairwise(edges):
-            own = order[start:end].tolist()
-            values = {names[self._key[i]]: self._value[i] for i in own}
-            self.log.add(values, self._step[own[0]], self._seconds[own[0]] - began)
-
-
-def _before(key: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each point's key has been at its step before."""
-    order = np.lexsort((place, key))
-    first = np.append(True, _changes(key[order], place[order]))
-    at = np.arange(order.size)
-    before = np.empty(order.size, np.int64)
-    before[order] = at - at[first][np.cumsum(first) - 1]
-    return before
-
-
-def _changes(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return (one[1:] != one[:-1]) | (other[1:] != other[:-1])
+        points = pd.DataFrame(
+            np.asarray(self._rows).reshape(-1, 4), columns=["key", "step", "value", "seconds"]
+        )
+        points["place"] = np.unique(points["step"], return_inverse=True)[1]  # NaN equals NaN here
+        points["repeat"] = points.groupby(["key", "place"]).cumcount()
+        points = points.sort_values(["repeat", "place"], kind="stable")
+        starts = np.flatnonzero(~points.duplicated(["repeat", "place"]))
+        began = points["seconds"].iloc[starts].min()
+        key, step, value, seconds = (points[c].to_numpy() for c in ("key", "step", "value", "seconds"))
+        for start, end in pairwise([*starts.tolist(), len(points)]):
+            own = zip(key[start:end].astype(int).tolist(), value[start:end].tolist(), strict=True)
+            self.log.add({names[i]: v for i, v in own}, step[start], seconds[start] - began)

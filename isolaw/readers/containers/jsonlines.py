@@ -18,7 +18,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
-from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.base import HEAD, Container
 from isolaw.readers.raw_log import RawLog, number
 from isolaw.readers.text_lines import lines
 
@@ -26,7 +26,6 @@ _LONGEST_KEY = 300  # of nested metrics, joined
 _EPOCH = 1e9  # seconds; a smaller "time" is no clock
 _SHOWN = 3
 _DEEPEST = 20  # of nested metrics
-_HEAD = 65_536
 _LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
 _BROKEN = "lines that are not JSON objects"
 # File names that say what a file is, not of which run: the run is the directory.
@@ -38,7 +37,7 @@ def is_metrics(_path: Path, head: bytes) -> bool:
     if head.lstrip(b"\0 \t\r\n")[:1] != b"{":
         return False
     whole, end, _ = head.rpartition(b"\n")
-    if not end and len(head) >= _HEAD:  # one line is longer than what was read of it
+    if not end and len(head) >= HEAD:  # one line is longer than what was read of it
         return _LOGGER.match(head) is not None
     found = [_parsed(line) for line in (whole or head).splitlines() if line.strip(b"\0 \t\r")]
     objects = [record for record in found if record is not None]

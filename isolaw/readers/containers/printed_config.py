@@ -1,8 +1,17 @@
-"""The configuration that a trainer printed into its console, or the command line that started it.
+"""Configurations that a trainer prints into its console, and the command line that started it.
 
-veRL prints it with `pprint` as a Python dictionary of several hundred lines, EasyR1 as JSON or YAML; shell
-scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``. Ray puts its
-prefix before each line and other workers' lines between them. Only literals are read: nothing is evaluated.
+`PrintedConfig`: veRL prints a Python dictionary of several hundred lines with `pprint`, EasyR1 JSON or YAML;
+shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``. Ray puts
+its prefix before each line and other workers' lines between them.
+
+`PrintedArguments`: transformers and Megatron print arguments one a line::
+
+    GRPOConfig(                          ------------------------ arguments ------------------------
+    num_generations=8,                     rollout_batch_size .............................. 32
+    per_device_train_batch_size=4,         …
+    )                                    -------------------- end of arguments ---------------------
+
+Only literals are read: nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -16,22 +25,30 @@ from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
-from isolaw.readers.safe_yaml import parse_yaml
+from isolaw.readers.safe_yaml import literal, parse_yaml
 
 FEWEST = 8  # keys: model output may hold a small dictionary, a configuration is not small
 _LARGEST = 250_000  # characters; veRL's has 25,000
 _MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first
-_FOREIGN = 20  # lines that may stand between those of a dictionary
+_FOREIGN = 20  # lines of other output within a dictionary
 _COMMAND = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-m\s+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*\s")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
 
+_FOREIGN_TO_ARGUMENTS = 50  # lines: other output, a value of several lines
+_CLASS = re.compile(r"\w{0,60}(?:Config|Arguments)\($")
+_EQUALS = re.compile(r"(\w{1,60})=(.{0,500}),$")
+_TITLE = re.compile(r"-{9,40} (end of )?arguments -{9,40}$")
+_DOTS = re.compile(r" {0,4}(\w{1,60}) \.{2,60} (.{0,300})$")
+_MODEL = re.compile(r"\bmodel_name_or_path='([^']{1,300})'")
+_TRAINER = "per_device_train_batch_size"  # tells the trainer's arguments from a model's
 
-class Printed:
+
+class PrintedConfig:
     """Collects what is printed of the configuration, line by line; only one is held at a time.
 
-    >>> printed = Printed()
+    >>> printed = PrintedConfig()
     >>> for line in ["{'data': {'train_batch_size': 512},", " 'trainer': {'nnodes': 1}}", "done"]:
     ...     printed.add("", line)
     >>> printed.add("", "+ python3 -m verl.trainer.main_ppo data.seed=1 trainer.nnodes=2")
@@ -49,7 +66,7 @@ class Printed:
         self._size = self._open = self._foreign = self._begun = 0
 
     def add(self, worker: str, line: str) -> None:
-        """Take a line, cleaned and without Ray's prefix, of this worker."""
+        """Take a line of this worker, cleaned and without Ray's prefix."""
         if self._kind:
             if worker != self._worker:
                 return  # another worker's line in between
@@ -123,14 +140,12 @@ def _parsed(text: str, kind: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return None
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+    return None
 
 
 def _command(text: str) -> dict[str, Any]:
@@ -141,3 +156,48 @@ def _command(text: str) -> dict[str, Any]:
         return overrides(shlex.split(words))
     except ValueError:  # a quotation that does not end
         return overrides(words.split())
+
+
+class PrintedArguments:
+    """Collects printed arguments line by line; ``config`` holds what has been found.
+
+    >>> printed = PrintedArguments()
+    >>> for line in ["INFO - Training parameters GRPOConfig(", "num_generations=8,", "learning_rate=1e-06,",
+    ...              "per_device_train_batch_size=4,", ")", "done"]:
+    ...     printed.add(line)
+    >>> printed.config
+    {'num_generations': 8, 'learning_rate': 1e-06, 'per_device_train_batch_size': 4}
+    """
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self._found: dict[str, Any] = {}
+        self._form: re.Pattern[str] | None = None  # of the arguments that are being collected
+        self._foreign = 0
+
+    @property
+    def collecting(self) -> bool:
+        """Whether the next line may be an argument."""
+        return self._form is not None
+
+    def add(self, line: str) -> None:
+        """Take a line."""
+        if self._form:
+            argument = self._form.match(line)
+            if argument:
+                self._found[argument[1]] = literal(argument[2])
+                return
+            self._foreign += 1
+            if line.strip() == ")" or _TITLE.match(line) or self._foreign > _FOREIGN_TO_ARGUMENTS:
+                self._end()
+        elif line.endswith("(") and _CLASS.search(line[-80:]):
+            self._form = _EQUALS
+        elif line.startswith("-----") and (title := _TITLE.match(line)) and not title[1]:
+            self._form = _DOTS
+        elif "model_name_or_path=" in line and (model := _MODEL.search(line)):
+            self.config.setdefault("model_name_or_path", model[1])
+
+    def _end(self) -> None:
+        if self._form is _DOTS or _TRAINER in self._found:
+            self.config |= self._found
+        self._form, self._found, self._foreign = None, {}, 0

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
@@ -26,16 +25,16 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import beside
-from isolaw.readers.containers.base import Container
-from isolaw.readers.containers.printed_arguments import PrintedArguments
-from isolaw.readers.containers.python_dict import parse
+from isolaw.readers.containers.base import HEAD, Container
+from isolaw.readers.containers.printed_config import PrintedArguments
+from isolaw.readers.python_text import parse
 from isolaw.readers.raw_log import RawLog, number
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
-_LOOKED_AT = 1 << 22  # bytes: what is printed before the first metrics may be long
+_SEARCHED = 1 << 22  # bytes: what is printed before the first metrics may be long
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
 _MOST_ENDS = 20
-# One of them is in every line that says something, if none before it waits for more.
+# Every line that matters has one of them, unless a line before it waits for more.
 _SIGNS = (b"{'", b"%|", b"tep ", b"-----", b"model_name_or_path=")
 _MOST_BARS = 50
 _STEP = re.compile(
@@ -51,11 +50,11 @@ def is_console(path: Path, head: bytes) -> bool:
     """Return whether a text file holds metrics as Python dictionaries, in its first 4 MB."""
     if _holds_metrics(head):
         return True
-    if len(head) < 65_536 or b"\0\0\0\0" in head or not is_text(head):
+    if len(head) < HEAD or b"\0\0\0\0" in head or not is_text(head):
         return False
     try:
         with path.open("rb") as file:
-            return _holds_metrics(file.read(_LOOKED_AT))
+            return _holds_metrics(file.read(_SEARCHED))
     except OSError:
         return False
 
@@ -95,35 +94,16 @@ def read(path: Path) -> Iterator[RawLog]:
     yield log
 
 
-class _Bar:
-    """How far a progress bar had come when each dictionary was printed."""
-
-    def __init__(self) -> None:
-        self._before, self._done = array("q"), array("q")  # which dictionary was next, how far it had come
-
-    def move(self, before: int, done: int) -> None:
-        """Take what it shows before this dictionary."""
-        if self._before and self._before[-1] == before:
-            self._done[-1] = done
-        else:
-            self._before.append(before)
-            self._done.append(done)
-
-    def at(self, dictionary: int) -> int:
-        """Return what it showed last before this dictionary, -1 if it was not there yet."""
-        index = bisect_right(self._before, dictionary) - 1
-        return self._done[index] if index >= 0 else -1
-
-
 class _Reader:
     def __init__(self, log: RawLog) -> None:
         self.log = log
         self.arguments = PrintedArguments()
         self._part: list[str] = []  # the lines of a dictionary that has not ended yet
-        self._size = self._ends = 0  # how long they are, how many of them end in a brace
+        self._size = self._ends = 0  # their characters, and how many of them end in a brace
         self._worker, self._step = "", math.nan  # of the dictionary that is being read
-        self._next = "", math.nan  # worker and step of one whose number stood on a line of its own
-        self._bars: dict[int, _Bar] = {}  # by their lengths, the one that moved last at the end
+        self._next = "", math.nan  # worker and step of one whose number was on a line of its own
+        # Progress bars by length, the one that moved last at the end: (next dictionary, updates done).
+        self._bars: dict[int, list[tuple[int, int]]] = {}
         self._seen: list[tuple[int, bool, int]] = []  # record, of training?, the bar that moved last
 
     @property
@@ -132,7 +112,6 @@ class _Reader:
         return bool(self._part) or self.arguments.collecting or not math.isnan(self._next[1])
 
     def add(self, worker: str, text: str) -> None:
-        """Take a line."""
         if self._part:
             if worker != self._worker:
                 return
@@ -154,7 +133,6 @@ class _Reader:
         self.arguments.add(text)
 
     def close(self) -> None:
-        """No line comes any more."""
         if self._part:
             self._give_up()
         self._number_by_bars()
@@ -217,9 +195,10 @@ class _Reader:
             described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
             total = int(bar[2])
             if not described and (total in self._bars or len(self._bars) < _MOST_BARS):
-                own = self._bars.pop(total, None) or _Bar()
-                self._bars[total] = own  # the last one is the latest
-                own.move(len(self._seen), int(bar[1]))
+                own = self._bars[total] = self._bars.pop(total, [])  # the last one is the latest
+                if own and own[-1][0] == len(self._seen):
+                    own.pop()
+                own.append((len(self._seen), int(bar[1])))
 
     def _number_by_bars(self) -> None:
         """Take the missing steps from the training's progress bar, if it tells the records apart."""
@@ -227,8 +206,8 @@ class _Reader:
         if not latest:
             return
         total = latest.most_common(1)[0][0]
-        bar = self._bars.get(total) or _Bar()
-        at = [bar.at(i) for i in range(len(self._seen))]
+        bar = [(-1, -1), *self._bars.get(total, [])]
+        at = [bar[bisect_right(bar, (i, math.inf)) - 1][1] for i in range(len(self._seen))]
         trained = [step for step, (_, training, _) in zip(at, self._seen, strict=True) if training]
         # Where stdout and stderr were buffered apart, several dictionaries follow one bar.
         apart = all(one != other for one, other in pairwise(trained))

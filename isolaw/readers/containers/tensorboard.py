@@ -8,6 +8,7 @@ TensorBoard's own. The files of one directory are parts of one run; their names 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -72,9 +73,8 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
     except ImportError:
-        raise DataError(
-            f"{path}: TensorBoard events, and TensorBoard is not installed: pip install 'isolaw[tensorboard]'"
-        ) from None
+        needed = "TensorBoard events need TensorBoard: pip install 'isolaw[tensorboard]'"
+        raise DataError(f"{path}: {needed}") from None
     try:
         meter, walked = limits.Meter(path), 0
         with limits.opened(path) as file:
@@ -84,10 +84,8 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                 walked += 1
                 if not walked % _OFTEN:
                     meter.check(file.tell())
-                if masked_crc32c(frame[:8]) != crc:
-                    # Without a length there is no next record to go on with.
-                    at = file.tell() - _FRAME.size
-                    log.drop(f"damaged from byte {at:,} on: the rest of the file")
+                if masked_crc32c(frame[:8]) != crc:  # without a length there is no next record
+                    log.drop(f"damaged from byte {file.tell() - _FRAME.size:,} on: the rest of the file")
                     return
                 if file.tell() + length + _CRC.size > size:
                     log.drop("torn last record")
@@ -164,12 +162,11 @@ def _configure(log: RawLog, tag: str, tensor: Any) -> None:
     """Take a text that is a JSON object as configuration."""
     if len(tensor.string_val) != 1:
         return
-    try:
+    flat: dict[str, Any] = {}
+    with contextlib.suppress(ValueError, RecursionError, DataError):
         text = tensor.string_val[0]
         config = json.loads(text) if len(text) <= limits.LARGEST_CONFIG else None
         flat = flatten(config) if isinstance(config, dict) else {}
-    except (ValueError, RecursionError, DataError):
-        flat = {}
     if not flat:
         log.drop(f"text {tag}: not a JSON object")
         return

@@ -55,7 +55,8 @@ def read(path: Path) -> Iterator[RawLog]:
         found = _HISTORY.search(text.ahead())
         if found is None:
             raise DataError(f"{path}: not a trainer's state: no list 'log_history' in its first MB")
-        begin = text.take(found.end())
+        begin = text.text[: found.end()]
+        text.at = found.end()
         whole = _add_history(log, text)
         if not log.step:
             raise DataError(
@@ -82,11 +83,6 @@ class _Window:
         """Return the text from here on: a MB, unless the file ends before."""
         self.fill()
         return self.text[self.at :]
-
-    def take(self, size: int) -> str:
-        """Return the next characters and go on behind them."""
-        self.at += size
-        return self.text[self.at - size : self.at]
 
     def fill(self) -> None:
         """Read on until there is a MB from here on."""
@@ -127,7 +123,7 @@ def _add_history(log: RawLog, window: _Window) -> bool:
 
 
 def _around(begin: str, end: str) -> dict[str, Any]:
-    """What the state holds beside its history: all of it, or where that is torn, what comes before."""
+    """What the state holds next to its history; of a torn one, what comes before."""
     for tail in (end, "]}"):
         try:
             state = json.loads(begin + tail)

@@ -16,8 +16,8 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, limits
-from isolaw.readers.containers.base import Container
-from isolaw.readers.containers.printed_config import Printed
+from isolaw.readers.containers.base import HEAD, Container
+from isolaw.readers.containers.printed_config import PrintedConfig
 from isolaw.readers.containers.step_lines import continued, record, steps
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
@@ -28,7 +28,6 @@ _MOST_LINES = 200  # of one step
 _LONGEST_QUOTED = 100_000  # characters of the initial validation
 _SEARCHED = 64  # MB in which a console has its first step
 _MOST_TRIED = 100_000  # lines that look like one
-_HEAD = 65_536
 # File names that say what a file is, not of which run: the run is the directory.
 _GENERIC = {
     *("output", "console", "train", "training", "log", "stdout", "stderr", "run", "nohup", "main", "verl"),
@@ -41,7 +40,7 @@ def is_console(path: Path, head: bytes) -> bool:
         return False
     if any(_has_step(line) for line in head.replace(b"\r", b"\n").split(b"\n")):
         return True
-    if len(head) < _HEAD:
+    if len(head) < HEAD:
         return False
     rest, tried = b"", 0
     with contextlib.suppress(OSError), path.open("rb") as file:
@@ -104,7 +103,7 @@ class _Reader:
 
     def __init__(self, log: RawLog) -> None:
         self.log = log
-        self.printed = Printed()
+        self.printed = PrintedConfig()
         self._step: _Step | None = None
         self._initial: dict[str, str] = {}
         self._quoted: list[str] | None = None  # the initial validation, over several lines
@@ -182,7 +181,7 @@ def _torn(path: Path) -> bool:
         return False
 
 
-def _configure(log: RawLog, printed: Printed, path: Path) -> None:
+def _configure(log: RawLog, printed: PrintedConfig, path: Path) -> None:
     if printed.config:
         log.config, log.config_source = printed.config, "the printed configuration"
         return

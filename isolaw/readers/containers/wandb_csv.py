@@ -66,7 +66,7 @@ def read(path: Path) -> Iterator[RawLog]:
             logs[run] = RawLog(str(path), "wandb-csv", run, notes=[_SAMPLED], held=held)
         return logs[run]
 
-    def whole(row: list[str], header: list[str]) -> bool:
+    def whole(row: list[str]) -> bool:
         nonlocal torn
         torn += 0 < len(row) < len(header)
         return len(row) >= len(header)
@@ -82,7 +82,7 @@ def read(path: Path) -> Iterator[RawLog]:
             add = next((add for is_it, add in _KINDS if is_it(header)), None)
             if add is None:
                 raise DataError(f"{path}: not a W&B export; its header: {', '.join(header)[:200]!r}")
-            add(path, header, (row for row in rows if whole(row, header)), log_of)
+            add(path, header, filter(whole, rows), log_of)
         except csv.Error as error:
             raise DataError(f"{path}: line {rows.line_num}: not CSV ({error})") from None
     if not logs:
@@ -94,7 +94,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """Each line as text: a line is not read before its length is known."""
+    """Each line as text; a longer one than the limit is never held."""
     meter = limits.Meter(path)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
@@ -108,6 +108,11 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
         yield line
 
 
+def _number(text: str | None) -> float:
+    found = number(text)
+    return math.nan if found is None else found
+
+
 def _is_wide(header: list[str]) -> bool:
     return (
         len(header) > 1
@@ -116,16 +121,9 @@ def _is_wide(header: list[str]) -> bool:
     )
 
 
-def _is_long(header: list[str]) -> bool:
-    return set(header) >= _LONG
-
-
-def _is_history(header: list[str]) -> bool:
-    return "_step" in header and not {"_runtime", "_timestamp"}.isdisjoint(header)
-
-
 def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
     x, names = header[0], set(header)
+    counts_steps = "step" in x.lower()
     runs: dict[str, dict[str, int]] = {}
     for index, column in enumerate(header[1:], 1):
         if column.endswith(_RANGES) and column.removesuffix("__MIN").removesuffix("__MAX") in names:
@@ -136,58 +134,54 @@ def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
                 f"{path}: two columns are called {column!r}; give the runs names of their own in W&B"
             )
         runs[run][metric] = index
-    for metrics in runs.values():
-        if "_step" not in metrics and not _counts_steps(x):
-            said = "a time" if x in _TIMES else "not a count of steps"
-            raise DataError(
-                f"{path}: the x axis {x!r} is {said}; accepted: Step, or the metric that counts update "
-                "steps. In W&B, edit the panel's x axis and export again"
-            )
+    if not counts_steps and any("_step" not in metrics for metrics in runs.values()):
+        raise DataError(
+            f"{path}: the x axis {x!r} is {'a time' if x in _TIMES else 'not a count of steps'}; accepted: Step, "
+            "or the metric that counts update steps. In W&B, edit the panel's x axis and export again"
+        )
     for row in rows:
         for run, metrics in runs.items():
             values = {metric: row[i] for metric, i in metrics.items() if row[i]}
-            own = number(values.pop("_step", ""))
-            if values:
-                at = number(row[0])
-                if x not in _TIMES and x != "Step" and at is not None:
-                    values[x] = row[0]
-                step = own if own is not None and not _counts_steps(x) else at
-                log_of(run).add(values, math.nan if step is None else step)
-
-
-def _counts_steps(x: str) -> bool:
-    return "step" in x.lower()
+            own, at = number(values.pop("_step", "")), number(row[0])
+            if not values:
+                continue
+            if x not in _TIMES and x != "Step" and at is not None:
+                values[x] = row[0]
+            step = at if own is None or counts_steps else own
+            log_of(run).add(values, math.nan if step is None else step)
 
 
 def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
     run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
     points: dict[str, Points] = {}
     for row in rows:
-        at, found = number(row[step]), number(row[value])
-        if found is None:
+        if (found := number(row[value])) is None:
             continue
         if row[run] not in points:
             points[row[run]] = Points(log_of(row[run]))
-        points[row[run]].add(row[metric], math.nan if at is None else at, found, math.nan)
+        points[row[run]].add(row[metric], _number(row[step]), found, math.nan)
     for own in points.values():
         own.close()
 
 
+def _is_history(header: list[str]) -> bool:
+    return "_step" in header and not {"_runtime", "_timestamp"}.isdisjoint(header)
+
+
 def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
-    run = next((header.index(name) for name in _RUN if name in header), None)
+    run = next((name for name in _RUN if name in header), "")
     for row in rows:
         values = {key: cell for key, cell in zip(header, row, strict=False) if key and cell}
-        step, seconds = number(values.pop("_step", "")), number(values.pop("_runtime", ""))
-        name = values.pop(header[run], str(path)) if run is not None else str(path)
+        step, seconds = _number(values.pop("_step", "")), _number(values.pop("_runtime", ""))
+        name = values.pop(run, str(path))
         values = {key: cell for key, cell in values.items() if not key.startswith(("_", "Unnamed: "))}
         if values:
-            unknown = math.nan
-            log_of(name).add(
-                values, unknown if step is None else step, unknown if seconds is None else seconds
-            )
+            log_of(name).add(values, step, seconds)
 
 
-_KINDS = ((_is_wide, _add_wide), (_is_long, _add_long), (_is_history, _add_history))
-
-
+_KINDS = (
+    (_is_wide, _add_wide),
+    (lambda header: set(header) >= _LONG, _add_long),
+    (_is_history, _add_history),
+)
 CONTAINER = Container("wandb-csv", read, file=is_export)

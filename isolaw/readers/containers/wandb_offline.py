@@ -26,7 +26,7 @@ from typing import Any
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten, overrides
-from isolaw.readers.containers.base import Container
+from isolaw.readers.containers.base import HEAD, Container
 from isolaw.readers.raw_log import RawLog, number
 
 _MAGIC = b":W&B"
@@ -36,7 +36,6 @@ _CHUNK = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST = 2 << 20  # of a record: a logged table may be large, a step's numbers are not
 _LARGEST_CONFIG = 4 * limits.MB  # of all records: it is logged again when it changes
-_HEAD = 65_536
 _OWN = "_wandb"
 
 
@@ -198,8 +197,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
     lacks = f"{log.source}: a W&B run without history"
     if not path.is_file():
         raise DataError(f"{lacks}, and without files/output.log to read instead")
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
+    head = limits.start(path, HEAD)
     console = next((container for container in candidates() if container.file(path, head)), None)
     if console is None:
         raise DataError(f"{lacks}, and its files/output.log holds no metrics that are known")

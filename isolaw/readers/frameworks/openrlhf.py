@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, one_update
-from isolaw.readers.safe_yaml import literal
+from isolaw.readers.python_text import parse_namespace
 
 _NAMES = {
     "rollout/reward_mean": "reward",
@@ -34,8 +34,6 @@ _EVALUATED = {"response_length_mean": "response_length", "truncated_rate": "trun
 _NOT_KEPT = re.compile(
     r"timing/.*|(?:actor|critic)_lr|global_step|epoch|total_length|.*generated_samples", re.S
 )
-_FIELD = re.compile(r"(\w{1,60})=")
-_OPEN = "namespace("
 
 
 def metric(key: str) -> tuple[str, str] | None:
@@ -71,55 +69,9 @@ def _flat(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration with the sections that W&B keeps as text."""
     out = dict(config)
     for section, text in config.items():
-        if isinstance(text, str) and text.startswith(_OPEN):
-            out.update(_namespace(section, text))
+        if isinstance(text, str) and text.startswith("namespace("):
+            out.update(parse_namespace(section, text))
     return out
-
-
-def _namespace(section: str, text: str) -> dict[str, Any]:
-    """Read a printed ``SimpleNamespace``, also one within another; nothing is evaluated.
-
-    >>> _namespace("actor", "namespace(adam=namespace(lr=1e-06, betas=[0.9, 0.95]), name='a, b', n=8)")
-    {'actor.adam.lr': 1e-06, 'actor.adam.betas': '[0.9, 0.95]', 'actor.name': 'a, b', 'actor.n': 8}
-    """
-    out: dict[str, Any] = {}
-    inside = [section]
-    at = len(_OPEN)
-    while at < len(text) and inside and len(inside) < 20:
-        if text[at] == ")":
-            inside.pop()
-            at += 1
-        elif text[at] in ", ":
-            at += 1
-        elif (field := _FIELD.match(text, at)) is None:
-            break
-        elif text.startswith(_OPEN, field.end()):
-            inside.append(field[1])
-            at = field.end() + len(_OPEN)
-        else:
-            at = _end_of_value(text, field.end())
-            out[".".join([*inside, field[1]])] = literal(text[field.end() : at])
-    return out
-
-
-def _end_of_value(text: str, at: int) -> int:
-    """Return where a value ends: at a comma or bracket of its own level."""
-    depth, quote = 0, ""
-    while at < len(text):
-        sign = text[at]
-        if quote:
-            at += sign == "\\"
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ",)]}":
-            if not depth:
-                break
-            depth -= sign != ","
-        at += 1
-    return min(at, len(text))
 
 
 FRAMEWORK = Framework(

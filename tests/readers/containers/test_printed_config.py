@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from isolaw.readers.configs import flatten
-from isolaw.readers.containers.printed_config import Printed
+from isolaw.readers.containers.printed_config import PrintedConfig
 
 CONFIG: dict[str, Any] = {
     "data": {
@@ -26,8 +26,8 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def collect(text: str, worker: str = "") -> Printed:
-    printed = Printed()
+def collect(text: str, worker: str = "") -> PrintedConfig:
+    printed = PrintedConfig()
     for line in text.splitlines():
         printed.add(worker, line)
     printed.close()
@@ -51,7 +51,7 @@ def test_yaml_as_omegaconf_writes_it() -> None:
 
 
 def test_lines_of_others_between() -> None:
-    printed = Printed()
+    printed = PrintedConfig()
     for line in pprint.pformat(CONFIG).splitlines():
         printed.add("(TaskRunner pid=1)", line)
         printed.add("(WorkerDict pid=2)", "{'a': 1}")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.readers.containers.python_dict import parse
+from isolaw.readers.python_text import parse
 
 # What repr() puts into quotes as it is.
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="\\'\""), max_size=30)

@@ -1,11 +1,15 @@
-"""A dictionary as Python prints it, ``{'loss': 0.25, 'kl': np.float64(nan)}``; nothing is evaluated.
+"""Dictionaries and namespaces as Python prints them, ``{'loss': 0.25, 'kl': np.float64(nan)}``.
 
-`ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust stack and memory.
+Nothing is evaluated: `ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust
+stack and memory.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
+
+from isolaw.readers.safe_yaml import literal
 
 _SPACE = re.compile(r"\s*")
 _KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
@@ -13,6 +17,9 @@ _KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9
 _VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?")
 # A whole quotation, or one of the signs that structure.
 _SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
+_FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
+_CLOSED = re.compile(r"[, ]*\)")
+_DEEPEST = 20  # namespaces
 
 
 def parse(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
@@ -21,8 +28,8 @@ def parse(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
     Returns
     -------
     values, end
-        where it ends. None for the values where it is none: then ``end`` is how far it was read, the
-        length of the text if that ends before the dictionary does.
+        where it ends. None for the values where it is no dictionary: then ``end`` is how far it was read,
+        the length of the text if that ends before the dictionary does.
 
     >>> parse("12: {'loss': '0.25', 'kl': np.float64(nan), 'names': ['a', {}], 'n': 8} done", 4)
     ({'loss': '0.25', 'kl': 'np.float64(nan)', 'n': '8'}, 71)
@@ -50,6 +57,30 @@ def parse(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
     return values, at + 1
 
 
+def parse_namespace(section: str, text: str) -> dict[str, Any]:
+    """Read a printed ``SimpleNamespace``, also one within another, under dotted keys.
+
+    >>> parse_namespace("actor", "namespace(adam=namespace(lr=1e-06, betas=[0.9, 0.95]), name='a, b', n=8)")
+    {'actor.adam.lr': 1e-06, 'actor.adam.betas': '[0.9, 0.95]', 'actor.name': 'a, b', 'actor.n': 8}
+    """
+    out: dict[str, Any] = {}
+    inside = [section]
+    at = len("namespace(")
+    while inside and len(inside) < _DEEPEST:
+        if closed := _CLOSED.match(text, at):
+            inside.pop()
+            at = closed.end()
+        elif (field := _FIELD.match(text, at)) is None:
+            break
+        elif field[2]:
+            inside.append(field[1])
+            at = field.end()
+        else:
+            at = _end_of_value(text, field.end())
+            out[".".join([*inside, field[1]])] = literal(text[field.end() : at])
+    return out
+
+
 def _after_space(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
 
@@ -62,15 +93,15 @@ def _cut_off(text: str, at: int) -> bool:
 
 def _end_of_value(text: str, at: int) -> int:
     """Where a value ends that is a list, a dictionary, a long text: at a sign of its own level."""
-    inside = 0
+    depth = 0
     for found in _SIGN.finditer(text, at):
         sign = found[0]
         if sign in "([{":
-            inside += 1
+            depth += 1
         elif sign in ",)]}":
-            if not inside:
+            if not depth:
                 return found.start()
-            inside -= sign != ","
+            depth -= sign != ","
         elif len(sign) == 1:  # a quotation that does not end
             break
     return len(text)
