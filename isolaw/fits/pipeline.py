@@ -35,7 +35,7 @@ from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
-from isolaw.fits.surface.bootstrap import Sample, indices, resample
+from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.fits.surface.stored import columns as stored
@@ -204,18 +204,19 @@ def _checked(method: str, curve: str, records: float | str | None, bootstrap: in
 
 
 def _fit_all(
-    selection: Selection, samples: list[Sample], family: str, width: float | None, robust: bool, keep: bool
+    selection: Selection, samples: list[NDArray[np.float64]], family: str, width: float | None, robust: bool,
+    keep: bool,
 ) -> tuple[list[Curves], dict[str, int]]:
     """Fit every curve on the data and on each draw; drop draws that a curve fails, or ``keep``."""
     configurations = selection.configurations
     if width is None:
         return [
-            fit_curves(c.checkpoints, c.mean + s.shift, c.looks[None], family, robust)
+            fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust)
             for c, s in zip(configurations, samples, strict=True)
         ], {}
     parts, flat = [], []
     for c, sample in zip(configurations, samples, strict=True):
-        reward = c.reward + sample.shift[:, indices(c)]
+        reward = c.reward + sample[:, c.index]
         weights = _records(c, reward, width)
         if not enough_points(weights[:1])[0]:
             # Its reward hardly rises, which is no reason to leave out what may be the best n.
@@ -263,9 +264,9 @@ def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:
     for name in _COMPARED:
         sse = 0.0
         for c in configurations:
-            curve = fit_curves(c.checkpoints, c.mean[None], c.looks[None], name)
-            within = float(np.sum((c.reward - c.mean[indices(c)]) ** 2))
-            sse += float(curve.rms[0] ** 2) * float(c.looks.sum()) + within
+            curve = fit_curves(c.checkpoints, c.mean[None], c.runs_at[None], name)
+            within = float(np.sum((c.reward - c.mean[c.index]) ** 2))
+            sse += float(curve.rms[0] ** 2) * float(c.runs_at.sum()) + within
         k = len(configurations) * len(FAMILIES[name].parameters) + 1
         spare = max(points - k - 1, 1)
         aicc = points * math.log(max(sse, 1e-300) / points) + 2 * k * (1 + (k + 1) / spare)

@@ -12,6 +12,7 @@ differ in anything else (problem set, algorithm, lr, …) until one is chosen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +64,11 @@ class Configuration:
         """Number of runs."""
         return len(self.seeds)
 
+    @property
+    def place(self) -> tuple[float, float]:
+        """log2 n and log2 B_p."""
+        return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)
+
     @cached_property
     def checkpoints(self) -> Floats:
         """The distinct computes, ascending, (P,)."""
@@ -75,15 +81,19 @@ class Configuration:
         return np.log(np.maximum(self.checkpoints, first / 2))
 
     @cached_property
-    def looks(self) -> Floats:
+    def runs_at(self) -> Floats:
         """How many runs have each checkpoint, (P,)."""
         return np.unique(self.compute, return_counts=True)[1].astype(np.float64)
 
     @cached_property
     def mean(self) -> Floats:
         """The mean of the runs at each checkpoint, (P,)."""
-        index = np.searchsorted(self.checkpoints, self.compute)
-        return np.asarray(np.bincount(index, self.reward) / self.looks)
+        return np.asarray(np.bincount(self.index, self.reward) / self.runs_at)
+
+    @cached_property
+    def index(self) -> NDArray[np.int64]:
+        """The position of each row among the distinct checkpoints, (rows,)."""
+        return np.searchsorted(self.checkpoints, self.compute)
 
     @property
     def measured(self) -> tuple[float, float]:
@@ -102,6 +112,11 @@ class Configuration:
     def label(self) -> str:
         """A short name."""
         return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
+
+
+def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
+    """Return whether B_p varies on its own: neither it nor B is the same everywhere."""
+    return bool(np.unique(log2_b).size > 1 and np.unique((log2_n + log2_b).round(9)).size > 1)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from isolaw.fits.document.flags import Flag
 from isolaw.fits.quantity import Quantity, Status, from_draws
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.studies.contrast import Comparison, Contrast, Row, verdict
-from isolaw.fits.surface.bootstrap import Sample, Unit, resample
+from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
 
 DRAWS = 400
@@ -157,10 +157,10 @@ def _listed(keys: list[tuple[int, int]]) -> str:
     return ", ".join(f"(B_p = {b}, n = {n})" for b, n in keys)
 
 
-def _estimates(c: Configuration, sample: Sample, end: float, budget: float | None) -> dict[str, Estimate]:
+def _estimates(c: Configuration, sample: Floats, end: float, budget: float | None) -> dict[str, Estimate]:
     """All numbers of one recipe at one configuration."""
-    at, reward = c.checkpoints, c.mean + sample.shift
-    whole = fit_curves(at, reward, c.looks[None], "hill")
+    at, reward = c.checkpoints, c.mean + sample
+    whole = fit_curves(at, reward, c.runs_at[None], "hill")
     status: Status = "not_identified" if whole.open_ended[0] else "ok"
     values = whole.parameters()
     out = {
@@ -174,7 +174,7 @@ def _estimates(c: Configuration, sample: Sample, end: float, budget: float | Non
         out["end"] = Estimate(reward[:, at == last][:, 0], "ok")
         half = at <= last / 2
         if enough_points(half.astype(np.float64)):
-            early = fit_curves(at[half], reward[:, half], c.looks[None, half], "hill")
+            early = fit_curves(at[half], reward[:, half], c.runs_at[None, half], "hill")
             out["predicted"] = Estimate(early(last)[:, 0], "ok")
             out["error"] = Estimate(early(last)[:, 0] - out["end"].draws, "ok")
     if budget is not None:

@@ -31,13 +31,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isolaw.fits.curves.learning_curves import Curves, fit_curves
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.polynomial import hat
 
 Unit = Literal["run", "lack of fit", "block"]
+Curve = tuple[Floats, Floats]  # log C, value
 _CURVE_PARAMETERS = 3
 _LEAST_FREEDOM = 3
 # A draw of Student's t beyond this many times the normal one would bend curves, and moves no quantile.
@@ -61,7 +61,7 @@ class Effects:
     """
 
     shared: list[Floats]
-    own: list[tuple[Floats, Floats]]
+    own: list[Curve]
     freedom: tuple[int, int]
     unit: Unit
 
@@ -72,50 +72,41 @@ def effects(configurations: list[Configuration], family: str) -> Effects:
     freedom = sum(max(len(per_run) - 1, 0) for per_run in deviations)
     if not freedom:
         return _single(configurations, family)
-    seeds = _shared_seeds(deviations)
-    shared = [_seed_effects(c, deviations, seeds) for c in configurations]
-    own = []
-    for c, per_run, a in zip(configurations, deviations, shared, strict=True):
-        for seed, log_c, deviation in per_run:
-            effect = np.interp(log_c, c.log_checkpoints, a[seeds.index(seed)]) if seed in seeds else 0.0
+    of_seed: dict[int, list[list[Curve]]] = {}  # a seed's deviations by configuration
+    for per_run in deviations:
+        for seed in {seed for seed, _ in per_run}:
+            of_seed.setdefault(seed, []).append([curve for s, curve in per_run if s == seed])
+    seeds = sorted(seed for seed, found in of_seed.items() if len(found) > 1)
+    seeds = seeds if len(seeds) > 1 else []
+    shared, own = [], []
+    for c, per_run in zip(configurations, deviations, strict=True):
+        means = [
+            np.mean(
+                [np.interp(c.log_checkpoints, *curve) for part in of_seed[seed] for curve in part], axis=0
+            )
+            for seed in seeds
+        ]
+        shared.append(np.reshape(means, (len(seeds), c.log_checkpoints.size)))
+        for seed, (log_c, deviation) in per_run:
+            effect = np.interp(log_c, c.log_checkpoints, means[seeds.index(seed)]) if seed in seeds else 0.0
             own.append((log_c, deviation - effect))
     between = max(len(seeds) - 1, 0)
     return Effects(shared, own, (between, max(freedom - between, 1)), "run")
 
 
-def _deviations(c: Configuration) -> list[tuple[int, Floats, Floats]]:
-    """Each run's seed, checkpoints and distance there from the mean of the runs that were measured then.
+def _deviations(c: Configuration) -> list[tuple[int, Curve]]:
+    """Each run's seed, and its distance from the mean of the runs wherever it is not alone.
 
     Runs need not have the same checkpoints (those counted in tokens never do), so they are interpolated.
-    Where a run is alone there is no distance.
     """
-    runs = [(c.log_checkpoints[indices(c)[c.run == i]], c.reward[c.run == i]) for i in range(c.runs)]
+    runs = [(c.log_checkpoints[c.index[c.run == i]], c.reward[c.run == i]) for i in range(c.runs)]
     out = []
     for seed, (log_c, reward) in zip(c.seeds, runs, strict=True):
         at = np.array([np.interp(log_c, *run, left=np.nan, right=np.nan) for run in runs])
         together = np.sum(~np.isnan(at), axis=0) > 1
         if together.any():
             mean = np.nanmean(at[:, together], axis=0)
-            out.append((seed, log_c[together], reward[together] - mean))
-    return out
-
-
-def _shared_seeds(deviations: list[list[tuple[int, Floats, Floats]]]) -> list[int]:
-    """The seeds that at least two configurations with several runs were run with."""
-    by_configuration = [{seed for seed, _, _ in per_run} for per_run in deviations]
-    seeds = sorted(set().union(*by_configuration))
-    often = [s for s in seeds if sum(s in own for own in by_configuration) > 1]
-    return often if len(often) > 1 else []
-
-
-def _seed_effects(
-    c: Configuration, deviations: list[list[tuple[int, Floats, Floats]]], seeds: list[int]
-) -> Floats:
-    """a_s at the checkpoints of ``c``: the mean deviation of the runs of seed s, (seeds, checkpoints)."""
-    out = np.zeros((len(seeds), c.log_checkpoints.size))
-    for i, seed in enumerate(seeds):
-        members = [(log_c, d) for per_run in deviations for s, log_c, d in per_run if s == seed]
-        out[i] = np.mean([np.interp(c.log_checkpoints, *member) for member in members], axis=0)
+            out.append((seed, (log_c[together], reward[together] - mean)))
     return out
 
 
@@ -136,25 +127,9 @@ def _single(configurations: list[Configuration], family: str) -> Effects:
     return Effects(nothing, own, (0, freedom), "lack of fit")
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One configuration's checkpoints in 1 + D versions, the data first.
-
-    Attributes
-    ----------
-    compute
-        distinct checkpoints, (P,).
-    shift
-        what a draw adds to the mean of the runs, (1 + D, P); row 0 is zero.
-    """
-
-    compute: Floats
-    shift: Floats
-
-
 def resample(
     configurations: list[Configuration], family: str, draws: int, seed: int
-) -> tuple[list[Sample], Unit]:
+) -> tuple[list[Floats], Unit]:
     """Draw the mean curves of all configurations ``draws`` times.
 
     Parameters
@@ -168,7 +143,8 @@ def resample(
 
     Returns
     -------
-    One `Sample` for each configuration, and what was resampled.
+    For each configuration what a draw adds to the mean of its runs at the distinct checkpoints, (1 + D, P),
+    row 0 being zero; and the unit of resampling.
     """
     found = effects(configurations, family)
     rng = np.random.default_rng(seed)
@@ -188,7 +164,7 @@ def resample(
             donors = np.array([_nearest(c.log_checkpoints, *curve) for curve in found.own])
             mine = g[:, [every.index(s) for s in c.seeds]].mean(axis=1)
             shift[1:] = mine @ a + own @ donors / np.sqrt(_present(c)) - twice @ donors
-        out.append(Sample(c.checkpoints, shift))
+        out.append(shift)
     return out, found.unit
 
 
@@ -210,8 +186,7 @@ def _inflation(freedom: int, draws: int, rng: np.random.Generator) -> Floats:
 def _nearest(at: Floats, log_c: Floats, values: Floats) -> Floats:
     """Values at the nearest checkpoint: interpolation would average the evaluations' noise away."""
     right = np.clip(np.searchsorted(log_c, at), 1, log_c.size - 1)
-    left = right - 1
-    return values[np.where(at - log_c[left] < log_c[right] - at, left, right)]
+    return values[right - (at - log_c[right - 1] < log_c[right] - at)]
 
 
 def stream(configuration: Configuration, seed: int) -> np.random.Generator:
@@ -235,8 +210,3 @@ def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator)
 def _at(curve: Curves, c: Configuration) -> Floats:
     """A curve at the checkpoints of ``c``; a power law, which has no reward at C = 0, where that is put."""
     return curve(np.exp(c.log_checkpoints) if curve.family == "power" else c.checkpoints)[0]
-
-
-def indices(c: Configuration) -> NDArray[np.int64]:
-    """Return which distinct checkpoint each of a configuration's rows is, (rows,)."""
-    return np.searchsorted(c.checkpoints, c.compute)

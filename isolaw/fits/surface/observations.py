@@ -148,11 +148,9 @@ def observe(configurations: Sequence[Configuration]) -> Observations:
     y = np.concatenate(estimates)
     at = t[first, bins]
     trend, learnt = _learnt(configurations, place, bins, at, y)
-    places = [
-        (np.log2(float(c.rollouts_per_problem)), np.log2(float(c.problems_per_batch))) for c in configurations
-    ]
+    places = np.array([c.place for c in configurations])
     return Observations(
-        np.array(places), run_place, run_seed, counts, place, bins, at, y, kappa, variance, learnt, trend,
+        places, run_place, run_seed, counts, place, bins, at, y, kappa, variance, learnt, trend,
         residuals, freedom / max(total, 1),
     )  # fmt: skip
 

@@ -38,7 +38,7 @@ from scipy.linalg.blas import dsymv
 from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.special import polygamma
 
-from isolaw.fits.selection import Floats
+from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.covariance import Covariance, Pairs, Points, Theta, matern
 from isolaw.fits.surface.observations import Observations
 
@@ -99,7 +99,7 @@ class Process:
 
     def __init__(self, observations: Observations) -> None:
         self.observations = o = observations
-        plane = np.unique(o.log2_b).size > 1 and np.unique(np.round(o.log2_n + o.log2_b, 9)).size > 1
+        plane = varies_in_batch(o.log2_n, o.log2_b)
         absent = set() if plane else {"l_v", "rho_b", "delay_b"}
         if o.run_place.size == len(o.places) and np.unique(o.run_seed).size < 2:
             absent.add("gamma")  # one run of each: how runs vary was never seen

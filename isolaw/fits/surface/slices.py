@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.fits.selection import Floats
+from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.estimate import Surface
 
 FLAT = 1e-9  # of the reward: a surface that varies less is flat, but for rounding
@@ -89,7 +89,7 @@ def slices(
     """
     places = surface.process.observations.places
     several = compute.size > _KNOTS
-    knots = compute.size if not several else _FEWER_KNOTS if _plane(places) else _KNOTS
+    knots = compute.size if not several else _FEWER_KNOTS if varies_in_batch(*places.T) else _KNOTS
     for step in _STEPS:
         u, v = _grid(places, step, more)
         if u.size * knots <= _MOST:
@@ -110,15 +110,10 @@ def slices(
     return Slices(compute, u, v, reward, place)
 
 
-def _plane(places: Floats) -> bool:
-    """Whether B_p varies on its own."""
-    return bool(np.unique(places[:, 1]).size > 1 and np.unique(places.sum(axis=1).round(9)).size > 1)
-
-
 def _grid(places: Floats, step: float, more: Sequence[float]) -> tuple[Floats, Floats]:
     """log2 n and log2 B_p of every measured value and of points between, no batch beyond those measured."""
     n = _line(np.append(places[:, 0], more), step)
-    if not _plane(places):
+    if not varies_in_batch(*places.T):
         total = places.sum(axis=1)
         held = np.unique(places[:, 1]).size == 1
         return n, np.full(n.size, places[0, 1]) if held else total[0] - n

@@ -16,7 +16,7 @@ from isolaw.fits import pipeline
 from isolaw.fits.curves.learning_curves import fit_curves
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.selection import Configuration, Floats, select
-from isolaw.fits.surface.bootstrap import Sample, effects, indices, resample
+from isolaw.fits.surface.bootstrap import effects, resample
 from isolaw.fits.surface.polynomial import hat
 from isolaw.runs import Runs
 
@@ -52,9 +52,9 @@ def anova(rewards: Floats) -> tuple[float, float]:
     return n * seeds.var(ddof=1), float(np.sum(left**2)) / ((n - 1) * (s - 1))
 
 
-def drawn(found: list[Sample]) -> Floats:
+def drawn(found: list[Floats]) -> Floats:
     """What the draws add at the first checkpoint, (D, N)."""
-    return np.stack([s.shift[1:, 0] for s in found], axis=1)
+    return np.stack([s[1:, 0] for s in found], axis=1)
 
 
 def inflation(freedom: int) -> float:
@@ -161,15 +161,16 @@ def test_the_effects_add_up() -> None:
 
 def test_row_zero_is_the_data(synthetic: Make) -> None:
     for seeds in (1, 3):
-        found, _ = resample(configurations(synthetic([(32, n) for n in N], seeds=seeds)), "exp", 4, 0)
-        assert all(np.all(s.shift[0] == 0) for s in found)
-        assert all(s.shift.shape == (5, s.compute.size) for s in found)
+        mine = configurations(synthetic([(32, n) for n in N], seeds=seeds))
+        found, _ = resample(mine, "exp", 4, 0)
+        assert all(np.all(s[0] == 0) for s in found)
+        assert all(s.shape == (5, c.checkpoints.size) for c, s in zip(mine, found, strict=True))
 
 
 def test_no_draws() -> None:
     for runs in (1, 3):
         found, _ = resample(of_rewards(np.random.default_rng(0).uniform(size=(4, runs, 12))), "exp", 0, 0)
-        assert all(s.shift.shape == (1, 12) for s in found)
+        assert all(s.shape == (1, 12) for s in found)
 
 
 # Runs that were not evaluated alike
@@ -197,8 +198,8 @@ def test_runs_need_not_share_checkpoints(synthetic: Make) -> None:
         table = runs.to_pandas().groupby(["rollouts_per_problem", "seed"])["value"].last().unstack()
         _, left = anova(table.to_numpy())
         found, _ = resample(configurations(runs), "exp", 4000, 0)
-        middle = found[0].compute.size // 2
-        contrast = found[1].shift[1:, middle] - found[0].shift[1:, middle]
+        middle = found[0].shape[1] // 2
+        contrast = found[1][1:, middle] - found[0][1:, middle]
         spread.append(contrast.var() / (left * 2 / 3 * inflation(6)))
     assert spread == pytest.approx([1, 1], rel=0.15)
 
@@ -208,9 +209,7 @@ def test_where_one_run_is_left_it_varies_as_one(synthetic: Make) -> None:
     table = synthetic([(32, n) for n in N], between=0.02, noise=1e-4).to_pandas()
     c = configurations(Runs(table[(table["seed"] == 0) | (table["compute"] <= 2e5)]))
     found, _ = resample(c, "exp", 4000, 0)
-    early, late = (
-        np.var(found[1].shift[1:, i] - found[0].shift[1:, i]) for i in (c[0].checkpoints.size // 3, -1)
-    )
+    early, late = (np.var(found[1][1:, i] - found[0][1:, i]) for i in (c[0].checkpoints.size // 3, -1))
     assert late / early == pytest.approx(3, rel=0.25)
 
 
@@ -266,7 +265,7 @@ def test_a_single_run_is_redrawn_about_its_curve(synthetic: Make) -> None:
     c = single(synthetic)
     (sample,), unit = resample([c], "exp", 3000, 0)
     assert unit == "block"
-    reward = c.mean + sample.shift
+    reward = c.mean + sample
     curve = fit_curves(c.compute, c.reward[None], np.ones((1, c.reward.size)))
     fitted = curve(c.compute)[0]
     np.testing.assert_allclose(reward[1:].mean(axis=0), fitted, atol=0.004)
@@ -281,7 +280,7 @@ def test_blocks_keep_neighbours_together(synthetic: Make) -> None:
     waves = c.reward.size / 30 * np.sin(np.arange(c.reward.size) / 3) * 0.01
     swinging = Configuration(32, 32, c.compute, 0.5 + waves, c.run, c.seeds, c.step_cost)
     (sample,), _ = resample([swinging], "exp", 500, 0)
-    draws = sample.shift[1:] - sample.shift[1:].mean(axis=0)
+    draws = sample[1:] - sample[1:].mean(axis=0)
     together = np.mean(draws[:, 1:] * draws[:, :-1]) / np.mean(draws**2)
     assert together > 0.5
 
@@ -290,7 +289,7 @@ def test_blocks_do_not_depend_on_what_else_was_run(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N], seeds=1, noise=0.01)
     table = runs.to_pandas()
     without = Runs(table[table["rollouts_per_problem"] != 64])
-    with_it, without_it = (isolaw.fit(r, bootstrap=15, curve="exp").draws for r in (runs, without))
+    with_it, without_it = (isolaw.fit(r, bootstrap=15, curve="exp").draws.table() for r in (runs, without))
     for n in N[:3]:
         np.testing.assert_allclose(with_it[f"32x{n}.A"], without_it[f"32x{n}.A"], rtol=1e-6)
         assert with_it[f"32x{n}.A"].nunique() > 10
@@ -308,7 +307,7 @@ def test_the_seed_decides(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in N], between=0.01, noise=0.01)
     first, again, other = (isolaw.fit(runs, bootstrap=30, seed=s) for s in (1, 1, 2))
     assert first.document == again.document
-    pd.testing.assert_frame_equal(first.draws, again.draws)
+    pd.testing.assert_frame_equal(first.draws.table(), again.draws.table())
     changed = [
         (a.parameters["R0"], b.parameters["R0"])
         for a, b in zip(first.document.curves, other.document.curves, strict=True)
@@ -333,7 +332,7 @@ def test_draws_spread_as_repeated_experiments_do() -> None:
         runs = 0.6 + 0.02 * rng.standard_normal((3, 5, 1)) + 0.004 * rng.standard_normal((3, 5, 12))
         c = of_rewards(runs - 0.3 * np.exp(-GRID / 1e5), seeds)
         sample = resample(c, "exp", 40, i)[0][2]
-        ceiling = fit_curves(c[2].checkpoints, c[2].mean + sample.shift, c[2].looks[None]).A
+        ceiling = fit_curves(c[2].checkpoints, c[2].mean + sample, c[2].runs_at[None]).A
         experiments.append(ceiling[0])
         draws.append(ceiling[1:].var())
     expected = np.std(experiments, ddof=1) * np.sqrt(inflation(12))
@@ -376,7 +375,7 @@ def failing(some: int) -> Callable[..., Any]:
     def draw(c: list[Configuration], family: str, draws: int, seed: int) -> Any:
         found, unit = resample(c, family, draws, seed)
         for own, sample in zip(c, found, strict=True):
-            sample.shift[1 : 1 + some] = -2 * own.mean
+            sample[1 : 1 + some] = -2 * own.mean
         return found, unit
 
     return draw
@@ -435,4 +434,4 @@ def test_no_draws_no_intervals(synthetic: Make, method: Any) -> None:
 
 def test_which_row_belongs_to_which_checkpoint(synthetic: Make) -> None:
     c = configurations(own_checkpoints(synthetic))[0]
-    assert c.checkpoints[indices(c)].tolist() == c.compute.tolist()
+    assert c.checkpoints[c.index].tolist() == c.compute.tolist()
