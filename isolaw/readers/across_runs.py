@@ -46,14 +46,7 @@ def to_fractions(runs: Mapping[str, RunCurves], percent: Mapping[str, bool]) -> 
     """Divide accuracies in percent by 100, in place; return the problems. Rewards are never rescaled.
 
     An accuracy above 1, and at most 100, is in percent, and then all of its run's are. A run whose accuracies
-    stay below 1 may be in percent too, so runs that differ are refused.
-
-    Parameters
-    ----------
-    runs
-        the curves of each run, by its name.
-    percent
-        what the user sets: whether a run's accuracies are in percent.
+    stay below 1 may be in percent too, so runs that differ are refused, unless ``percent`` says it of a run.
     """
     problems = []
     for target in dict.fromkeys(target for curves in runs.values() for target in curves.of):

@@ -30,10 +30,7 @@ _LONGEST = 1_000
 def derive(expression: str, columns: Mapping[str, Any]) -> Any:
     """Return the value of ``expression`` over ``columns`` (arrays or Series of one length).
 
-    Raises
-    ------
-    DataError
-        anything but arithmetic, an unknown column, or a column that is not numeric.
+    Raises `DataError` for anything but arithmetic, an unknown column, or a column that is not numeric.
 
     >>> derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
     array([4., 6.])

@@ -68,7 +68,7 @@ def assemble(
     group_by: str | None = None,
     searched: Collection[str] = (),
 ) -> tuple[list[LoggedRun], list[str], set[Assignment]]:
-    """Make runs of logs.
+    """Return the runs of logs, all their problems, and the assignments that hold for any run.
 
     Parameters
     ----------
@@ -80,18 +80,10 @@ def assemble(
         what makes one run: ``file``, ``directory``, or a key of the configuration; by default the name
         that the log gives its run.
     searched
-        the sources that were found in a directory rather than named: of two copies of one run found
-        there, one is left out.
+        the sources that were found in a directory rather than named: one of two copies of a run among them
+        is left out.
 
-    Returns
-    -------
-    runs, problems, used
-        ``used``: the assignments that hold for any run.
-
-    Raises
-    ------
-    InputError
-        a framework that the user sets is unknown.
+    Raises `InputError` if a framework that the user sets is unknown.
     """
     groups, problems = _grouped(list(logs), group_by)
     names = list(groups)

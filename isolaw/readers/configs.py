@@ -23,18 +23,9 @@ _DEEPEST_TOML = 10  # parts of a key: tomllib's time is quadratic in them
 _LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others
 # The places of frameworks' and trackers' configurations, relative to the log, the most complete first.
 _NAMES = (
-    ".hydra/config.yaml",
-    "experiment_config.json",
-    "config.yaml",
-    "config.yml",
-    "files/config.yaml",
-    "config.toml",
-    "config.json",
-    "args.json",
-    "configs/latest/resolved/rl.json",
-    "configs/latest/resolved/orchestrator.json",
-    "configs/rl.toml",
-    "configs/orchestrator.toml",
+    *(".hydra/config.yaml", "experiment_config.json", "config.yaml", "config.yml", "files/config.yaml"),
+    *("config.toml", "config.json", "args.json", "configs/latest/resolved/rl.json"),
+    *("configs/latest/resolved/orchestrator.json", "configs/rl.toml", "configs/orchestrator.toml"),
     ".hydra/overrides.yaml",
 )
 # Folders inside a run's directory in which its logs may lie.
@@ -72,8 +63,9 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
             raise DataError(f"a key longer than {LONGEST_NAME:,} characters: {prefix[:40]}…")
         if depth > DEEPEST:
             raise DataError(f"a configuration nested deeper than {DEEPEST}")
+        items: Iterable[tuple[Any, Any]]
         if isinstance(value, Mapping):
-            items: Iterable[tuple[Any, Any]] = value.items()
+            items = value.items()
         elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
             items = enumerate(value)
         else:
@@ -96,19 +88,15 @@ def _unwrapped(config: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def _interpolated(flat: dict[str, Any]) -> dict[str, Any]:
-    """OmegaConf's references: Hydra saves a configuration before they are resolved."""
+    """Replace OmegaConf's references: Hydra saves a configuration before they are resolved."""
     out = {}
     for key, value in flat.items():
         for _ in range(10):  # a reference to a reference; a circle ends here
-            if not (isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE):
+            short = isinstance(value, str) and value.startswith("${") and len(value) <= _LONGEST_REFERENCE
+            found = _INTERPOLATION.fullmatch(value) if short else None
+            if found is None or (found[2] not in flat and not (found[1] and found[3] is not None)):
                 break
-            found = _INTERPOLATION.fullmatch(value)
-            if not found:
-                break
-            default = scalar(found[3]) if found[1] and found[3] is not None else value
-            value = flat.get(found[2], default)
-            if value is default:
-                break
+            value = flat[found[2]] if found[2] in flat else scalar(found[3])
         if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
             out[key] = value
     return out

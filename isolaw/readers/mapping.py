@@ -57,23 +57,12 @@ class MetricColumn(BaseModel):
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """How a user's table gets the data model's columns.
+    """How a user's table gets the data model's columns."""
 
-    Attributes
-    ----------
-    columns
-        our name → the table's column.
-    derive
-        our name → arithmetic on columns (`isolaw.readers.arithmetic`).
-    constants
-        our name → one value for all rows.
-    metrics
-        metric → its column; a table with these is wide, and empty cells are missing values.
-    """
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    derive: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)  # our name → the table's column
+    derive: Mapping[str, str] = field(default_factory=dict)  # our name → arithmetic on columns
+    constants: Mapping[str, Any] = field(default_factory=dict)  # our name → one value for all rows
+    # Metric → its column: the table is wide, and empty cells are missing values.
     metrics: Mapping[str, MetricColumn] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

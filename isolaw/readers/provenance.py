@@ -16,38 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Provenance:
-    """What was read of one run.
+    """What was read of one run."""
 
-    Attributes
-    ----------
-    run
-        its id.
-    framework
-        the framework whose names the log uses; ``isolaw`` for a sweep, empty for a table.
-    container, sources
-        how it was written, and the files.
-    facts
-        B_p, n, rollouts per step, seed, on-policy and so on, each with its origin.
-    metrics
-        evaluation set → metric → number of values.
-    steps, compute
-        the first and the last.
-    left_out
-        reason → number of values, records or names.
-    notes
-        what was assumed or changed.
-    """
-
-    run: str
-    framework: str
-    container: str
-    sources: list[str]
-    facts: dict[str, Fact]
-    metrics: dict[str, dict[str, int]]
-    steps: tuple[int, int]
+    run: str  # its id
+    framework: str  # whose names the log uses; ``isolaw`` for a sweep, empty for a table
+    container: str  # how it was written
+    sources: list[str]  # the files
+    facts: dict[str, Fact]  # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin
+    metrics: dict[str, dict[str, int]]  # evaluation set → metric → number of values
+    steps: tuple[int, int]  # the first and the last
     compute: tuple[int, int]
-    left_out: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
+    notes: list[str] = field(default_factory=list)  # what was assumed or changed
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""

@@ -33,46 +33,22 @@ class Series:
 
 @dataclass
 class RawLog:
-    """One log: records of numbers, in the file's order.
+    """One log: records of numbers, in the file's order."""
 
-    Attributes
-    ----------
-    source
-        the file (or run directory) it came from, for messages.
-    container
-        the name of the container that read it: ``jsonl``, ``tensorboard``.
-    run
-        the run that it is a part of: parts with one name are stitched in their order (a resumed run's second
-        file, a later checkpoint's state). The run's directory, or its name in a tracker.
-    config
-        the framework's configuration as flat dotted keys (``actor_rollout_ref.rollout.n``).
-    config_source
-        the file the configuration was read from; empty without one.
-    step
-        each record's step as the *container* counts it, NaN without one; a key may hold a better one.
-    wall_s
-        each record's wall-clock in seconds since the first; NaN where unknown.
-    series
-        the values, by the framework's own key.
-    dropped
-        what was left out: reason → number.
-    notes
-        what else the user should know.
-    held
-        the memory that the numbers take; the logs of one file share it.
-    """
-
-    source: str
-    container: str
+    source: str  # the file (or run directory), for messages
+    container: str  # the name of the container that read it: ``jsonl``, ``tensorboard``
+    # Parts with one name are stitched in their order (a resumed run's second file, a later checkpoint's
+    # state): the run's directory, or its name in a tracker.
     run: str
-    config: dict[str, Any] = field(default_factory=dict)
-    config_source: str = ""
+    config: dict[str, Any] = field(default_factory=dict)  # flat: ``actor_rollout_ref.rollout.n``
+    config_source: str = ""  # the configuration's file
+    # Each record's step as the container counts it, and seconds since the first record; NaN if unknown.
     step: array[float] = field(default_factory=lambda: array("d"))
     wall_s: array[float] = field(default_factory=lambda: array("d"))
-    series: dict[str, Series] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)  # the values, by the framework's key
+    dropped: dict[str, int] = field(default_factory=dict)  # what was left out: reason → number
     notes: list[str] = field(default_factory=list)
-    held: limits.Held = None  # type: ignore[assignment]  # its own, unless given
+    held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; its own by default
 
     def __post_init__(self) -> None:
         self.held = self.held or limits.Held(self.source)

@@ -28,45 +28,22 @@ _FOR_THE_READER = ("percent", "framework")
 
 @dataclass
 class Resolved:
-    """What is known of a run.
+    """What is known of a run."""
 
-    Attributes
-    ----------
-    facts
-        our name → value and origin. Without problems it has B_p, n, rollouts per step, seed, problem
-        set and algorithm.
-    problems
-        what the user has to settle, each with the ``--set`` that does.
-    notes
-        what was assumed.
-    lacking
-        which of n and B_p the user has to give.
-    hints
-        for what is unknown, what the framework computes it from.
-    """
-
+    # Our name → value and origin; B_p, n, seed and so on are there unless there are problems.
     facts: dict[str, Fact] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    lacking: list[str] = field(default_factory=list)
-    hints: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)  # for the user to settle, each with the ``--set``
+    notes: list[str] = field(default_factory=list)  # what was assumed
+    lacking: list[str] = field(default_factory=list)  # which of n and B_p the user has to give
+    hints: dict[str, str] = field(default_factory=dict)  # what an unknown fact would follow from
 
 
 def resolve(
     parts: Sequence[RawLog], framework: Framework, assignments: Mapping[str, Assignment], glob: str = ""
 ) -> Resolved:
-    """Combine the configurations of a run's parts and what the user sets.
+    """Combine the configurations of a run's parts and what the user sets for it, by name.
 
-    Parameters
-    ----------
-    parts
-        the logs of one run.
-    framework
-        the framework that wrote their configuration.
-    assignments
-        what the user sets for this run, by name.
-    glob
-        the beginning of a suggested ``--set``, so that it holds for this run only.
+    ``glob`` is the beginning of a suggested ``--set``, so that it holds for this run only.
     """
     out = Resolved()
     for part in parts:

@@ -53,21 +53,10 @@ class Search:
 
 
 def search(sources: Sequence[str | Path], format: str = "auto", is_table: IsTable | None = None) -> Search:
-    """Find what is to be read.
+    """Find what is to be read in files, directories and globs; in natural order (``step-50``, ``step-100``).
 
-    Parameters
-    ----------
-    sources
-        files, directories, globs; what is in one comes in natural order (``step-50`` before ``step-100``).
-    format
-        a container's name; ``auto`` tries all.
-    is_table
-        when given, every file is taken as a table, in a directory those for which this holds.
-
-    Raises
-    ------
-    DataError
-        a source does not exist, or has no log in it.
+    ``format`` is a container's name; ``auto`` tries all. With ``is_table`` every file is taken as a table, in
+    a directory those for which it holds. Raises `DataError` if a source is missing, or has no log in it.
     """
     containers = [] if is_table else list(candidates(format))
     out = Search()
@@ -80,9 +69,10 @@ def search(sources: Sequence[str | Path], format: str = "auto", is_table: IsTabl
                 out.found.append(_named_file(path, containers, forced=format != "auto"))
         if len(out.found) == found:
             files = out.passed - passed
+            accepted = "a table with the mapped columns" if is_table else accepted_formats()
             raise DataError(
-                f"{source}: no log in it, and no sweep.json ({files:,} file{'' if files == 1 else 's'} looked at). "
-                f"Accepted: {'a table with the mapped columns' if is_table else accepted_formats()}"
+                f"{source}: no log in it, and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
+                f"looked at). Accepted: {accepted}"
             )
     return out
 

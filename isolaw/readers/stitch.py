@@ -38,21 +38,11 @@ class MetricCurve:
 
 @dataclass
 class RunCurves:
-    """All metrics of one run.
-
-    Attributes
-    ----------
-    of
-        (eval_set, metric) → its curve.
-    ignored
-        the framework's keys that are no metric of ours.
-    dropped, notes
-        as in `RawLog`.
-    """
+    """All metrics of one run."""
 
     of: dict[Target, MetricCurve] = field(default_factory=dict)
-    ignored: set[str] = field(default_factory=set)
-    dropped: dict[str, int] = field(default_factory=dict)
+    ignored: set[str] = field(default_factory=set)  # the framework's keys that are no metric of ours
+    dropped: dict[str, int] = field(default_factory=dict)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
 
     def drop(self, reason: str, times: int = 1) -> None:
@@ -68,16 +58,9 @@ class RunCurves:
 
 
 def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | None = None) -> RunCurves:
-    """Join the logs of one run, in their order.
+    """Join the logs of one run, the earliest first.
 
-    Parameters
-    ----------
-    parts
-        the logs, the earliest first.
-    framework
-        what their names mean.
-    logging_steps
-        updates between two records, for logs that number nothing; 1 unless known.
+    ``logging_steps`` are the updates between two records, for logs without steps; 1 unless known.
     """
     out = RunCurves()
     targets = _targets(parts, framework, out)
@@ -137,18 +120,16 @@ def _steps(
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
     batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
     logged = [_logged(part, framework) for part in parts]
-    last, numbered, first = 0, 0, framework.first_step
-    for part, own in zip(parts, logged, strict=True):
-        if np.any(own[_holding(part, batch)] == 0):
-            first = 0
+    from_zero = any(np.any(own[_holding(part, batch)] == 0) for part, own in zip(parts, logged, strict=True))
+    first = 0 if from_zero else framework.first_step
+    numbered = 0
     for i, (part, own) in enumerate(zip(parts, logged, strict=True)):
         training = _holding(part, trained)
         if np.isnan(own).all():
             counted = (
                 training if training.any() else _holding(part, [k for ks in targets.values() for k in ks])
             )
-            logged[i] = np.asarray((last + np.cumsum(counted)) * (logging_steps or 1), np.float64)
-            last += int(counted.sum())
+            logged[i] = np.asarray((numbered + np.cumsum(counted)) * (logging_steps or 1), np.float64)
             numbered += int(counted.sum())
         else:
             before_training = (own == 0) & ~training
@@ -203,17 +184,16 @@ def _piece(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> tupl
     for key in keys:
         if key not in part.series:
             continue
-        record = np.asarray(part.series[key].record)
-        own_step, own_value = steps[record], np.asarray(part.series[key].value)
-        there = ~np.isnan(own_step)
-        out.drop("values without a step", int((~there).sum()))
-        sound = np.abs(own_value) <= _HUGE
-        out.drop(f"values beyond {_HUGE:g}", int((there & ~sound).sum()))
+        record, own_value = (np.asarray(own) for own in (part.series[key].record, part.series[key].value))
+        own_step = steps[record]
+        numbered, sound = ~np.isnan(own_step), np.abs(own_value) <= _HUGE
+        out.drop("values without a step", int((~numbered).sum()))
+        out.drop(f"values beyond {_HUGE:g}", int((numbered & ~sound).sum()))
         # Two of the framework's names for one thing, old and new: the first is used.
         known = np.isin(own_step, step)
         if used and known.any():
             out.notes.append(f"{used} and {key} are one metric: the first was used")
-        keep = there & sound & ~known
+        keep = numbered & sound & ~known
         step = np.concatenate([step, own_step[keep]])
         value = np.concatenate([value, own_value[keep]])
         wall_s = np.concatenate([wall_s, clock[record][keep]])

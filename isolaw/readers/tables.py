@@ -30,21 +30,10 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
-    """Read a table as `Runs`.
+    """Read a CSV, Parquet or JSON lines table as `Runs`.
 
-    Parameters
-    ----------
-    path
-        CSV, Parquet or JSON lines.
-    mapping
-        how the table names its columns.
-    metric
-        in a wide table without mapped metrics, the column of the rewards; ``avg@4`` unless given.
-
-    Raises
-    ------
-    DataError
-        the file, the mapping or the content cannot be used; the message says which, and what to change.
+    ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
+    Raises `DataError` if the file, the mapping or the content cannot be used; it says what to change.
     """
     source = str(path)
     frame = load(path)

@@ -18,23 +18,14 @@ HEAD = 65_536  # bytes of a file by which it is recognised
 class Container:
     """How to read one way of writing logs.
 
-    Attributes
-    ----------
-    name
-        what ``--format`` accepts: ``verl-console``, ``tensorboard``.
-    read
-        ``read(path)``: its logs. Never unpickles, imports or evaluates anything that it finds; reads
-        in one pass; raises `isolaw.errors.DataError` naming the file (and line) for what cannot be used,
-        and drops, counted in `RawLog.dropped`, what can be spared: a torn last line, a NUL byte.
-    file
-        ``file(path, head)``: whether this file is one, by its content: ``head`` is its first `HEAD` bytes.
-        The extension may confirm, never decide.
-    directory
-        ``directory(path)``: whether this directory as a whole is one (an MLflow store, an offline W&B run),
-        by the names in it only.
+    A reader never unpickles, imports or evaluates anything that it finds, and reads in one pass. It raises
+    `isolaw.errors.DataError`, naming the file (and line), for what cannot be used, and drops, counted in
+    `RawLog.dropped`, what can be spared: a torn last line, a NUL byte.
     """
 
-    name: str
+    name: str  # what ``--format`` accepts: ``verl-console``, ``tensorboard``
     read: Callable[[Path], Iterable[RawLog]]
+    # Whether a file is one, by its first `HEAD` bytes; the extension may confirm, never decide.
     file: Callable[[Path, bytes], bool] = lambda _path, _head: False
+    # Whether a directory as a whole is one (an MLflow run, an offline W&B run), by the names in it.
     directory: Callable[[Path], bool] = lambda _path: False

@@ -1,8 +1,8 @@
 """Configurations that a trainer prints into its console, and the command line that started it.
 
 `PrintedConfig`: veRL prints a Python dictionary of several hundred lines with `pprint`, EasyR1 JSON or YAML;
-shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``. Ray puts
-its prefix before each line and other workers' lines between them.
+shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``. Ray
+puts its prefix before each line and other workers' lines between them.
 
 `PrintedArguments`: transformers and Megatron print arguments one a line::
 

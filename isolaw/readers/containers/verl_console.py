@@ -45,28 +45,23 @@ def is_console(path: Path, head: bytes) -> bool:
     rest, tried = b"", 0
     with contextlib.suppress(OSError), path.open("rb") as file:
         for _ in range(_SEARCHED):
-            if not (chunk := file.read(limits.MB)):
+            if tried > _MOST_TRIED or not (chunk := file.read(limits.MB)):
                 break
             text = rest + chunk
             rest = text[text.rfind(b"\n") + 1 :][-limits.LONGEST_LINE :]
-            if b"step:" not in text:
-                continue  # whole MBs are passed over at once: there may be many short lines
-            for line in text.replace(b"\r", b"\n").split(b"\n"):
-                if b"step:" in line:
-                    tried += 1
-                    if _has_step(line):
-                        return True
-            if tried > _MOST_TRIED:
-                return False
+            if b"step:" in text:  # else a whole MB is passed over at once: there may be many short lines
+                found = [line for line in text.replace(b"\r", b"\n").split(b"\n") if b"step:" in line]
+                tried += len(found)
+                if any(map(_has_step, found)):
+                    return True
     return False
 
 
 def _is_json(head: bytes) -> bool:
-    try:
+    with contextlib.suppress(ValueError):
         orjson.loads(head.lstrip().partition(b"\n")[0])
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _has_step(line: bytes) -> bool:
@@ -89,7 +84,7 @@ def read(path: Path) -> Iterator[RawLog]:
 
 @dataclass
 class _Step:
-    """A step whose line the next one may go on with."""
+    """A step whose line the next one may continue."""
 
     worker: str
     number: float
@@ -173,12 +168,10 @@ class _Reader:
 
 def _torn(path: Path) -> bool:
     """Whether a file ends in the middle of a line."""
-    try:
-        with path.open("rb") as file:
-            file.seek(-1, 2)
-            return file.read(1) not in b"\r\n"
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) not in b"\r\n"
+    return False
 
 
 def _configure(log: RawLog, printed: PrintedConfig, path: Path) -> None:
@@ -188,8 +181,7 @@ def _configure(log: RawLog, printed: PrintedConfig, path: Path) -> None:
     log.config, log.config_source = configs.beside(path)
     if printed.command:
         log.config = log.config | printed.command
-        beside = f"{log.config_source} and " if log.config_source else ""
-        log.config_source = f"{beside}the printed command"
+        log.config_source = " and ".join(filter(None, [log.config_source, "the printed command"]))
 
 
 CONTAINER = Container("verl-console", read, file=is_console)

@@ -94,45 +94,27 @@ Facts = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Framework:
-    """How to understand one framework's logs.
+    """How to understand one framework's logs."""
 
-    Attributes
-    ----------
-    name
-        as users write it: ``veRL``.
-    metric
-        ``metric(key)``: (eval_set, metric) in our names, as ``("aime24", "avg@8")``; training metrics are on
-        ``train``; None for what is not worth keeping (timings, learning rates). A further name of the log
-        is kept as it is.
-    own_keys, own_config
-        patterns of metric keys, and of settings, that tell this framework from others: a log is its own
-        where each pattern of one tuple matches a whole key. Keys that frameworks share (``loss``) must not
-        suffice.
-    settings
-        a fact → the settings that hold it. Facts have our names: ``rollouts_per_problem``,
-        ``problems_per_batch``, ``rollouts_per_step`` (any two give the third), ``seed``, ``algorithm``,
-        ``logging_steps`` (updates between records, for logs without steps), and attributes of the run
-        (``lr``, ``kl``, ``model``).
-    more_facts
-        ``more_facts(config, facts)``: facts that several settings determine, such as ``on_policy`` (one
-        optimiser step for each batch, and no asynchrony); they replace those of ``settings``. No guesses.
-    step_keys
-        metric keys that count update steps, the best first; without any in a log, the container's own step
-        counts.
-    first_step
-        what the framework counts the first update as, 1 or 0.
-    flat
-        brings the configuration into the form that ``settings`` expects.
-    """
-
-    name: str
+    name: str  # as users write it: ``veRL``
+    # A key's (eval_set, metric) in our names, as ("aime24", "avg@8"); training metrics are on ``train``. None
+    # for what is not worth keeping (timings, learning rates); a further name of the log is kept as it is.
     metric: Callable[[str], tuple[str, str] | None]
+    # Patterns of metric keys, and of settings, that no other framework has: a log is its own where each
+    # pattern of one tuple matches a whole key. Keys that frameworks share (``loss``) must not suffice.
     own_keys: tuple[tuple[str, ...], ...] = ()
     own_config: tuple[tuple[str, ...], ...] = ()
+    # A fact → the settings that hold it. Facts have our names: ``rollouts_per_problem``,
+    # ``problems_per_batch``, ``rollouts_per_step`` (any two give the third), ``seed``, ``algorithm``,
+    # ``logging_steps`` (updates between records, for logs without steps), and attributes (``lr``, ``kl``).
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Facts that several settings determine, such as ``on_policy`` (one optimiser step for each batch, and no
+    # asynchrony), given those of ``settings``, which they replace. No guesses.
     more_facts: Callable[[Config, Facts], Facts] = lambda _config, _facts: {}
+    # Keys that count update steps, the best first; without any in a log, the container's own step counts.
     step_keys: tuple[str, ...] = ()
-    first_step: int = 1
+    first_step: int = 1  # what the framework counts the first update as, 1 or 0
+    # Brings the configuration into the form that ``settings`` expects.
     flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
 
     def recognises(self, keys: Collection[str], config: Mapping[str, Any]) -> bool:
@@ -169,16 +151,9 @@ def one_update(
 ) -> Fact | None:
     """Return whether each batch of rollouts makes one optimiser step, by the policy that generated it.
 
-    Parameters
-    ----------
-    batch
-        rollouts generated for a step, or what else ``what`` says.
-    trained
-        how many of them an optimiser step takes.
-    passes
-        how often a batch is trained on; once if None.
-    apart
-        whether generation runs next to training, on older weights; None where that is unknown.
+    A step has a batch of ``batch`` rollouts (or what else ``what`` says), of which an update takes
+    ``trained``; a batch is trained on ``passes`` times (once if None). ``apart`` is whether generation runs
+    next to training, on older weights; None if unknown.
     """
     if apart and apart.value:
         return Fact(False, f"{apart.origin}: rollouts are generated while the policy is trained")
