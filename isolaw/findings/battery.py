@@ -21,7 +21,7 @@ from isolaw.findings.verdicts import Floats
 MODELS = ("interference", "arms")  # of many problems; one problem alone is always `tabular`
 SETS = ("easy", "hard")
 FIRST_SEED, SEEDS = 100, 8  # judging seeds; the presets are tuned on seeds below 100
-OCTAVES, PER_OCTAVE, LOOKS = 7, 2, 4  # budgets from C/128 to C, and evaluations from one to the next
+OCTAVES, PER_OCTAVE, PER_BUDGET = 7, 2, 4  # budgets from C/128 to C, and evaluations for each
 ETA_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)
 MODERATE = (0.5, 1, 2, 4)  # of B_p
 N_EST, N_TRAIN = 256, 64
@@ -41,7 +41,16 @@ _FREE_SECTIONS = ("recipe.", "bandit.parameters.")
 # One problem with a constant lr, as in the paper's App. H, and with the square-root rule.
 TABULAR_LEVELS = tuple(2**k for k in range(1, 10))
 TABULAR_RULES = ("constant", "sqrt")
-_TABULAR_COMPUTE = 20_000  # beyond it every n has solved the problem
+_TABULAR_COMPUTE = 20_000  # more, and every n has solved the problem
+
+
+def schedule(compute: int) -> Floats:
+    """Return the budgets at which runs are evaluated, half an octave before C/128 to C = ``compute``."""
+    steps = (OCTAVES * PER_OCTAVE + 1) * PER_BUDGET
+    return np.geomspace(round(compute / 2 ** (steps / PER_BUDGET / PER_OCTAVE)), compute, steps + 1)
+
+
+TABULAR_SCHEDULE = schedule(_TABULAR_COMPUTE)
 
 
 @dataclass(frozen=True)
@@ -87,19 +96,14 @@ class Battery:
         return self.base.sweep.compute
 
     @property
+    def schedule(self) -> Floats:
+        """The budgets at which runs are evaluated, (PER_BUDGET · X + 1,)."""
+        return schedule(self.compute)
+
+    @property
     def budgets(self) -> Floats:
         """The budgets C at which everything is judged, (X,)."""
-        return self.looks[LOOKS::LOOKS]
-
-    @property
-    def looks(self) -> Floats:
-        """The budgets at which runs are evaluated, (LOOKS · X + 1,)."""
-        return _looks(self.compute)
-
-    @property
-    def tabular_looks(self) -> Floats:
-        """The same for the single problem."""
-        return _looks(_TABULAR_COMPUTE)
+        return self.schedule[PER_BUDGET::PER_BUDGET]
 
     @property
     def n_train(self) -> int:
@@ -179,7 +183,7 @@ class Battery:
         data["problems"] = {**data.get("problems", {}), "set": name}
         for section, values in own.items():
             data[section] = {**data.get(section, {}), **values}
-        return _completed(data, self.seeds, self.looks, sets)
+        return self._completed(data, self.schedule, sets)
 
     def _tabular(self, rule: str) -> SweepSpec:
         data: dict[str, Any] = {
@@ -188,27 +192,21 @@ class Battery:
             "recipe": {"lr_scaling": rule},
             "bandit": {"model": "tabular", "parameters": dict(self.tabular_constants)},
         }
-        return _completed(data, self.seeds, self.tabular_looks, ("validation",))
+        return self._completed(data, TABULAR_SCHEDULE, ("validation",))
 
-
-def _looks(compute: int) -> Floats:
-    steps = (OCTAVES * PER_OCTAVE + 1) * LOOKS
-    return np.geomspace(round(compute / 2 ** (steps / LOOKS / PER_OCTAVE)), compute, steps + 1)
-
-
-def _completed(data: dict[str, Any], seeds: Sequence[int], looks: Floats, sets: Sequence[str]) -> SweepSpec:
-    """Add what all sweeps share: seeds, exact evaluations and their budgets, execution in this process."""
-    data["sweep"] = {**data["sweep"], "seeds": list(seeds)}
-    data["evaluation"] = {
-        "points": looks.size,
-        "start": round(looks[0]),
-        "end": round(looks[-1]),
-        "metrics": ["avg@4", "best@4", "worst@4"],
-        "samples": 0,
-        "sets": list(sets),
-    }
-    data["executor"] = {"kind": "inline"}
-    return SweepSpec.parse(data)
+    def _completed(self, data: dict[str, Any], evaluated: Floats, sets: Sequence[str]) -> SweepSpec:
+        """Add what all sweeps share: seeds, exact evaluations and their budgets, the inline executor."""
+        data["sweep"] = {**data["sweep"], "seeds": list(self.seeds)}
+        data["evaluation"] = {
+            "points": evaluated.size,
+            "start": round(evaluated[0]),
+            "end": round(evaluated[-1]),
+            "metrics": ["avg@4", "best@4", "worst@4"],
+            "samples": 0,
+            "sets": list(sets),
+        }
+        data["executor"] = {"kind": "inline"}
+        return SweepSpec.parse(data)
 
 
 def battery(
@@ -256,7 +254,7 @@ def battery(
         if key in _FREE or key.startswith(_FREE_SECTIONS):
             kept.append(setting)
         else:
-            issues.append(Issue(key, "the battery sets this itself", accepted=accepted))
+            issues.append(Issue(key, "the battery sets this key", accepted=accepted))
     try:
         base = SweepSpec.read(settings=kept)
     except SpecError as error:

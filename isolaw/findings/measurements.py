@@ -11,12 +11,13 @@ import numpy as np
 from isolaw.findings import rules
 from isolaw.findings.battery import (
     ETA_FACTORS,
-    LOOKS,
     N_EST,
     N_TRAIN,
+    PER_BUDGET,
     PER_OCTAVE,
     SETS,
     TABULAR_LEVELS,
+    TABULAR_SCHEDULE,
     Battery,
 )
 from isolaw.findings.reward_arrays import rewards, settled
@@ -51,7 +52,7 @@ class Measured:
         *,
         levels: Sequence[int] | None = None,
         batch: int | None = None,
-        looks: Floats | None = None,
+        schedule: Floats | None = None,
         **where: Any,
     ) -> Floats:
         b = self.battery
@@ -61,10 +62,10 @@ class Measured:
             eval_set,
             seeds=b.seeds,
             levels=b.levels if levels is None else levels,
-            budgets=b.looks if looks is None else looks,
+            budgets=b.schedule if schedule is None else schedule,
             where={"problems_per_batch": batch or b.batch, **where},
         )
-        return settled(found, LOOKS)
+        return settled(found, PER_BUDGET)
 
     def _last(self, experiment: str, *args: Any, **kwargs: Any) -> Floats:
         """Rewards at the largest budget, (S, N)."""
@@ -129,13 +130,12 @@ class Measured:
 
     def _alone(self) -> None:
         """F5a: one problem."""
-        looks, levels = self.battery.tabular_looks, TABULAR_LEVELS
-        curves = {}
+        schedule, levels, curves = TABULAR_SCHEDULE, TABULAR_LEVELS, {}
         for rule in self.battery.tabular:
-            values = self._rewards(f"tabular-{rule}", levels=levels, batch=1, looks=looks)
+            values = self._rewards(f"tabular-{rule}", levels=levels, batch=1, schedule=schedule)
             self.findings.append(rules.alone(rule, levels, values))
             curves[rule] = _path(levels, values)
-        self._picture("F5a", curves, x=looks[LOOKS::LOOKS].tolist(), levels=list(levels))
+        self._picture("F5a", curves, x=schedule[PER_BUDGET::PER_BUDGET].tolist(), levels=list(levels))
 
     def _landscapes(self) -> None:
         """F5b: the pass@1 landscape."""

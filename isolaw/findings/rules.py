@@ -110,14 +110,14 @@ def harder(levels: Sequence[int], easy: Floats, hard: Floats) -> Finding:
 
 
 def sharpening(name: str, levels: Sequence[int], worst: Floats, best: Floats) -> Finding:
-    """F3: on the easy set worst@4 wants larger n than best@4, on the hard set the reverse."""
+    """F3: on the easy set worst@4 needs larger n than best@4, on the hard set the reverse."""
     a, b = n_star(levels, worst), n_star(levels, best)
     sign, larger, smaller = (1, "worst@4", "best@4") if name == "easy" else (-1, "best@4", "worst@4")
     notes = [
         f"n* is {_n(a.log2_n[0])} for worst@4 and {_n(b.log2_n[0])} for best@4",
         *_at_edge(levels, **{"worst@4": a.bound[0], "best@4": b.bound[0]}),
     ]
-    statement, label = f"{larger} wants larger n than {smaller}", f"log2 n* at C, {larger} less {smaller}"
+    statement, label = f"{larger} needs larger n than {smaller}", f"log2 n* at C, {larger} less {smaller}"
     return _compared("F3", name, statement, label, sign * (a.both - b.both), notes)
 
 
@@ -146,10 +146,10 @@ def batches(levels: Sequence[int], sizes: Sequence[int], values: Floats, base: i
 
 
 def shifts(levels: Sequence[int], batch: int, values: Floats) -> Finding:
-    """F4b: at fixed B = B_p · n, small M wants large B_p and large M large n."""
+    """F4b: at fixed B = B_p · n, small M needs large B_p and large M large n."""
     n = path(levels, leave_one_out(values))
     label = f"at B = {batch:,}: log2 n* at the largest M less that at M/128"
-    statement = "at fixed B, small M wants large B_p, large M large n"
+    statement = "at fixed B, small M needs large B_p, large M large n"
     notes = [f"n* along M: {_along(n.log2_n)}", *_at_edge(levels, start=n.bound[0, 0], end=n.bound[0, -1])]
     return _compared("F4b", "easy", statement, label, n.both[:, :, -1] - n.both[:, :, 0], notes)
 
@@ -249,7 +249,7 @@ def decoupled(
     )
     equal = -LEAST[REWARD] < above.low and above.high < LEAST[REWARD]
     about = (f"about equal to n = {n_train}, as in the paper's appendix",) if equal else ()
-    what = f"n_est = {n_est} with n_train = {n_train} lies"
+    what = f"n_est = {n_est} with n_train = {n_train} scores"
     return (
         Finding("F7a", name, f"{what} below n = {n_est}", (below,), notes=(values,)),
         Finding("F7b", name, f"{what} above n = {n_train}", (above,), notes=about),

@@ -34,11 +34,8 @@ import numba
 import numpy as np
 
 from isolaw.simulators import group
-from isolaw.simulators.model import Floats, Integers, Model, Update, exchange
+from isolaw.simulators.model import Floats, Integers, Model, Update, exchange, learning_rate
 from isolaw.simulators.problems import TRAIN, VALIDATION, Difficulty, Population, population
-
-_EMA = 0.98
-_SECOND_MOMENT, _UPDATES = range(2)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ SIZES = (2000, 1000)
 
 
 class Arms(Model):
-    """The population: log π0 of the answers, (D, K) and (V, K), and features, (D, K, r) and (V, K, r)."""
+    """The population; ``scalars`` are the second moment v and the number of updates."""
 
     state = ("w", "scalars")
 
@@ -191,10 +188,6 @@ def _advance(  # type: ignore[no-untyped-def]
         for k in range(r):
             gradient[k] /= groups
             norm2 += gradient[k] * gradient[k]
-        scalars[_UPDATES] += 1.0
-        scalars[_SECOND_MOMENT] = _EMA * scalars[_SECOND_MOMENT] + (1.0 - _EMA) * norm2
-        v = scalars[_SECOND_MOMENT] / (1.0 - _EMA ** scalars[_UPDATES])
-        # A batch without any signal leaves v at zero, and nothing to step along.
-        rate = step_size * v ** (-0.5 * q) if v > 0.0 else 0.0
+        rate = learning_rate(step_size, q, norm2, scalars)
         for k in range(r):
             w[k] += rate * gradient[k]

@@ -41,10 +41,9 @@ B_p its number of groups, the step is
     ℓ  = lr(B) · v̂^(−q/2)          v̂: bias-corrected EMA(0.98) of E|G|²; q = 0 is SGD, q = 1 a scalar Adam
     θ += ℓ G,   W = (1 − ℓ c P / B_p)² W + ℓ² Var(noise) / B_p²,   G = gradient / B_p
 
-lr(B) is η √B under the square-root rule. Everything is sampled; no learning curve is written in.
-
-Assumed, not derived: one optimiser scale for all parameters, the spectrum of φ, equally strong private
-directions (κ), and styles that are those of the policy that is updated (matters if rollouts are stale).
+lr(B) is η √B under the square-root rule. Everything is sampled; no learning curve is written in. Assumed, not
+derived: one optimiser scale for all parameters, the spectrum of φ, equally strong private directions (κ), and
+styles from the updated policy (matters for stale rollouts).
 """
 
 from __future__ import annotations
@@ -56,12 +55,11 @@ import numpy as np
 from scipy.special import expit
 
 from isolaw.simulators.draws import successes
-from isolaw.simulators.model import Floats, Integers, Model, Update, advantages, exchange
+from isolaw.simulators.model import Floats, Integers, Model, Update, advantages, exchange, learning_rate
 from isolaw.simulators.problems import Difficulty, Population, population
 
-_EMA = 0.98
 # Entries of ``scalars``. a is stored as `stored` · scale, since every step shrinks all of it; its length too.
-_REST, _SECOND_MOMENT, _UPDATES, _SCALE, _STORED_NORM2 = range(5)
+_REST, _MOMENT, _UPDATES, _SCALE, _STORED_NORM2 = range(5)
 _LEAST_SCALE = 1e-100
 
 
@@ -254,11 +252,7 @@ def _advance(  # type: ignore[no-untyped-def]
             gradient[k] -= back * w[k]
             square += gradient[k] * gradient[k]
         square /= groups * groups
-        scalars[_UPDATES] += 1.0
-        scalars[_SECOND_MOMENT] = _EMA * scalars[_SECOND_MOMENT] + (1.0 - _EMA) * square
-        v = scalars[_SECOND_MOMENT] / (1.0 - _EMA ** scalars[_UPDATES])
-        # A batch without any signal leaves v at zero, and nothing to step along.
-        rate = step_size * v ** (-0.5 * q) / groups if v > 0.0 else 0.0
+        rate = learning_rate(step_size, q, square, scalars[_MOMENT : _MOMENT + 2]) / groups
 
         shrink = 1.0 - rate * back
         for k in range(r):

@@ -26,6 +26,7 @@ Integers = NDArray[np.int64]
 Arrays = dict[str, Floats | Integers]
 Advantage = Literal["none", "leave_one_out", "centred", "group_std", "batch_std"]
 ADVANTAGES: tuple[Advantage, ...] = get_args(Advantage)  # the kernels' code is the place in this list
+_EMA = 0.98
 _NONE, _LEAVE_ONE_OUT, _CENTRED, _GROUP_STD, _BATCH_STD = range(5)
 
 
@@ -167,3 +168,16 @@ def exchange(queue, made, batch):  # type: ignore[no-untyped-def]
         for c in range(batch.shape[1]):
             queue[slot, j, c], batch[j, c] = batch[j, c], queue[slot, j, c]
     return made >= queue.shape[0]
+
+
+@numba.njit(cache=True, nogil=True)
+def learning_rate(step_size, q, square, moment):  # type: ignore[no-untyped-def]
+    """Return ℓ = lr · v̂^(−q/2), v̂ the bias-corrected EMA(0.98) of the squared gradients ``square``.
+
+    ``moment`` holds v and the number of updates, shape (2,), and is updated in place.
+    """
+    moment[1] += 1.0
+    moment[0] = _EMA * moment[0] + (1.0 - _EMA) * square
+    v = moment[0] / (1.0 - _EMA ** moment[1])
+    # A batch without any signal leaves v at zero, and nothing to step along.
+    return step_size * v ** (-0.5 * q) if v > 0.0 else 0.0

@@ -1,8 +1,8 @@
 """Problem sets: how likely each problem is solved before training, and the features problems share.
 
-A problem set is drawn from its seed alone, so that every configuration of a sweep meets the same
-problems (common random numbers). Training and validation problems come from separate streams: a
-smaller training set is a prefix of a larger one, before the same validation set.
+A problem set depends on its seed alone, so all configurations of a sweep share it (common random numbers).
+Training and validation problems have separate streams: a smaller training set is a prefix of a larger one,
+with the same validation set.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Difficulty:
 
     @property
     def easy(self) -> bool:
-        """Whether the recipe of the paper's easy set is the one to start from: mean p at least 0.3."""
-        means = [_MEANS[p] if isinstance(p, str) else histogram.mean(p) for p in self.parts]
+        """Whether the recipe of the paper's easy set is the default: mean p at least 0.3."""
+        means = [_MEANS[part] if isinstance(part, str) else histogram.mean(part) for part in self.parts]
         return float(np.dot(self.weights, means)) >= _EASY_FROM
 
     def stream(self, seed: int, part: int) -> np.random.Generator:
@@ -69,32 +69,22 @@ class Difficulty:
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
         """Draw p of ``size`` problems; the first of them do not depend on ``size``."""
         which, *streams = rng.spawn(1 + len(self.parts))
-        p = np.stack([_draw(part, s, size) for part, s in zip(self.parts, streams, strict=True)])
+        p = np.stack(
+            [
+                NAMED[part](own, size) if isinstance(part, str) else histogram.sample(part, own, size)
+                for part, own in zip(self.parts, streams, strict=True)
+            ]
+        )
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
         return np.asarray(p[chosen, np.arange(size)])
 
 
-def _draw(part: str | tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
-    return NAMED[part](rng, size) if isinstance(part, str) else histogram.sample(part, rng, size)
-
-
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
-    """Read the name of a problem set: one set, or shares of several.
+    """Read ``problems.set``: the name of a set, or a mixture such as ``0.5 easy + 0.5 hard``.
 
-    Parameters
-    ----------
-    text
-        ``easy``, ``hard``, ``extremely-hard``, the name of a histogram, or a mixture of them with
-        shares that sum to 1, as in ``0.5 easy + 0.5 hard``.
-    histograms
-        further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct, see
-        `isolaw.simulators.histogram`.
-
-    Raises
-    ------
-    SpecError
-        for ``problems.set``: unknown names, shares that do not sum to 1; and for every histogram that
-        is none.
+    ``histograms`` are further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct (see
+    `isolaw.simulators.histogram`). Raises `SpecError` for unknown names, for shares that do not sum to 1, and
+    for invalid histograms.
 
     >>> difficulty("0.25 easy + 0.75 hard").weights
     (0.25, 0.75)
@@ -102,44 +92,37 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     Traceback (most recent call last):
     isolaw.errors.SpecError: problems.set: no such problem set; found 'esay' (did you mean 'easy'?)
     """
+    given = histograms or {}
     known: dict[str, str | tuple[float, ...]] = {name: name for name in NAMED}
-    known |= {name: tuple(shares) for name, shares in (histograms or {}).items()}
+    known |= {name: tuple(shares) for name, shares in given.items()}
     weights, parts = [], []
-    problems = [
+    issues = [
         Issue(f"bandit.histograms.{name}", found=list(shares), accepted=fault)
-        for name, shares in (histograms or {}).items()
+        for name, shares in given.items()
         if (fault := histogram.fault(shares))
     ]
     for written in text.split("+"):
-        term = re.fullmatch(r"(?:([\d.]+(?:e-?\d+)?)\s+)?(\S+)", written.strip())
-        name = term[2] if term else written.strip()
-        if name not in known:
+        term = re.fullmatch(r"(?:(\d+\.?\d*|\d*\.\d+)(e-?\d+)?\s+)?(\S+)", written.strip())
+        name = term[3] if term else written.strip()
+        if name in known:
+            weights.append(float(f"{term[1]}{term[2] or ''}") if term and term[1] else 1.0)
+            parts.append(known[name])
+        else:
             close = nearest(name, known)
             accepted = "" if close else f"{', '.join(known)}, or shares of them (0.5 easy + 0.5 hard)"
-            problems.append(Issue("problems.set", "no such problem set", name, accepted, close))
-            continue
-        try:
-            weights.append(float(term[1]) if term and term[1] else 1.0)
-        except ValueError:
-            weights.append(float("nan"))
-        parts.append(known[name])
-    if not problems and not abs(sum(weights) - 1.0) < 1e-6:
-        problems.append(Issue("problems.set", found=text, accepted="shares that sum to 1"))
-    if problems:
-        raise SpecError(problems)
+            issues.append(Issue("problems.set", "no such problem set", name, accepted, close))
+    if not issues and abs(sum(weights) - 1.0) >= 1e-6:
+        issues.append(Issue("problems.set", found=text, accepted="shares that sum to 1"))
+    if issues:
+        raise SpecError(issues)
     return Difficulty(tuple(weights), tuple(parts))
 
 
 @dataclass(frozen=True)
 class Population:
-    """Training and validation problems.
+    """Training and validation problems: initial success logits, (D,) and (V,), and features, (D, r), (V, r).
 
-    Attributes
-    ----------
-    b, b_val
-        initial success logits, shapes (D,) and (V,).
-    phi, phi_val
-        features, shapes (D, r) and (V, r).
+    For `arms`, ``b`` holds log π0 of the K answers, (D, K), and ``phi`` their features, (D, K, r).
     """
 
     b: Floats
@@ -148,40 +131,22 @@ class Population:
     phi_val: Floats
 
 
-def spectrum(r: int) -> Floats:
-    """Return spec², the variances of the r shared directions: ∝ 1/k, summing to 1."""
-    k = np.arange(1, r + 1)
-    return np.asarray((1 / k) / np.sum(1 / k))
-
-
 @lru_cache(maxsize=8)  # the seeds of a configuration follow one another
 def population(
     difficulty: Difficulty, seed: int, n_train: int, n_validation: int, s: float, m: float, r: int
 ) -> Population:
-    """Draw a problem set.
+    """Draw D training and V validation problems.
 
-    Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²): a common mean direction, by which
-    learning one problem helps all, and individual ones, by which problems help or disturb each other.
-
-    Parameters
-    ----------
-    difficulty
-        how likely problems are solved before training.
-    seed
-        the run's seed.
-    n_train, n_validation
-        D and V.
-    s, m
-        strength of the individual and of the common part.
-    r
-        number of shared directions.
+    Features are φ_ik = m/k + s·x_ik with x_ik ~ N(0, spec_k²), spec_k² ∝ 1/k summing to 1 over the r shared
+    directions: a common mean direction, by which learning one problem helps all, and individual directions,
+    by which problems help or disturb each other.
 
     >>> p = population(difficulty("easy"), seed=0, n_train=10, n_validation=5, s=1.5, m=0.3, r=8)
     >>> p.phi.shape, p.b_val.shape
     ((10, 8), (5,))
     """
     k = np.arange(1, r + 1)
-    scale = s * np.sqrt(spectrum(r))
+    scale = s * np.sqrt((1 / k) / np.sum(1 / k))
 
     def draw(part: int, size: int) -> tuple[Floats, Floats]:
         success, features = difficulty.stream(seed, part).spawn(2)

@@ -58,7 +58,7 @@ def test_what_is_wrong_is_said_at_once_and_nothing_is_made(isolaw: Run, tmp_path
     assert table == ""
     for part in (
         "model: found 'interferance'", "did you mean 'interference'", "bandit.preset: found 'Z'",
-        "problems.set: the battery sets this itself", "sigma3", "one B_p", "issues\n",
+        "problems.set: the battery sets this key", "sigma3", "one B_p", "issues\n",
     ):  # fmt: skip
         assert part in message
     assert "Traceback" not in message

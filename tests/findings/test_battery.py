@@ -95,7 +95,7 @@ def test_what_is_run_is_ordinary_sweeps_that_share_budgets_and_seeds() -> None:
             assert spec.evaluation.samples == 0
             if not name.startswith("tabular"):
                 assert (spec.evaluation.start, spec.evaluation.end) == (55243, 10_000_000)
-                assert spec.evaluation.points == chosen.looks.size == 61
+                assert spec.evaluation.points == chosen.schedule.size == 61
     np.testing.assert_allclose(chosen.budgets, 1e7 * 2.0 ** (-np.arange(14, -1, -1) / 2), rtol=1e-4)
     batch, levels = chosen.fixed_batch
     assert (batch, levels) == (4096, [4, 8, 16, 32, 64, 128, 256, 512])
