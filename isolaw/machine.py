@@ -1,7 +1,7 @@
-"""Facts about this machine, gathered without importing anything heavy.
+"""Facts about this machine, without heavy imports, and GPUs by name, to plan for other machines.
 
-Versions and requirements come from the metadata of installed packages, the processor from ``/proc``, GPUs
-from ``nvidia-smi``.
+Versions and requirements come from the metadata of installed packages, the processor from ``/proc``, this
+machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` are eight H100 of 80 GB.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from isolaw.backends.real import environment
+from isolaw.errors import Issue, SpecError, nearest
 
 # cu130, nvidia-nccl-cu13==2.29.7, cuda-toolkit[cublas]==13.0.3
 _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
@@ -37,24 +38,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was found.
+    """The facts of a machine.
 
-    Attributes
-    ----------
-    python, system, machine
-        versions and names, as `platform` has them.
-    cores, vector
-        processors that this process may use; which of AVX2 and AVX512 they have.
-    memory_bytes, free_disk_bytes
-        what this process may use; what is free where it was started.
-    gpus, visible_gpus
-        all that ``nvidia-smi`` lists; how many CUDA_VISIBLE_DEVICES leaves or, if it is wrong, claims.
-    libnuma, compiler
-        whether ``libnuma.so.1`` can be loaded, and whether there is a C compiler.
-    packages
-        versions of what is installed, by normalised name.
-    requires
-        requirements, as metadata has them, of those that are checked.
+    ``python``, ``system`` and ``machine`` are as `platform` names them; ``cores``, ``memory_bytes`` and
+    ``free_disk_bytes`` those that this process may use; ``vector`` the processor's of AVX2 and AVX512.
+    ``gpus`` are all that nvidia-smi lists, ``visible_gpus`` the number in CUDA_VISIBLE_DEVICES. ``libnuma``
+    and ``compiler`` say whether ``libnuma.so.1`` loads and a C compiler exists. ``packages`` are the
+    installed versions by normalised name, ``requires`` the requirements of some of them.
     """
 
     python: str
@@ -73,17 +63,17 @@ class Machine:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether there is a GPU to use."""
+        """Whether isolaw can use a GPU."""
         return bool(self.gpus) and self.visible_gpus > 0
 
     @property
     def takes_pinned_set(self) -> bool:
-        """Whether the pinned CPU set is for this machine."""
+        """Whether the pinned packages for the CPU support this machine."""
         return self.system == "Linux" and self.machine == "x86_64" and "AVX2" in self.vector
 
     @property
     def build_of_torch(self) -> str:
-        """``cpu``, ``cu130``, …, or ``""`` without torch: the version says it, or what the build requires."""
+        """``cpu``, ``cu130``, …, or ``""`` without torch: from torch's version, or from its requirements."""
         if "torch" not in self.packages:
             return ""
         local = self.packages["torch"].partition("+")[2]
@@ -92,17 +82,17 @@ class Machine:
 
     @property
     def cuda_of_torch(self) -> int:
-        """The major version of CUDA that torch is built for; 0 where that is not known."""
+        """The major version of CUDA that torch is built for; 0: unknown."""
         named = [self.build_of_torch, *self.requires.get("torch", ())]
         found = [_CUDA.search(text) for text in named]
         return next((int(match[1] or match[2]) for match in found if match), 0)
 
 
 def examine(checked: Iterable[str]) -> Machine:
-    """Return the facts of this machine, and what the packages ``checked`` require; imports none of them."""
+    """Return the facts of this machine, with the requirements of the packages ``checked``."""
     packages: dict[str, str] = {}
     for found in importlib.metadata.distributions():
-        if found.name:  # not so the leftovers of an interrupted pip
+        if found.name:  # an interrupted pip leaves packages without a name
             packages.setdefault(str(canonicalize_name(found.name)), found.version)
     return Machine(
         python=platform.python_version(),
@@ -143,9 +133,9 @@ def _memory() -> int:
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ()
     rows = [[part.strip() for part in line.rsplit(",", 2)] for line in done.stdout.splitlines()]
@@ -160,3 +150,46 @@ def _loads(library: str) -> bool:
     except OSError:
         return False
     return True
+
+
+# Machines by their GPUs
+
+# The memory of each in MiB as nvidia-smi reports it, by NVIDIA's and cloud providers' published listings.
+_MIB = {
+    "a10g-24g": 23_028,
+    "a100-40g": 40_960,
+    "a100-80g": 81_920,
+    "b200-180g": 183_359,
+    "h100-80g": 81_559,
+    "h200-141g": 143_771,
+    "l4-24g": 23_034,
+    "l40s-48g": 46_068,
+    "rtx3090-24g": 24_576,
+    "rtx4090-24g": 24_564,
+}
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The GPUs of one machine: their number, and the bytes of each."""
+
+    count: int
+    gpu_bytes: int
+
+
+def cards(text: str, where: str = "--machine") -> Cards:
+    """Return the GPUs of a machine from ``NAME:COUNT``, by default one; raise `SpecError` for another form.
+
+    >>> cards("h100-80g:8")
+    Cards(count=8, gpu_bytes=85520809984)
+    >>> cards("80g:2").gpu_bytes / 2**30
+    80.0
+    """
+    name, _, count = text.strip().lower().partition(":")
+    free = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?)g(?:i?b)?", name)
+    mib = float(free[1]) * 2**10 if free else _MIB.get(name, 0)
+    if not mib or not re.fullmatch(r"[1-9][0-9]{0,3}|", count):
+        accepted = f"a name, or a memory in GiB, e.g. 80g, and :COUNT; names are {', '.join(_MIB)}"
+        close = nearest(name, _MIB) if name not in _MIB else ""
+        raise SpecError([Issue(where, found=text, accepted=accepted, nearest=close)])
+    return Cards(int(count or 1), int(mib * 2**20))

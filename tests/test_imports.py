@@ -23,7 +23,7 @@ FLOORS = (
     {"allocation", "files", "metrics", "parquet"},
     {"config", "runs"},
     {"backends.base", "backends.line", "backends.real.environment", "fits", "simulators"},
-    {"cards", "machine", "store"},
+    {"machine", "store"},
     {"doctor", "readers"},
     {"backends"},
     {"executors"},

@@ -16,10 +16,10 @@ from isolaw.cli.common import announce_compilation, note, print_json, print_line
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
-    from isolaw.cards import Cards
     from isolaw.config import SweepSpec
     from isolaw.engine import Plan
     from isolaw.errors import RunError
+    from isolaw.machine import Cards
 
 
 @click.command()
@@ -145,7 +145,7 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
 
 def _cards(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards | None:
     """The GPUs of --machine, for which the sweep is planned."""
-    from isolaw.cards import cards
+    from isolaw.machine import cards
 
     if machine is None:
         return None

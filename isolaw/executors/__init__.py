@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import os
@@ -13,35 +14,44 @@ from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isolaw import backends
-from isolaw.cards import Cards
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
 from isolaw.executors.waiting import Limits, Waiter, Waiting
 from isolaw.store import SweepStore
 
-# Which package each executor needs, beside isolaw; the extra has the executor's name.
+if TYPE_CHECKING:
+    from isolaw.machine import Cards
+
+# The package that an executor needs; the extra has the executor's name.
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}
-# A step costs about as much as so many rollouts more (the runs of docs/real-sweep.md: 65).
+# The keys of one executor alone.
+_KEYS = {"ray": ("address", "shared"), "slurm": ("cluster", "time", "partition", "sbatch", "setup")}
+# A step costs about as much as this many rollouts (the runs of docs/real-sweep.md: 65).
 _STEP_IN_ROLLOUTS = 64
-# A Ray cluster that is there answers within so many seconds.
+# A Ray cluster answers within this time.
 _ANSWERS_S = 10.0
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one run takes: so many machines, and on each of them cores and GPUs."""
+    """The resources of one run: machines, and on each of them cores and GPUs."""
 
     nodes: int
     cpus: int
     gpus: int
 
+    def on_machines(self, backend: str, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
+        """While entered, the backend plans runs for machines like these."""
+        total = self.nodes * self.cpus, self.nodes * self.gpus
+        return backends.get(backend).on_machines(*total, gpu_bytes)
+
 
 def share(chosen: ExecutorSection, run: RunSpec) -> Share:
-    """Return what one run takes: as chosen, or else what its processes need."""
+    """Return the resources of one run: as chosen, or else what its processes need."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
@@ -49,20 +59,16 @@ def share(chosen: ExecutorSection, run: RunSpec) -> Share:
 
 
 def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, runs are planned for the machines that they will be made on."""
+    """While entered, the backend plans runs for the machines that execute them."""
     if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
         return nullcontext()
-    each = Share(chosen.nodes, chosen.cpus or chosen.gpus or 1, chosen.gpus or 0)
-    return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus)
+    return Share(chosen.nodes, chosen.cpus or chosen.gpus or 1, chosen.gpus or 0).on_machines(backend)
 
 
 def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
-    """While entered, runs are planned for machines with these GPUs; None: with those that are known anyway.
+    """While entered, the backend plans runs for machines with these GPUs; None: for those it knows.
 
-    Raises
-    ------
-    SpecError
-        a run takes other GPUs than there are.
+    Raises `SpecError` where a run takes more GPUs than a machine has.
     """
     if cards is None:
         return nullcontext()
@@ -71,11 +77,11 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
         accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
         raise SpecError([Issue("executor.gpus", found=gpus, accepted=accepted)])
     each = Share(chosen.nodes, chosen.cpus or cards.count, gpus or cards.count)
-    return backends.get(backend).on_machines(each.nodes * each.cpus, each.nodes * each.gpus, cards.gpu_bytes)
+    return each.on_machines(backend, cards.gpu_bytes)
 
 
 def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
-    """Return everything that keeps these runs from being executed so, before anything is spent."""
+    """Return the issues of executing these runs this way, before anything is spent."""
     out = []
     package = _PACKAGES.get(chosen.kind)
     if package and importlib.util.find_spec(package) is None:
@@ -98,34 +104,21 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     return out
 
 
-# Which keys are of one executor alone.
-_OWN = {
-    "ray": ("address", "shared"),
-    "slurm": ("cluster", "time", "partition", "sbatch", "setup"),
-}
-
-
 def idle(chosen: ExecutorSection) -> list[str]:
-    """Return keys that are set, and of which the chosen executor makes nothing."""
+    """Return the keys that are set and that the chosen executor does not use."""
     plain = ExecutorSection()
-    others = [key for kind, keys in _OWN.items() if kind != chosen.kind for key in keys]
+    others = [key for kind, keys in _KEYS.items() if kind != chosen.kind for key in keys]
     return [f"executor.{key}" for key in others if getattr(chosen, key) != getattr(plain, key)]
 
 
 def reach(chosen: ExecutorSection) -> None:
-    """Make sure that the cluster is there, before anything is written.
-
-    Raises
-    ------
-    SpecError
-        it cannot be reached from this machine.
-    """
+    """Raise `SpecError` where this machine cannot reach the cluster, before isolaw writes anything."""
     if chosen.kind == "slurm" and chosen.cluster != "local":
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:
             hint = (
                 f"this machine has no {' and no '.join(missing)}; run isolaw on a login node, or set "
-                "executor.cluster = 'local' to try the jobs out here"
+                "executor.cluster = 'local' to run the jobs here"
             )
             raise SpecError([Issue("executor.kind", hint, found=chosen.kind)])
     address = ray_address(chosen)
@@ -138,12 +131,12 @@ def reach(chosen: ExecutorSection) -> None:
 
 
 def ray_address(chosen: ExecutorSection) -> str:
-    """Return the address of the cluster that the executor `ray` uses, as chosen or else as Ray's users do."""
+    """Return the address of the Ray cluster: as chosen, or else Ray's own setting."""
     return chosen.address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Return runs in the order in which they begin: the longest first, and last those that failed before."""
+    """Return runs in their order of execution: the longest first, runs that failed before last."""
     store = SweepStore(directory)
 
     def length(run: RunSpec) -> tuple[bool, float]:
@@ -156,7 +149,7 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def limits(chosen: ExecutorSection, run: RunSpec) -> Limits:
-    """Return how much may be at work at a time, and when to give up."""
+    """Return the bounds on the runs at work, and when to give up."""
     jobs = chosen.jobs
     if chosen.kind == "processes" and jobs is None:
         jobs = backends.get(run.backend).jobs(run)
@@ -189,36 +182,12 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
 def run(
     directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec], stop: threading.Event
 ) -> Generator[Event]:
-    """Execute runs of a sweep.
+    """Execute runs of the sweep in ``directory``, in their `order`.
 
-    Parameters
-    ----------
-    directory
-        the sweep's.
-    chosen
-        the executor.
-    runs
-        what is left to make, in `order`.
-    stop
-        once set, runs at work keep their state and end, and no other begins.
+    Once ``stop`` is set, runs at work keep their state and end, and no other run begins.
     """
     each, bounds = share(chosen, runs[0]), limits(chosen, runs[0])
     gpus = each.nodes * each.gpus
     waiting = Waiting(directory, [Waiter(r.run_id, r.batch_rollouts, gpus) for r in runs], bounds, stop)
-    # Each brings its own library.
-    if chosen.kind == "inline":
-        from isolaw.executors import inline
-
-        yield from inline.run(directory, waiting)
-    elif chosen.kind == "processes":
-        from isolaw.executors import processes
-
-        yield from processes.run(directory, waiting)
-    elif chosen.kind == "ray":
-        from isolaw.executors import ray
-
-        yield from ray.run(directory, waiting, chosen, each)
-    else:
-        from isolaw.executors import slurm
-
-        yield from slurm.run(directory, waiting, chosen, each)
+    executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # each brings its own library
+    yield from executor.run(directory, waiting, chosen, each)

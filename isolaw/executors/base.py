@@ -1,8 +1,7 @@
-"""What all executors share: how one run is executed against its store, and the loop that fills places.
+"""The parts that all executors share: `execute`, which makes one run, and `drive`, which starts them.
 
-An executor is a function ``(directory, waiting, …) -> Iterator[Event]``. It decides where runs execute;
-`execute` is what happens there. A run's result depends on neither. Executors that make several runs at a
-time are a `Place` each, and `drive` is their loop.
+An executor's module has ``run(directory, waiting, chosen, each) -> Iterator[Event]``. It decides where runs
+execute; a run's result does not depend on that. Executors with several runs at a time are a `Place`.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a run, or what the user should know.
+    """Something that happened to a run, or a warning for the user.
 
-    ``checkpoint`` is a run that got further, ``compute`` rollouts far (not every checkpoint need be told);
-    ``done`` and ``failed`` speak for themselves; ``stopped`` is a run that was asked to, and has kept its
-    state; ``lost`` one whose process or machine has gone; ``busy`` one that another process is making. An
-    engine's user sees neither of the last two: they are made again, or become failures.
+    ``checkpoint``: the run has reached ``compute`` rollouts (executors may skip some). ``stopped``: it was
+    asked to end, and keeps its state. ``lost``: its process or machine is gone. ``busy``: another process
+    holds it. An engine's user sees neither ``lost`` nor ``busy``: such runs are repeated, or fail.
     """
 
     run_id: str
@@ -45,30 +43,30 @@ class Place(Protocol):
     """Where runs execute."""
 
     def start(self, run_id: str) -> Event | None:
-        """Begin a run, or what is left of it; return what there is to say about it, or why it could not."""
+        """Begin a run, or what is left of it; return an event that reports a problem, if there is one."""
         ...
 
     def events(self) -> list[Event]:
-        """Wait a moment for news, and return them; a run's last is of another kind than ``checkpoint``."""
+        """Wait a moment for events, and return them; a run's last one is not a ``checkpoint``."""
         ...
 
     def ask_to_stop(self, run_id: str) -> None:
-        """Let a run keep its state and end, when it next can."""
+        """Ask a run to keep its state and end."""
         ...
 
     def close(self) -> None:
-        """End at once what was started here and is still at work."""
+        """End at once all runs that began here."""
         ...
 
 
 def drive(place: Place, waiting: Waiting) -> Iterator[Event]:
-    """Begin runs while there is room for them, and pass on what happens, until nothing is left to do."""
+    """Begin runs while there is room, and pass on their events, until nothing is left to do."""
     asked: set[str] = set()
     try:
         while True:
             while not waiting.halted and (begun := waiting.next()):
-                if said := place.start(begun):
-                    yield from waiting.settle(said)
+                if event := place.start(begun):
+                    yield from waiting.settle(event)
             if waiting.halted:
                 for run_id in waiting.at_work - asked:
                     place.ask_to_stop(run_id)
@@ -84,20 +82,10 @@ def drive(place: Place, waiting: Waiting) -> Iterator[Event]:
 def execute(
     directory: Path, run_id: str, nodes: Nodes | None = None, asked: threading.Event | None = None
 ) -> Iterator[Event]:
-    """Execute one run of a sweep, from where it stands, and mark it DONE or FAILED.
+    """Execute one run of a sweep from its last state, and mark it DONE or FAILED.
 
-    An exception of the run ends in ``FAILED.json`` and a ``failed`` event, never in the caller.
-
-    Parameters
-    ----------
-    directory
-        the sweep's.
-    run_id
-        of one of its runs.
-    nodes
-        the machines of the run, where it has more than this one.
-    asked
-        set to ask the run to stop, beside the file in its folder.
+    An exception of the run ends in ``FAILED.json`` and a ``failed`` event, never in the caller. ``nodes`` are
+    the run's machines, where it has several; setting ``asked`` asks the run to stop.
     """
     run = SweepStore(directory).run(run_id)
     run.asked_to_stop = asked or run.asked_to_stop
@@ -107,7 +95,7 @@ def execute(
                 yield from _execute(run, nodes)
             except Exception as error:
                 cause = _cause(error)
-                if run.is_asked_to_stop():  # its processes may have been told the same, and went
+                if run.is_asked_to_stop():  # its processes may have got the same signal, and ended
                     yield Event(run_id, "stopped", cause=cause)
                     return
                 with contextlib.suppress(OSError):  # a full disk must not hide the cause
@@ -116,7 +104,7 @@ def execute(
             finally:
                 if nodes is not None:
                     nodes.dismiss()
-    except InUse as error:  # what is in its folder is another's to write
+    except InUse as error:
         yield Event(run_id, "busy", cause=str(error))
     except Exception as error:
         yield Event(run_id, "failed", cause=_cause(error))

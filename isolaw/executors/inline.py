@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from isolaw.executors.base import Event, execute
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
 
-def run(directory: Path, waiting: Waiting) -> Iterator[Event]:
+def run(directory: Path, waiting: Waiting, *_: Any) -> Iterator[Event]:
     """Execute the runs here."""
     store = SweepStore(directory)
     while not waiting.halted and (run_id := waiting.next()):

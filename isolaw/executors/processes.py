@@ -1,9 +1,9 @@
 """The executor `processes`: worker processes on this machine.
 
-A worker is ``python -m isolaw.executors.worker DIR``: it reads run ids from its standard input and
-answers with events. ``ISOLAW_WORKER`` in its environment is its place, from 0. Nothing is pickled, a
-caller's script needs no ``__main__`` guard, and a worker whose engine disappears sees its input end and
-stops. A worker that dies fails its run alone.
+A worker is ``python -m isolaw.executors.worker DIR``: it reads run ids from its standard input and answers
+with events. ``ISOLAW_WORKER`` in its environment is its number, from 0. Nothing is pickled, a caller's script
+needs no ``__main__`` guard, and a worker whose engine disappears sees its input end and stops. When a worker
+dies, only its run fails.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
-# So often the loop looks whether the sweep shall end.
+# How often the loop checks whether the sweep shall end.
 _WAIT_S = 0.2
 
 
@@ -35,7 +36,7 @@ class _Worker:
     ) -> None:
         self.run_id: str | None = None
         self.place = place
-        # Ctrl-C is the engine's to handle. A SIGINT to the worker itself waits until that is ready for it.
+        # The engine handles Ctrl-C. A SIGINT to the worker itself waits until the worker is ready.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process = subprocess.Popen(
@@ -54,8 +55,8 @@ class _Worker:
 
     def _forward(self) -> None:
         assert self.process.stdout is not None
-        with self.process.stdout as told:
-            for line in told:
+        with self.process.stdout as lines:
+            for line in lines:
                 self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
 
@@ -83,7 +84,7 @@ def _is_open(number: int) -> bool:
 
 
 class _Processes:
-    """`Place`: a worker makes one run after the other."""
+    """`Place`: a worker executes one run after the other."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -125,6 +126,6 @@ class _Processes:
             worker.stop()
 
 
-def run(directory: Path, waiting: Waiting) -> Iterator[Event]:
-    """Execute the runs on as many workers as may be at work at a time."""
+def run(directory: Path, waiting: Waiting, *_: Any) -> Iterator[Event]:
+    """Execute the runs on as many workers as the limits allow."""
     yield from drive(_Processes(directory), waiting)

@@ -1,12 +1,11 @@
-"""The executor `ray`: each run is a task, with its cores and GPUs, of a cluster that is there or a local one.
+"""The executor `ray`: each run is a task, with its cores and GPUs, of a running cluster or a local one.
 
-A run over several machines has a placement group, with a bundle on each of them. A run whose worker or
-machine dies is made again, from its state.
+A run over several machines has a placement group, with a bundle on each of them. When a worker or its machine
+dies, its run is repeated from its state.
 
-Where a worker sees the sweep's directory (it finds there what the engine wrote into ``lock``), it writes the
-run itself, as on one machine. Where not, it makes the run in a folder of its own, and what is settled comes
-back in pieces through Ray's object store to the engine, which writes it: states too, so large models want a
-file system that all share.
+A worker that sees the sweep's directory (it finds the engine's message in ``lock``) writes the run itself.
+Any other worker makes the run in a folder of its own; its lines and states come back in pieces through Ray's
+object store to the engine, which writes them. Large models therefore need a shared file system.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore, transfer
 
-# So long the loop waits for news before it looks whether the sweep shall end, and whether the cluster has.
+# How long the loop waits for events before it checks whether the sweep shall end, and the cluster is alive.
 _WAIT_S = 0.2
-_LOOK_S = 5.0
+_ALIVE_S = 5.0
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
@@ -52,7 +51,7 @@ def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share)
 
 @contextlib.contextmanager
 def _cluster(address: str) -> Iterator[None]:
-    """Be connected to the cluster; one that was started here ends here."""
+    """Connect to the cluster; a local one ends with the connection."""
     if ray.is_initialized():
         yield
         return
@@ -60,7 +59,7 @@ def _cluster(address: str) -> Iterator[None]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
         options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
-    if "PYTHONPATH" in os.environ:  # where a reward of one's own is found
+    if "PYTHONPATH" in os.environ:  # for the user's own reward
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     kept = signal.getsignal(signal.SIGTERM)
     try:
@@ -76,22 +75,22 @@ def _cluster(address: str) -> Iterator[None]:
 
 
 def _room(each: Share, own: bool) -> Iterator[Event]:
-    """Say so where no machine of the cluster has room for a run; others may join, unless it is our own."""
-    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fitting = [r for r in there if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
+    """Warn where no machine of the cluster has room for a run; others may join, unless it is local."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fitting = [r for r in alive if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
     if len(fitting) < each.nodes:
         cause = (
             f"a run takes executor.cpus = {each.cpus} and executor.gpus = {each.gpus} on executor.nodes = "
-            f"{each.nodes}; machines that have as much: {len(fitting)} of {len(there)}"
+            f"{each.nodes}; machines that have as much: {len(fitting)} of {len(alive)}"
         )
         if own:
-            raise RunError(f"{cause}; executor.address says where a larger cluster is")
+            raise RunError(f"{cause}; executor.address names a larger cluster")
         yield Event("", "warning", cause=f"{cause}; waiting for more to join")
 
 
 @dataclass
 class _Task:
-    """A run at work: the stream of what it tells, and where it is once it has begun."""
+    """A run at work: the stream of its messages, and its place once it has begun."""
 
     run_id: str
     stream: Any
@@ -100,14 +99,14 @@ class _Task:
 
 
 class _Ray:
-    """`Place` in a cluster."""
+    """`Place`: a task for each run."""
 
     def __init__(self, directory: Path, shared: bool | None, each: Share) -> None:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
         self.store = SweepStore(directory)
         self.tasks: dict[Any, _Task] = {}
         self.address = ray.get_runtime_context().gcs_address
-        self.looked = time.monotonic()
+        self.checked = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
         run = self.store.run(run_id)
@@ -126,10 +125,10 @@ class _Ray:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=0
             )
-        mark = self.store.lock_message
+        message = self.store.lock_message
         spec = run.read_spec().model_dump_json()
         stream = ray_tasks.make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
-            str(self.directory), run_id, mark, self.shared, spec, pieces, group, asdict(each)
+            str(self.directory), run_id, message, self.shared, spec, pieces, group, asdict(each)
         )
         self.tasks[stream] = _Task(run_id, stream, group)
         return None
@@ -138,7 +137,7 @@ class _Ray:
         ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=_WAIT_S)
         out = [] if ready else [*self._silent()]
         for stream in ready:
-            event = self._hear(self.tasks[stream])
+            event = self._next(self.tasks[stream])
             if event is not None:
                 if event.kind not in ("checkpoint", "warning"):
                     self._forget(stream)
@@ -146,40 +145,40 @@ class _Ray:
         return out
 
     def _silent(self) -> Iterator[Event]:
-        """Say so, once, where the cluster is gone: Ray waits a minute for it, and then ends this process."""
-        if time.monotonic() - self.looked < _LOOK_S:
+        """Warn, once, where the cluster is gone: Ray waits a minute for it, and then ends this process."""
+        if time.monotonic() - self.checked < _ALIVE_S:
             return
-        self.looked = time.monotonic()
+        self.checked = time.monotonic()
         host, _, port = self.address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ALIVE_S).close()
         except OSError as error:
-            self.looked = math.inf
+            self.checked = math.inf
             cause = (
                 f"the Ray cluster at {self.address} no longer answers ({error}); unless it comes back within "
                 "a minute Ray ends this command, and the same command continues"
             )
             yield Event("", "warning", cause=cause)
 
-    def _hear(self, task: _Task) -> Event | None:
-        """Take what a run tells next."""
+    def _next(self, task: _Task) -> Event | None:
+        """Take a run's next message."""
         run = self.store.run(task.run_id)
         try:
-            told = ray.get(next(task.stream))
-            if "event" in told:
-                return Event(**told["event"])
-            if "here" in told:
-                task.here = told["here"]
-            elif "unseen" in told:  # its machine does not see the directory: what it needs is sent
-                self._forget(task.stream)
-                self.shared = False
-                return self.start(task.run_id)
-            else:
-                transfer.accept(run, told)
+            match ray.get(next(task.stream)):
+                case {"event": event}:
+                    return Event(**event)
+                case {"here": place}:
+                    task.here = place
+                case {"unseen": _}:  # its machine does not see the directory: send it the files
+                    self._forget(task.stream)
+                    self.shared = False
+                    return self.start(task.run_id)
+                case piece:
+                    transfer.accept(run, piece)
             return None
         except StopIteration:
             return Event(task.run_id, "lost", cause="the run's task ended early")
-        except (RayTaskError, OSError) as error:  # outside the run: isolaw is not there, this disk is full, …
+        except (RayTaskError, OSError) as error:  # outside the run: no isolaw there, this disk is full, …
             cause = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
             ray.cancel(task.stream, force=True)
             with contextlib.suppress(OSError):
@@ -197,11 +196,11 @@ class _Ray:
         task = next((task for task in self.tasks.values() if task.run_id == run_id), None)
         if task is None:
             return
-        if not task.here:  # it waits for its turn
+        if not task.here:  # it has not begun
             ray.cancel(task.stream, force=True)
             return
-        there = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)
-        ray_tasks.ask_to_stop.options(num_cpus=0, scheduling_strategy=there).remote(
+        place = NodeAffinitySchedulingStrategy(task.here["node"], soft=False)
+        ray_tasks.ask_to_stop.options(num_cpus=0, scheduling_strategy=place).remote(
             task.here["directory"], task.run_id
         )
 

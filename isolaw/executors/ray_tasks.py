@@ -1,4 +1,4 @@
-"""What the executor `ray` does on the machines of its cluster: make a run, and start another's part of it."""
+"""The tasks of the executor `ray`: execute a run, or a machine's part of a run over several."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from isolaw.store import SweepStore, transfer
 
 @ray.remote(max_retries=0, num_returns="streaming")
 def make(
-    directory_there: str,
+    engines_directory: str,
     run_id: str,
-    mark: str,
+    lock_message: str,
     shared: bool | None,
     spec: str,
     pieces: list[Any],
     group: Any,
     each: dict[str, int],
 ) -> Iterator[dict[str, Any]]:
-    """Make a run on this machine; yields where it is, then events, and pieces where they are needed."""
+    """Execute a run on this machine; yield its place, then events, and pieces where the engine needs them."""
     nodes = _Nodes(group, Share(**each)) if group is not None else None
-    directory = Path(directory_there)
+    directory = Path(engines_directory)
     if shared is None:
-        shared = _sees(directory, mark)
+        shared = _sees(directory, lock_message)
         if not shared:
             yield {"unseen": True}
             return
@@ -49,22 +49,21 @@ def make(
                 transfer.accept(run, ray.get(piece))
         yield {"here": {"node": ray.get_runtime_context().get_node_id(), "directory": str(directory)}}
         stack.enter_context(logged(run))
-        arrived = run.last_state
+        sent = run.last_state
         for event in execute(directory, run_id, nodes):
             if not shared:
-                if run.last_state != arrived:
+                if run.last_state != sent:
                     yield from transfer.pieces(run)
-                    arrived = run.last_state
+                    sent = run.last_state
                 yield from transfer.ending(run, event.kind)
             yield {"event": asdict(event)}
 
 
-def _sees(directory: Path, mark: str) -> bool:
-    """Whether this machine sees the engine's directory, and not another of that name."""
-    try:
-        return SweepStore(directory).lock_message == mark
-    except (OSError, StoreError):
-        return False
+def _sees(directory: Path, lock_message: str) -> bool:
+    """Return whether this machine sees the engine's directory, and not another of that name."""
+    with contextlib.suppress(OSError, StoreError):
+        return SweepStore(directory).lock_message == lock_message
+    return False
 
 
 @ray.remote(max_retries=0)
@@ -89,11 +88,11 @@ class _Nodes:
 
     def call(self, meeting: dict[str, Any]) -> None:
         for node in range(1, self.count):
-            there = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
-            options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": there}
+            place = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
+            options = {"num_cpus": self.each.cpus, "num_gpus": self.each.gpus, "scheduling_strategy": place}
             self.tasks.append(_join.options(**options).remote(meeting, node))
 
     def dismiss(self) -> None:
         for task in self.tasks:
-            ray.cancel(task)  # not by force: what it has started ends with it
+            ray.cancel(task)  # not by force: its processes end with it
         self.tasks = []

@@ -1,11 +1,11 @@
 """The executor `slurm`: each run is a SLURM job, submitted through submitit.
 
-What is submitted is ``isolaw run-one DIR/runs/<run_id>``, a command that anybody can give again; scripts and
-SLURM's logs are in ``DIR/slurm``. A job's name tells its sweep and run, so an engine that comes later finds
-the jobs of one that was killed, and waits for them instead of submitting them again. Jobs that end without
-having finished their run (a time-out, pre-emption, a dead machine) are submitted again and continue.
+A job executes ``isolaw run-one DIR/runs/<run_id>``, a command that anybody can repeat; scripts and SLURM's
+logs are in ``DIR/slurm``. A job's name identifies its sweep and run, so that an engine finds the jobs of one
+that was killed, and waits for them instead of submitting them again. Jobs that end before their run (a
+time-out, pre-emption, a dead machine) are submitted again and continue.
 
-SLURM is asked with ``squeue`` which jobs there are; what became of a run is read from its folder.
+``squeue`` lists the jobs; the outcome of a run comes from its folder.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
-# Seconds between two looks at the folders of runs, and between two questions to SLURM; once all are asked to
-# end, somebody waits for the answer.
+# Seconds between two readings of the runs' folders, and between two calls of squeue; the latter are shorter
+# once all runs are asked to end, because the user waits.
 _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
-# So long before a job's time is over its run is asked to keep its state and end.
+# So long before the end of a job's time, its run is asked to keep its state and end.
 _SIGNAL_S = 120
 
 
@@ -45,7 +45,7 @@ def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share)
 
 
 def script(directory: Path, run_id: str, chosen: ExecutorSection, each: Share) -> str:
-    """Return the script that would be submitted for a run."""
+    """Return a run's job script."""
     executor = _executor(directory, chosen, each, _Scripts)
     executor.parameters["job_name"] = _name(directory, run_id)
     text: str = executor._make_submission_file_text(_command(directory, run_id), "")
@@ -82,21 +82,20 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Share, kind: Any) 
         executor.update_parameters(timeout_min=chosen.time, signal_delay_s=warning_s, setup=chosen.setup)
         return executor
     seconds = round(60 * chosen.time)
-    parameters: dict[str, Any] = {
-        "time": f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
-        "signal_delay_s": warning_s,
-        "nodes": each.nodes,
-        "ntasks_per_node": 1,
-        "cpus_per_task": each.cpus,
-        "gpus_per_node": each.gpus or None,
-        "partition": chosen.partition,
-        "wckey": None,
-        "stderr_to_stdout": True,
-        "setup": list(chosen.setup) or None,
-        "srun_args": ["--kill-on-bad-exit=1"],
-        "additional_parameters": {"requeue": True, **chosen.sbatch},
-    }
-    executor.update_parameters(**parameters)
+    executor.update_parameters(
+        time=f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
+        signal_delay_s=warning_s,
+        nodes=each.nodes,
+        ntasks_per_node=1,
+        cpus_per_task=each.cpus,
+        gpus_per_node=each.gpus or None,
+        partition=chosen.partition,
+        wckey=None,
+        stderr_to_stdout=True,
+        setup=list(chosen.setup) or None,
+        srun_args=["--kill-on-bad-exit=1"],
+        additional_parameters={"requeue": True, **chosen.sbatch},
+    )
     return executor
 
 
@@ -111,37 +110,43 @@ class _Slurm:
         self.jobs: dict[str, Any] = {}
         self.sizes: dict[str, int] = {}
         self.stopping: set[str] = set()
-        self.accepted, self.refused, self.refusal = False, list[str](), ""
+        self.any_accepted, self.refused, self.refusal = False, list[str](), ""
         self.listed: dict[str, tuple[str, str]] = {} if self.local else _listed()
-        self.reasons = {"None", "Priority", "Resources", "BeginTime"}  # to wait, that pass or have been told
+        self.reasons = {"None", "Priority", "Resources", "BeginTime"}  # that pass, or that the user knows
         self.asked = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
         run, name = self.store.run(run_id), _name(self.directory, run_id)
-        if name in self.listed:  # submitted by an engine that has gone
+        if name in self.listed:  # submitted by an engine that is gone
             self.jobs[run_id] = job = self.listed[name][0]
-            self.accepted = True
-            return Event(run_id, "warning", cause=f"SLURM job {job} makes it already: waiting")
+            self.any_accepted = True
+            return Event(run_id, "warning", cause=f"SLURM job {job} executes the run already: waiting")
         if run.in_use:
             return Event(run_id, "busy", cause=f"{run.folder} is in use by {run.holder}")
-        if self.refused:  # one is enough to ask again with
+        if self.refused:  # one attempt is enough
             self.refused.append(run_id)
             return None
         run.proceed()
-        run.forget_failure()  # what is found there is of this job
+        run.forget_failure()  # a new one is this job's
         self.executor.parameters["job_name"] = name
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # where submitit says what it raises
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
                 job = self.executor._submit_command(_command(self.directory, run_id))
         except Exception as error:
-            said = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines()]
-            cause = f"sbatch: {'; '.join(said) or repr(error)}"
-            if not self.accepted:  # what it says of the first it would say of all
+            lines = [
+                line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines()
+            ]
+            cause = f"sbatch: {'; '.join(lines) or repr(error)}"
+            if not self.any_accepted:  # it would refuse all jobs
                 raise RunError(cause) from error
-            self.refused.append(run_id)  # more than one may have in the queue, or SLURM is away
+            self.refused.append(run_id)  # the user's limit of queued jobs, or SLURM is away
             known, self.refusal = self.refusal, cause
-            return None if cause == known else Event(run_id, "warning", cause=f"{cause}; asked again later")
-        self.accepted = True
+            return (
+                None
+                if cause == known
+                else Event(run_id, "warning", cause=f"{cause}; isolaw tries again later")
+            )
+        self.any_accepted = True
         self.jobs[run_id] = job if self.local else job.job_id
         if not self.local:
             self.listed[name] = job.job_id, "None"
@@ -156,29 +161,29 @@ class _Slurm:
             self.refused.clear()
         if time.monotonic() - self.asked > ask_s:
             if not self.local:
-                with contextlib.suppress(RunError):  # asked again later
+                with contextlib.suppress(RunError):  # isolaw asks again later
                     self.listed = _listed()
             again, self.refused = self.refused, []
-            out += [said for run_id in again if (said := self.start(run_id))]
+            out += [event for run_id in again if (event := self.start(run_id))]
             out += self._waits()
             self.asked = time.monotonic()
         for run_id, job in list(self.jobs.items()):
-            if run_id in self.stopping:  # a job that was about to begin has not seen it the first time
+            if run_id in self.stopping:  # a job that was about to begin missed the first request
                 self.store.run(run_id).ask_to_stop()
             ended = job.done() if self.local else _name(self.directory, run_id) not in self.listed
-            out += self._look(run_id, ended)
+            out += self._events_of(run_id, ended)
         return out
 
     def _waits(self) -> Iterator[Event]:
-        """Each reason for which SLURM lets jobs wait, once: some never pass."""
+        """Yield each reason why SLURM lets jobs wait, once: some never pass."""
         for run_id, job in self.jobs.items():
             _, reason = self.listed.get(_name(self.directory, run_id), ("", "None"))
             if reason not in self.reasons:
                 self.reasons.add(reason)
                 yield Event(run_id, "warning", cause=f"SLURM job {job} waits: {reason}")
 
-    def _look(self, run_id: str, ended: bool) -> Iterator[Event]:
-        """What the folder of a run says."""
+    def _events_of(self, run_id: str, ended: bool) -> Iterator[Event]:
+        """Yield a run's events by its folder."""
         run = self.store.run(run_id)
         size = run.bytes_recorded
         if size != self.sizes.get(run_id) and (lines := run.lines()):
@@ -200,7 +205,7 @@ class _Slurm:
     def ask_to_stop(self, run_id: str) -> None:
         self.stopping.add(run_id)
         self.store.run(run_id).ask_to_stop()
-        if not self.local:  # SLURM knows whether a job still waits; what was listed may be old
+        if not self.local:  # SLURM knows whether a job still waits; our list may be old
             self._cancel(run_id, "--state=PENDING")
 
     def _cancel(self, run_id: str, *options: str) -> None:
@@ -216,15 +221,15 @@ class _Slurm:
 
 
 def _listed() -> dict[str, tuple[str, str]]:
-    """Return number and reason to wait (None of those that run) of this user's jobs, by name."""
+    """Return this user's jobs by name: the number, and the reason to wait (None while it runs)."""
     asked = ["squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid())]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"squeue: exit status {done.returncode}"]
-        hint = "executor.cluster = 'local' tries the jobs out without SLURM"
-        raise RunError(f"SLURM does not answer ({said[-1].removeprefix('squeue: ')}); {hint}")
-    lines = [line.split("|", 2) for line in done.stdout.splitlines()]
-    return {name.strip(): (number, reason) for number, reason, name in lines}
+        lines = done.stderr.strip().splitlines() or [f"squeue: exit status {done.returncode}"]
+        hint = "executor.cluster = 'local' runs the jobs without SLURM"
+        raise RunError(f"SLURM does not answer ({lines[-1].removeprefix('squeue: ')}); {hint}")
+    jobs = [line.split("|", 2) for line in done.stdout.splitlines()]
+    return {name.strip(): (number, reason) for number, reason, name in jobs}
 
 
 def _why(job: str) -> str:

@@ -26,7 +26,7 @@ class Nodes:
         self.count, self.number = job.num_nodes, job.node
         self.address = _address(job.hostnames[0]) if self.number == 0 else ""
         self.folder = folder
-        # A job that SLURM has begun again does not take the file of its first life for its own.
+        # A job that SLURM has restarted ignores the file of its first attempt.
         self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
         self.calls = 0
 
@@ -42,26 +42,26 @@ class Nodes:
         self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # it holds a secret
 
     def follow(self) -> None:
-        """Do this machine's part of each meeting, until there are no more."""
+        """Execute this machine's part of each meeting, until there are no more."""
         from isolaw.executors import launcher
 
         while True:
-            told: dict[str, Any] = {}
+            message: dict[str, Any] = {}
             with contextlib.suppress(OSError, ValueError):
-                told = json.loads(self.folder.read(MEETING) or b"{}")
-            if told.get("job") != self.job or (told["call"] == self.calls and told["meeting"]):
+                message = json.loads(self.folder.read(MEETING) or b"{}")
+            if message.get("job") != self.job or (message["call"] == self.calls and message["meeting"]):
                 time.sleep(_LOOK_S)
-            elif told["meeting"] is None:
+            elif message["meeting"] is None:
                 return
             else:
-                self.calls = told["call"]
-                launcher.join(told["meeting"], self.number)
+                self.calls = message["call"]
+                launcher.join(message["meeting"], self.number)
 
 
 def _address(node: str) -> str:
-    """Return a name of this machine, which SLURM calls ``node``, that can be looked up."""
+    """Return a name of this machine, SLURM's ``node``, that resolves to an address."""
     for name in (node, socket.gethostname()):
         with contextlib.suppress(OSError):
             socket.gethostbyname(name)
             return name
-    raise RunError(f"neither SLURM's name of this machine, {node!r}, nor its own can be looked up")
+    raise RunError(f"neither SLURM's name of this machine, {node!r}, nor its own resolves to an address")

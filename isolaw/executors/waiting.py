@@ -1,9 +1,8 @@
-"""Runs that wait for a place: which one is next, and what becomes of one that ended.
+"""Runs that wait for a place: which run is next, and what follows when a run ends.
 
 The longest run begins first, so that none is left alone at the end; runs that failed before come last, so
-that they keep nobody waiting. A run whose process or machine has gone is made again, from its state, for as
-long as that gets it further. When several runs in a row fail with one and the same cause, the cause is the
-sweep's, and no more is spent.
+that no other run waits for them. A run whose process or machine is gone is repeated from its state, for as
+long as it makes progress. When several consecutive runs fail with the same cause, the sweep aborts.
 """
 
 from __future__ import annotations
@@ -20,22 +19,16 @@ from pathlib import Path
 from isolaw.executors.base import Event
 from isolaw.store import SweepStore
 
-# A run that is in use elsewhere is asked for again after so many seconds.
+# How long to wait before trying a run again that is in use elsewhere.
 _ASK_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the runs at work may hold together, and when to give up.
+    """The bounds on the runs at work together, and when to give up.
 
-    Attributes
-    ----------
-    runs, rollouts, gpus
-        at work at a time; rollouts are the runs' batches, B_p · n. None: no limit.
-    same_failures
-        runs in a row that fail with the same cause, after which no more is begun.
-    retries
-        how often a run that was lost is made again without getting further.
+    ``rollouts`` are those of the runs' batches, B_p · n; None: no limit. After ``same_failures`` consecutive
+    failures with the same cause no run begins. A lost run is repeated ``retries`` times without progress.
     """
 
     runs: int | None = None
@@ -47,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A run that waits: what it takes of the limits while it is at work."""
+    """A run that waits, and what it takes of the limits while it is at work."""
 
     run_id: str
     rollouts: int = 0
@@ -55,19 +48,7 @@ class Waiter:
 
 
 class Waiting:
-    """The queue of a sweep.
-
-    Parameters
-    ----------
-    directory
-        the sweep's.
-    runs
-        in the order in which they shall begin.
-    limits
-        what they may hold together.
-    stop
-        set by whoever wants the sweep to end: nothing more is begun.
-    """
+    """The queue of the sweep in ``directory``: its runs in order; once ``stop`` is set, none begins."""
 
     def __init__(
         self,
@@ -84,16 +65,16 @@ class Waiting:
         self._stop = stop or threading.Event()
         self._cause, self._same = "", 0
         self._reached: dict[str, tuple[int | None, int]] = {}
-        self._told: set[str] = set()
+        self._reported_busy: set[str] = set()
 
     @property
     def at_work(self) -> set[str]:
-        """Runs that have begun and not ended."""
+        """The runs that have begun and not ended."""
         return set(self._working)
 
     @property
     def halted(self) -> bool:
-        """Whether nothing more shall begin."""
+        """Whether no more runs begin."""
         return self._stop.is_set() or self._same >= self.limits.same_failures
 
     @property
@@ -101,13 +82,8 @@ class Waiting:
         """Whether there is something left to wait for."""
         return bool(self._working) or (bool(self._queue) and not self.halted)
 
-    @property
-    def left(self) -> int:
-        """How many runs have not begun."""
-        return len(self._queue)
-
     def next(self) -> str | None:
-        """Return the next run that may begin now, which thereby has begun; None where none may."""
+        """Take the next run that may begin now from the queue; None where no run may."""
         working = self._working.values()
         if self.limits.runs is not None and len(working) >= self.limits.runs:
             return None
@@ -122,7 +98,7 @@ class Waiting:
         return None
 
     def settle(self, event: Event) -> Iterator[Event]:
-        """Take note of an event, and yield what the engine's user is told."""
+        """Take note of an event, and yield the events for the engine's user."""
         if event.kind in ("checkpoint", "warning"):
             yield event
             return
@@ -132,8 +108,10 @@ class Waiting:
         elif event.kind == "busy" and self.limits.retries:
             self._not_before[run.run_id] = time.monotonic() + _ASK_AGAIN_S
             self._queue.append(run)
-            yield from self._tell_once(run, f"{event.cause}; waiting for its end")
-        elif event.kind == "stopped" and not self.halted:  # it was told to make room, not to end
+            if run.run_id not in self._reported_busy:
+                self._reported_busy.add(run.run_id)
+                yield Event(run.run_id, "warning", cause=f"{event.cause}; waiting for its end")
+        elif event.kind == "stopped" and not self.halted:  # asked to make room, not to end
             self._queue.insert(0, run)
         elif event.kind in ("busy", "failed"):
             yield from self._failed(event.run_id, event.cause)
@@ -143,7 +121,7 @@ class Waiting:
             yield event
 
     def _lost(self, run: Waiter, cause: str) -> Iterator[Event]:
-        if self.halted:  # what was asked to end has ended
+        if self.halted:  # it was asked to end
             yield Event(run.run_id, "stopped")
             return
         store = self._store.run(run.run_id)
@@ -154,10 +132,10 @@ class Waiting:
         if times <= self.limits.retries:
             self._queue.insert(0, run)
             where = "its start" if reached is None else f"step {reached}"
-            yield Event(run.run_id, "warning", cause=f"{cause}; made again from {where}")
+            yield Event(run.run_id, "warning", cause=f"{cause}; repeated from {where}")
             return
         if self.limits.retries:
-            cause = f"{cause}; {times} times in a row without getting further"
+            cause = f"{cause}; {times} consecutive times without progress"
         with contextlib.suppress(OSError):  # a full disk must not hide the cause
             store.fail(cause, "")
         yield from self._failed(run.run_id, cause)
@@ -173,12 +151,7 @@ class Waiting:
             yield Event(
                 run_id,
                 "warning",
-                cause=f"{self._same} runs in a row failed with the same cause, and the sweep stops here; "
-                f"{left} more are left as they are (the same command goes on with these; "
-                "executor.same_failures is when to stop)",
+                cause=f"{self._same} consecutive runs failed with the same cause, and the sweep aborts; "
+                f"{left} more runs keep their state (the same command continues with them; "
+                "executor.same_failures sets the limit)",
             )
-
-    def _tell_once(self, run: Waiter, text: str) -> Iterator[Event]:
-        if run.run_id not in self._told:
-            self._told.add(run.run_id)
-            yield Event(run.run_id, "warning", cause=text)

@@ -1,8 +1,8 @@
 """A worker process: ``python -m isolaw.executors.worker DIR``.
 
-Reads run ids, one a line, from standard input; writes an event a line to standard output. When its
-input ends, the engine is gone or has no more work, and the worker stops at once: the store is safe
-against that at any instant.
+It reads run ids from standard input and writes events to standard output, one per line. When its input ends,
+the engine is gone or has no more work, and the worker stops at once: the store is safe against that at any
+instant.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from isolaw.errors import StoreError
 from isolaw.executors.base import Event, execute
 from isolaw.store import RunStore, SweepStore
 
-# That a run has got further is told at most so often: many short runs have more to tell than to do.
-_TELL_EVERY_S = 0.1
+# Checkpoints are reported at most this often: many short runs have more reports than work.
+_REPORT_EVERY_S = 0.1
 
 
 def main(directory: str) -> None:
     """Serve until the input ends."""
-    # SIGINT ends a worker at once, without a traceback; until here its engine has kept it from it.
+    # SIGINT ends a worker at once, without a traceback; its engine blocked the signal until here.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # Events keep the original standard output; whatever a library prints goes to the run's log.
-    teller = _Teller(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    # Events keep the original standard output; libraries print to the run's log.
+    reporter = _Reporter(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
 
@@ -47,11 +47,11 @@ def main(directory: str) -> None:
         run_id = waiting.get()
         with logged(SweepStore(directory).run(run_id)):
             for event in execute(Path(directory), run_id):
-                teller.tell(event)
+                reporter.report(event)
 
 
-class _Teller:
-    """Tells the engine events at once, and of checkpoints the last, ten times a second."""
+class _Reporter:
+    """Reports events to the engine at once, and the last checkpoint ten times a second."""
 
     def __init__(self, engine: TextIO) -> None:
         self._engine = engine
@@ -59,17 +59,17 @@ class _Teller:
         self._last: Event | None = None
         threading.Thread(target=self._beat, daemon=True).start()
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         with self._lock:
             if event.kind == "checkpoint":
                 self._last = event
-            else:  # which also says how far the run has got
+            else:  # which also has the run's compute
                 self._last = None
                 self._write(event)
 
     def _beat(self) -> None:
         while True:
-            time.sleep(_TELL_EVERY_S)
+            time.sleep(_REPORT_EVERY_S)
             with self._lock:
                 if self._last is not None:
                     self._write(self._last)
@@ -88,7 +88,7 @@ def logged(run: RunStore) -> Iterator[None]:
     """Send standard output and error, also those of libraries and child processes, to the run's log."""
     try:
         log = run.open_log()
-    except (OSError, StoreError):  # what is wrong with the folder is the run's to report
+    except (OSError, StoreError):  # the run itself reports what is wrong with its folder
         yield
         return
     try:
@@ -103,7 +103,7 @@ def logged(run: RunStore) -> Iterator[None]:
         for number, before in kept.items():
             os.dup2(before, number)
             os.close(before)
-        with contextlib.suppress(OSError):  # a disk that can no longer be written
+        with contextlib.suppress(OSError):  # a disk that is no longer writable
             run.drop_empty_log()
 
 

@@ -268,7 +268,7 @@ def test_jobs_of_an_engine_that_was_killed(
         os.kill(pid, signal.SIGCONT)
     events = make(spec, out)
     assert len(told(events)) == 3
-    assert all("makes it already: waiting" in cause for cause in told(events))
+    assert all("executes the run already: waiting" in cause for cause in told(events))
     assert engine.status(out)["done"] == submitted(out) == 3
     same(SweepStore(out).collect(), truth)
 
@@ -304,8 +304,8 @@ def test_scancel_by_somebody(make, spec, truth, held, tmp_path: Path, same) -> N
             said("scancel", *cancelled)
 
     events = make(spec, out, cancel)
-    assert len([cause for cause in told(events) if "made again from step" in cause]) == 2
-    assert len([cause for cause in told(events) if "made again from its start" in cause]) == 1
+    assert len([cause for cause in told(events) if "repeated from step" in cause]) == 2
+    assert len([cause for cause in told(events) if "repeated from its start" in cause]) == 1
     assert submitted(out) == 3 + 3
     assert engine.status(out)["done"] == 3
     same(SweepStore(out).collect(), truth)

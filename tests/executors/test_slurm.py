@@ -92,7 +92,7 @@ def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.Monkey
     events = make(spec, out)
     told = [e.cause for e in events if e.kind == "warning"]
     assert told
-    steps = [int(cause.rpartition("made again from step ")[2]) for cause in told]
+    steps = [int(cause.rpartition("repeated from step ")[2]) for cause in told]
     assert steps[0] > 0
     assert steps == sorted(steps)  # on a machine that is busy, a job may have had no time for a step
     assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done"]
@@ -110,8 +110,8 @@ def test_jobs_outlive_a_killed_engine_and_are_waited_for(
     killed_engine(spec, out, lambda: run.last_state is not None)
     job = holder(out, run_id)
     said = isolaw("status", out)[1]
-    assert "; 1 run being made\n" in said
-    assert f"Continue, and wait for what is being made: isolaw sweep --out {out}" in said
+    assert "; 1 run in progress\n" in said
+    assert f"Continue when the runs in progress end: isolaw sweep --out {out}" in said
     events = make(spec, out)
     assert [e.kind for e in events if e.kind != "checkpoint"] == ["warning", "done"]
     assert f"in use by process {job} on" in next(e.cause for e in events if e.kind == "warning")
@@ -177,7 +177,7 @@ def test_sbatch_squeue_and_a_machine_that_fails(
     events = make(long(executor={"kind": "slurm"}), out, kill)
     (again,) = [e for e in events if e.kind == "warning"]
     assert again.run_id == killed[0]
-    assert "ended (NODE_FAIL); made again from step" in again.cause
+    assert "ended (NODE_FAIL); repeated from step" in again.cause
     assert engine.status(out)["done"] == 2
     assert len(list(slurm_commands.iterdir())) == 3
     same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
@@ -192,7 +192,7 @@ def test_jobs_of_an_engine_that_was_killed_are_adopted(
     events = make(spec, out)
     warnings = [e.cause for e in events if e.kind == "warning"]
     assert len(warnings) == 2
-    assert all("makes it already: waiting" in cause for cause in warnings)
+    assert all("executes the run already: waiting" in cause for cause in warnings)
     assert len(list(slurm_commands.iterdir())) == 2
     assert engine.status(out)["done"] == 2
     same(SweepStore(out).collect(), engine.sweep(long(), tmp_path / "inline"))
@@ -225,7 +225,7 @@ def test_what_sbatch_refuses_of_others_is_asked_again(
     spec, out = tiny(executor={"kind": "slurm"}), tmp_path / "out"
     events = make(spec, out)
     told = [event.cause for event in events if event.kind == "warning"]
-    assert told == ["sbatch: job submit limit; asked again later"]
+    assert told == ["sbatch: job submit limit; isolaw tries again later"]
     assert engine.status(out)["done"] == len(list(slurm_commands.iterdir())) == 4
     same(SweepStore(out).collect(), engine.sweep(tiny(), tmp_path / "inline"))
 

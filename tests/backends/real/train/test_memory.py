@@ -23,9 +23,9 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, PARTS, Demand, Footprint
-from isolaw.cards import Cards, cards
 from isolaw.cli import run
 from isolaw.errors import SpecError
+from isolaw.machine import Cards, cards
 
 ROOT = Path(__file__).parents[4]
 EXAMPLES = ("real-qwen-easy.toml", "real-qwen-hard.toml", "cluster/real-ray.toml", "cluster/real-slurm.toml")
