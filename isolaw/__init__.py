@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from isolaw.fits.laws.fit_points import fit_points
     from isolaw.fits.pipeline import fit
     from isolaw.readers.read import read
+    from isolaw.report.figures.law import law_figure
     from isolaw.runs import Runs
 
 __version__ = "0.2.0"
@@ -36,6 +37,7 @@ _WHERE = {
     "SweepSpec": "isolaw.config",
     "fit": "isolaw.fits.pipeline",
     "fit_points": "isolaw.fits.laws.fit_points",
+    "law_figure": "isolaw.report.figures.law",
     "read": "isolaw.readers.read",
     "sweep": "isolaw.engine",
 }
@@ -48,6 +50,7 @@ __all__ = [
     "__version__",
     "fit",
     "fit_points",
+    "law_figure",
     "read",
     "sweep",
 ]

@@ -1,18 +1,15 @@
 """`Law`: a fitted allocation law, on disk and in use.
 
-On disk it is ``law.json`` (`isolaw.fits.document.schema`) and, beside it, the draws as a Parquet file named
-by their hash: row 0 is the estimate, the others are bootstrap draws, so that any later question has an
-interval. Without the draws file a law still predicts, without intervals.
+On disk it is ``law.json`` (`isolaw.fits.document.schema`) and a Parquet file of its draws, named by their
+hash (`isolaw.fits.document.draws`). Without that file a law still predicts, without intervals.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +18,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
+from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves
 from isolaw.fits.document import version_1
 from isolaw.fits.document.codec import Malformed
+from isolaw.fits.document.draws import Draws
 from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
 from isolaw.fits.laws.equations import Logistic
 from isolaw.fits.quantity import Quantity
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from isolaw.fits.prediction import Prediction
     from isolaw.fits.surface.estimate import Surface
 
-_LAW = ("b", "L", "k", "x0")
-
 
 class Law:
     """A law with its curves and draws.
@@ -46,9 +43,7 @@ class Law:
     document
         the content of ``law.json``.
     draws
-        one row per draw, row 0 the estimate: ``b, L, k, x0`` (absent when the law was refused),
-        ``<B_p>x<n>.<parameter>`` for every curve, ``law.<name>.<i>`` for θ of every law that was compared,
-        and ``surface.…``: the hyperparameters and shares of the surface, and which of them a draw has.
+        what every draw found, the estimate first.
 
     >>> import isolaw
     >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
@@ -61,7 +56,7 @@ class Law:
     'the variation between runs is taken from how they scatter about a smooth function of n'
     """
 
-    def __init__(self, document: LawDocument, draws: pd.DataFrame) -> None:
+    def __init__(self, document: LawDocument, draws: Draws) -> None:
         self.document = document
         self.draws = draws
 
@@ -87,33 +82,22 @@ class Law:
 
     @property
     def logistic(self) -> Logistic | None:
-        """The fitted law, estimate first, then its draws; None when it was refused."""
-        if not set(_LAW) <= set(self.draws.columns):
-            return None
-        b, rise, k, x0 = (self.draws[name].to_numpy(np.float64) for name in _LAW)
-        return Logistic(b, rise, k, x0, np.zeros(b.size, dtype=bool))
+        """The logistic law, estimate first, then its draws; None where it was refused."""
+        return self.draws.logistic
+
+    @property
+    def surface(self) -> Surface | None:
+        """The surface of rewards; None for the paper's method, and in laws of version 1."""
+        return self.draws.surface
 
     def curves(self, problems_per_batch: int, rollouts_per_problem: int) -> Curves:
         """Return the learning curve of one configuration, estimate first, then its draws."""
-        family = self.document.curve
-        names = FAMILIES[family].parameters
-        prefix = f"{problems_per_batch}x{rollouts_per_problem}."
-        return Curves.from_parameters(family, {n: self.draws[prefix + n].to_numpy(np.float64) for n in names})
+        parameters = self.draws.curves[problems_per_batch, rollouts_per_problem]
+        return Curves.from_parameters(self.document.curve, parameters)
 
     def theta(self, name: str) -> NDArray[np.float64] | None:
-        """Return θ of a law that was compared, estimate first, then its draws, (1 + D, P)."""
-        columns = [c for c in self.draws.columns if c.startswith(f"law.{name}.")]
-        if columns:
-            return self.draws[columns].to_numpy(np.float64)
-        entry = self.document.comparison.laws.get(name)
-        return np.array([entry.theta]) if entry is not None and entry.theta else None
-
-    @cached_property
-    def surface(self) -> Surface | None:
-        """The surface of rewards; None by the paper's method, and in laws of version 1."""
-        from isolaw.fits.surface.stored import restored
-
-        return restored(self.document.surface, self.draws, self.document.bootstrap.seed)
+        """Return θ of a compared law, estimate first, then its draws, (1 + D, P)."""
+        return self.draws.laws.get(name)
 
     def predict(
         self, compute: float, *, max_batch_rollouts: int | None = None, n_train_problems: int | None = None
@@ -135,20 +119,15 @@ class Law:
             the budget does not pay for one step of the smallest batch.
 
         >>> import isolaw
-        >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
-        ...     columns={"rollouts_per_problem": "rollout_n"}, constants={"problems_per_batch": 512},
-        ...     derive={"compute": "prompts_seen*rollout_n"})
-        >>> law = isolaw.fit(runs, metric="holdout_acc_raw", bootstrap=20)
-        >>> p = law.predict(compute=5e5)
+        >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
+        ...     "grid": {"rollouts_per_problem": [8, 32, 128, 512]}, "executor": {"kind": "inline"}})
+        >>> p = isolaw.fit(runs, bootstrap=20).predict(compute=5e5)
         >>> p.allocation.compute + p.unspent == 500_000
         True
         """
         from isolaw.fits.predict import predict
 
-        try:
-            return predict(self, compute, max_batch_rollouts, n_train_problems)
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise DataError(f"the law is damaged, or the budget is no number ({error!r})") from error
+        return predict(self, compute, max_batch_rollouts, n_train_problems)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``law.json``."""
@@ -156,9 +135,9 @@ class Law:
 
     def plot(self) -> Figure:
         """Return the figure of n*(C): law, band, censored parts, the grid's edge."""
-        from isolaw.report.figures.law import law_figure
+        import isolaw  # the figure is of a higher layer
 
-        return law_figure(self)
+        return isolaw.law_figure(self)
 
     def save(self, path: str | Path) -> Path:
         """Write ``law.json`` and its draws; refuse to replace a file that is not a law.
@@ -170,17 +149,13 @@ class Law:
         """
         path = Path(path)
         check_writable(path)
-        digest = hashlib.sha256(pd.util.hash_pandas_object(self.draws).to_numpy().tobytes()).hexdigest()[:16]
+        table = self.draws.table()
+        digest = hashlib.sha256(pd.util.hash_pandas_object(table).to_numpy().tobytes()).hexdigest()[:16]
         name = f"{path.stem}-{digest}.draws.parquet"
         before = _read(path).get("bootstrap", {}).get("file") if path.exists() else None
+        with replacing(path.with_name(name)) as temporary:
+            table.to_parquet(temporary)
         self.document = replace(self.document, bootstrap=replace(self.document.bootstrap, file=name))
-        temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.draws.to_parquet(temporary)
-            temporary.replace(path.with_name(name))
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror or error}") from None
         save_document(self.document, path)
         own = re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{16}}\.draws\.parquet", str(before))
         if own and before != name:
@@ -198,57 +173,32 @@ class Law:
         """
         path = Path(path)
         document = _document(path)
-        name = document.bootstrap.file
-        if name is not None and Path(name).name != name:
-            raise DataError(f"{path}: bootstrap.file must be a file's name beside the law, found {name!r}")
+        file = path.with_name(document.bootstrap.file) if document.bootstrap.file else None
+        table = read_parquet(file).to_pandas() if file is not None and file.is_file() else None
         try:
-            estimates = _estimates(document)
-        except KeyError as error:
-            raise DataError(f"{path}: a damaged law: no {error} among its curves") from None
-        draws = path.with_name(name) if name else None
-        if draws is None or not draws.is_file():
-            return cls(document, estimates)._of(path)
-        table = read_parquet(draws).to_pandas()
-        if not set(estimates.columns) <= set(table.columns) or table.empty:
-            raise DataError(f"{draws}: these are the draws of another law than {path}")
-        values = table[list(estimates.columns)].to_numpy(np.float64, na_value=np.nan)
-        if not np.isfinite(values).all() or not np.allclose(values[0], estimates.iloc[0], rtol=1e-6):
-            raise DataError(f"{draws}: damaged, or the draws of another law than {path}")
-        return cls(document, table)._of(path)
-
-    def _of(self, path: Path) -> Law:
-        """This law, if its surface is one."""
-        try:
-            _ = self.surface
+            return cls(document, Draws.from_table(document, table))
         except Malformed as error:
-            raise DataError(f"{path}: a damaged law: {error}") from None
-        return self
+            raise DataError(f"{path}{f', {file}' if file else ''}: a damaged law: {error}") from None
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise `DataError` if ``path`` is something that a law must not replace."""
-    path = Path(path)
-    if path.is_dir():
-        raise DataError(f"{path}: is a directory; accepted: a file's name, as {path / 'law.json'}")
-    if path.exists():
-        try:
-            _read(path)
-        except DataError:
-            raise DataError(f"{path}: exists and is not a law; nothing was written over") from None
+    """Raise `DataError` unless a law can be written to ``path``: a new file, or an older law."""
+    check_replaceable(Path(path), "a law", "law.json", _is_law)
 
 
 def save_document(document: LawDocument | PointsDocument, path: str | Path) -> None:
-    """Write a law's document under a temporary name and rename it; replaces nothing but a law."""
-    path = Path(path)
+    """Write a law's document; replace nothing but a law."""
     check_writable(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
+    text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
+    with replacing(Path(path)) as temporary:
         temporary.write_text(f"{text}\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def _is_law(path: Path) -> bool:
+    try:
+        return bool(_read(path))
+    except DataError:
+        return False
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -262,7 +212,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: not a law (it is not JSON); make one with isolaw fit … --out") from None
     found = document.get("format") if isinstance(document, dict) else None
     if found not in (FORMAT, version_1.FORMAT):
-        raise DataError(f"{path}: not a law: format {found!r}; accepted: {FORMAT!r}, {version_1.FORMAT!r}")
+        raise DataError(
+            f"{path}: not a law: format: found {found!r}; expected {FORMAT!r} or {version_1.FORMAT!r}"
+        )
     return dict(document)
 
 
@@ -271,34 +223,31 @@ def _document(path: Path) -> LawDocument:
     if data.get("method") == "points":
         raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
     try:
-        document = LawDocument.from_dict(
-            version_1.converted(data) if data["format"] == version_1.FORMAT else data
-        )
-    except Malformed as error:
+        if data["format"] == version_1.FORMAT:
+            data = version_1.converted(data)
+        document = LawDocument.from_dict(data)
+        _check(document)
+    except (Malformed, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: a damaged law: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:  # of version 1
-        raise DataError(
-            f"{path}: a damaged law: something is missing or of the wrong kind ({error})"
-        ) from None
-    places = [
-        [(own.problems_per_batch, own.rollouts_per_problem) for own in part]
-        for part in (document.grid, document.curves)
-    ]
-    if places[0] != places[1] or not places[0] or not document.frontier:
-        raise DataError(f"{path}: a damaged law: its curves are not those of its grid, or there are none")
-    if any(q.value is None for curve in document.curves for q in curve.parameters.values()):
-        raise DataError(f"{path}: a damaged law: a curve lacks the value of a parameter")
-    if any(g.step_cost <= 0 for g in document.grid):
-        raise DataError(f"{path}: a damaged law: grid: a step costs nothing")
     return document
 
 
-def _estimates(document: LawDocument) -> pd.DataFrame:
-    """The one row of estimates that the document itself holds."""
-    row: dict[str, float | None] = {}
-    row |= {name: q.value for name, q in document.params.items() if name in _LAW and q.value is not None}
-    for curve in document.curves:
-        prefix = f"{curve.problems_per_batch}x{curve.rollouts_per_problem}."
-        for name in FAMILIES[document.curve].parameters:
-            row[prefix + name] = curve.parameters[name].value
-    return pd.DataFrame([row])
+def _check(document: LawDocument) -> None:
+    """Raise `Malformed` where the parts of a document do not go together."""
+    grid, curves = (
+        [(own.problems_per_batch, own.rollouts_per_problem) for own in part]
+        for part in (document.grid, document.curves)
+    )
+    if grid != curves or not grid or not document.frontier:
+        raise Malformed("its curves are not those of its grid, or it has none")
+    names = set(FAMILIES[document.curve].parameters)
+    if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
+        raise Malformed(f"a curve lacks a value of {', '.join(sorted(names))}, or has others")
+    if any(g.step_cost <= 0 for g in document.grid):
+        raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
+    held = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts"}.get(document.setting)
+    if held and not isinstance(document.fixed.get(held), int):
+        raise Malformed(f"fixed.{held}: found {document.fixed.get(held)!r}; expected a whole number")
+    file = document.bootstrap.file
+    if file is not None and Path(file).name != file:
+        raise Malformed(f"bootstrap.file: found {file!r}; expected the name of a file next to the law")

@@ -13,32 +13,32 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
 from isolaw.fits.document import build as doc
+from isolaw.fits.document.draws import Draws
 from isolaw.fits.document.flags import Code, Flag
+from isolaw.fits.document.law_flags import flags_of
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.frontier import trace as frontiers
 from isolaw.fits.frontier.candidates import INTERVALS, comparable
-from isolaw.fits.frontier.trace import Path
+from isolaw.fits.frontier.trace import Frontier, Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
-from isolaw.fits.laws.comparison import Fitted, compared, enough, fit_laws
+from isolaw.fits.laws.comparison import compared, enough, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import Surface, estimate
-from isolaw.fits.surface.slices import slices
-from isolaw.fits.surface.stored import columns as stored
+from isolaw.fits.surface.slices import Slices, slices
 from isolaw.fits.surface.stored import info
 from isolaw.runs import Runs
 
@@ -110,45 +110,33 @@ def fit(
     True
     """
     width = _checked(method, curve, records, bootstrap)
-    metric, eval_set, said = choose(runs, metric, eval_set)
+    metric, eval_set, flags = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed, x)
-    selection.flags[:0] = said
+    selection.flags[:0] = flags
     configurations = selection.configurations
     misfit = _misfit(configurations)
     if curve == "auto":
         curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
     with ThreadPoolExecutor(1) as pool:  # the surface's search is on one core; the curves take another
-        within = bounds(metric, configurations)
-        waiting = (
-            pool.submit(estimate, configurations, bootstrap, seed, within) if method == "surface" else None
-        )
+        search = (configurations, bootstrap, seed, bounds(metric, configurations))
+        searching = pool.submit(estimate, *search) if method == "surface" else None
         samples, unit = resample(configurations, curve, bootstrap, seed)
         curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
-        surface = waiting.result() if waiting is not None else None
-    low, high = frontiers.supported_range(configurations)
-    compute = np.geomspace(low, high, frontiers.POINTS)
-    compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
-    reach = INTERVALS * comparable([doc.grid_entry(c) for c in configurations])
-    cut = None
+        surface = searching.result() if searching is not None else None
     if surface is not None:
-        cut = slices(surface, compute)
-        frontier = frontiers.cut_frontier(cut, configurations, reach)
-        path = frontiers.ridge_path(cut, configurations, reach)
-        wide = frontiers.between(frontier, low)
         unit = "run" if surface.process.observations.freedom else "lack of fit"
-    else:
-        frontier = frontiers.trace(configurations, curves, compute)
-        path = frontiers.strict_path(frontier)
-        wide = frontiers.curve_rewards(configurations, curves, low)
+    low, high = frontiers.supported_range(configurations)
     scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
+    traced = _traced(configurations, curves, surface, low, high)
+    frontier, path = traced.frontier, traced.path
     abscissa = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
     logistic = _fit_law(path, abscissa)
-    laws = fit_laws(cut, path, abscissa) if cut is not None and setting != "joint" else {}
-    if cut is None:
-        comparison = rules(frontier, None if logistic is None else logistic(abscissa)[0])
-        comparison = enough(comparison, configurations)
-    else:
+    laws = fit_laws(traced.cut, path, abscissa) if traced.cut is not None and setting != "joint" else {}
+    if surface is not None:
         comparison = compared(laws, path, configurations)
+    else:
+        law = None if logistic is None else logistic(abscissa)[0]
+        comparison = enough(rules(frontier, law), configurations)
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags)
     stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
     selection.flags.extend(
@@ -160,7 +148,7 @@ def fit(
         metric=metric,
         eval_set=eval_set,
         method=method,
-        curve=curve,
+        curve=curve,  # type: ignore[arg-type]
         records=width,
         robust=robust,
         x=Axis(
@@ -175,15 +163,46 @@ def fit(
         epochs_seen=selection.epochs_seen,
         params=parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, *wide, low, scale, bootstrap),
+        crossovers=doc.crossover_entries(configurations, *traced.rewards, low, scale),
         curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)),
         bootstrap=DrawsInfo(unit, bootstrap, sum(failed.values()), failed, seed),
         comparison=replace(comparison, curves=misfit),
         health=doc.health_info(stability),
         surface=None if surface is None else info(surface),
     )
-    document = replace(document, flags=doc.flags_of(selection, unit, path, frontier, document, scale))
-    return Law(document, _draws(configurations, curves, logistic, laws, surface))
+    document = replace(document, flags=flags_of(selection, unit, path, document, scale))
+    places = [(c.problems_per_batch, c.rollouts_per_problem) for c in configurations]
+    parameters_of = {place: k.parameters() for place, k in zip(places, curves, strict=True)}
+    return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
+
+
+class _Traced(NamedTuple):
+    """n*(C) by either method; the surface's slices; computes and rewards of each n to seek crossovers in."""
+
+    frontier: Frontier
+    path: Path
+    rewards: tuple[NDArray[np.float64], NDArray[np.float64]]
+    cut: Slices | None
+
+
+def _traced(
+    configurations: list[Configuration],
+    curves: list[Curves],
+    surface: Surface | None,
+    low: float,
+    high: float,
+) -> _Traced:
+    compute = np.geomspace(low, high, frontiers.POINTS)
+    compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
+    if surface is None:
+        frontier = frontiers.trace(configurations, curves, compute)
+        rewards = frontiers.curve_rewards(configurations, curves, low)
+        return _Traced(frontier, frontiers.strict_path(frontier), rewards, None)
+    reach = INTERVALS * comparable([doc.grid_entry(c) for c in configurations])
+    cut = slices(surface, compute)
+    frontier = frontiers.cut_frontier(cut, configurations, reach)
+    path = frontiers.ridge_path(cut, configurations, reach)
+    return _Traced(frontier, path, frontiers.between(frontier, low), cut)
 
 
 def _checked(method: str, curve: str, records: float | str | None, bootstrap: int) -> float | None:
@@ -204,7 +223,11 @@ def _checked(method: str, curve: str, records: float | str | None, bootstrap: in
 
 
 def _fit_all(
-    selection: Selection, samples: list[NDArray[np.float64]], family: str, width: float | None, robust: bool,
+    selection: Selection,
+    samples: list[NDArray[np.float64]],
+    family: str,
+    width: float | None,
+    robust: bool,
     keep: bool,
 ) -> tuple[list[Curves], dict[str, int]]:
     """Fit every curve on the data and on each draw; drop draws that a curve fails, or ``keep``."""
@@ -233,10 +256,11 @@ def _fit_all(
         text = f"hardly rises, so all its checkpoints are fitted: {listed}"
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
     usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in parts], axis=0)
+    usable[0] = True
     if keep:  # where curves only describe, a draw without enough records is fitted to all checkpoints
         for _, weights in parts:
             weights[~usable] = 1.0
-    usable[0 if not keep else slice(None)] = True
+        usable[:] = True
     failed = {"a curve with fewer than 3 points": int((~usable).sum())} if not usable.all() else {}
     if np.mean(~usable) > _MOST_FAILED:
         usable[1:] = False
@@ -292,21 +316,3 @@ def bounds(metric: str, configurations: Sequence[Configuration]) -> tuple[float,
     share = re.fullmatch(r"(avg|best|worst|pass)@\d+", metric)
     within = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in configurations)
     return (0.0, 1.0) if share and within else (-math.inf, math.inf)
-
-
-def _draws(
-    configurations: list[Configuration],
-    curves: list[Curves],
-    law: Logistic | None,
-    laws: dict[str, Fitted],
-    surface: Surface | None,
-) -> pd.DataFrame:
-    columns: dict[str, Any] = {} if surface is None else dict(stored(surface))
-    for name, fitted in laws.items():
-        columns.update({f"law.{name}.{i}": values for i, values in enumerate(fitted.theta.T)})
-    if law is not None:
-        columns.update(b=law.b, L=law.L, k=law.k, x0=law.x0)
-    for c, curve in zip(configurations, curves, strict=True):
-        prefix = f"{c.problems_per_batch}x{c.rollouts_per_problem}."
-        columns.update({prefix + name: values for name, values in curve.parameters().items()})
-    return pd.DataFrame(columns)

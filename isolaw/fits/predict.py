@@ -2,18 +2,18 @@
 
 Near the optimum reward is flat, so n* is often badly identified, and harmlessly so. What matters is what
 an allocation may lose. In each draw d rewards at the budget C are a function r_d of the allocation (for
-``surface`` over all n and B_p between those that were measured, for ``paper`` over those that were), and
+``surface`` over all n and B_p between measured ones, for ``paper`` over the measured ones), and
 
     expected regret of a = mean_d [ max r_d − r_d(a) ]
     P(a within ε of the best) = share of draws with max r_d − r_d(a) ≤ ε
 
-The recommendation is the affordable configuration with the least expected regret, among those that were
-measured and, on a surface, those with an n of 2^k or 3 · 2^k between them; M follows as floor(C / (n · B_p));
-a budget in tokens or seconds pays for as many steps as the measured runs' mean cost of a step allows. n*,
-B_p* and M* = C / (B_p* n*) at the budget, with their intervals, come with it.
+isolaw recommends the affordable configuration with the least expected regret, among the measured ones and, on
+a surface, those with an n of 2^k or 3 · 2^k between them. M = floor(C / (n · B_p)); a budget in tokens or
+seconds pays for as many steps as their mean measured cost allows. n*, B_p* and M* = C / (B_p* n*) come with
+their intervals.
 
-How far runs carry is counted from where a third n still ran: with fewer there is nothing to compare. Up to
-three times that there are intervals, up to ten a bound at most; beyond, no recommendation.
+Extrapolation starts where fewer than three n were measured, since isolaw cannot compare fewer. Up to three
+times that compute there are intervals, up to ten times a bound; beyond, isolaw recommends nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isolaw.fits.frontier.optimum import Cut, law_n, optimum
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.prediction import Option, Prediction
-from isolaw.fits.quantity import Status, from_draws
+from isolaw.fits.quantity import estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import slices
 
@@ -55,35 +55,40 @@ def predict(
     reach = comparable(document.grid)
     factor = budget / reach if reach else math.inf
     cut = _cut(law, budget, candidates)
-    unit = "rollouts" if document.setting == "fixed-b" else document.x.unit
-    longest = max(entry.measured[1] + entry.step_cost for entry in document.grid)
-    if budget >= longest:
-        text = f"{budget / longest:.3g} times the largest compute that was measured"
-        flags.append(Flag(Code.EXTRAPOLATION, text))
-    if factor > INTERVALS:
-        flags.append(_too_far(document, budget, reach, factor))
-    star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
+    flags += _extrapolation(document, budget, reach, factor)
+    n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     options = [] if factor > FAR else _options(cut, candidates, budget, factor)
     flags += _flags(law, candidates, options)
-    epochs = None
-    if options:
-        epochs = _epochs(document, options[0].allocation, n_train_problems, flags)
-
-    most = int(min(FAR * reach, _MOST))
     return Prediction(
-        budget, unit, options, star, b_star, m_star, law_n(law, budget, factor), epochs, most, flags
+        budget,
+        "rollouts" if document.setting == "fixed-b" else document.x.unit,
+        options,
+        n_star,
+        b_star,
+        m_star,
+        law_n(law, budget, factor),
+        _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
+        int(min(FAR * reach, _MOST)),
+        flags,
     )
 
 
-def _too_far(document: LawDocument, budget: int, reach: float, factor: float) -> Flag:
+def _extrapolation(document: LawDocument, budget: int, reach: float, factor: float) -> list[Flag]:
+    """How far the budget is beyond the largest measured compute, and beyond the last one with three n."""
     ends = {e.rollouts_per_problem: e.measured[1] + e.step_cost for e in document.grid}
-    short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
-    text = (
-        f"{factor:.3g} times the compute to which three n ran ({reach:.3g}): "
-        + ("" if factor > FAR else "n* is a bound at most; ")
-        + f"run n = {short} to {budget / INTERVALS:.3g} or more"
-    )
-    return Flag(Code.FAR if factor > FAR else Code.CENSORED, text)
+    longest = max(e.measured[1] + e.step_cost for e in document.grid)
+    out = []
+    if budget >= longest:
+        out.append(Flag(Code.EXTRAPOLATION, f"{budget / longest:.3g} times the largest measured compute"))
+    if factor > INTERVALS:
+        short = ", ".join(str(n) for n, end in sorted(ends.items()) if end * INTERVALS < budget)
+        text = (
+            f"{factor:.3g} times the compute to which three n ran ({reach:.3g}): "
+            + ("" if factor > FAR else "n* is a bound at most; ")
+            + f"run n = {short} to {budget / INTERVALS:.3g} or more"
+        )
+        out.append(Flag(Code.FAR if factor > FAR else Code.CENSORED, text))
+    return out
 
 
 def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Cut:
@@ -110,26 +115,24 @@ def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Cut:
 def _options(cut: Cut, candidates: list[Candidate], budget: int, factor: float) -> list[Option]:
     regret = cut.reward.max(axis=1, keepdims=True) - cut.reward[:, cut.candidates]
     drawn = regret[1:] if len(regret) > 1 else regret
-    status: Status = "ok" if factor <= INTERVALS else "not_identified"
-    out = []
-    for e, own, at in zip(candidates, drawn.T, cut.candidates, strict=True):
-        out.append(
-            Option(
-                Allocation(e.problems_per_batch, e.rollouts_per_problem, int(budget // e.step_cost)),
-                from_draws(float(cut.reward[0, at]), cut.reward[1:, at], status),
-                float(own.mean()),
-                float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,
-                e.step_cost,
-                e.measured,
-            )
+    out = [
+        Option(
+            Allocation(e.problems_per_batch, e.rollouts_per_problem, int(budget // e.step_cost)),
+            estimated(cut.reward[:, at], "ok" if factor <= INTERVALS else "not_identified"),
+            float(own.mean()),
+            float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,
+            e.step_cost,
+            e.measured,
         )
+        for e, own, at in zip(candidates, drawn.T, cut.candidates, strict=True)
+    ]
     # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
     out.sort(
         key=lambda o: (
             round(o.expected_regret, 12), o.allocation.rollouts_per_problem, o.allocation.problems_per_batch
         )
     )  # fmt: skip
-    # What was not measured is recommended only where it is known to lose next to nothing.
+    # An allocation between measured ones is recommended only where it is expected to lose next to nothing.
     out = [o for o in out if o.measured or o.expected_regret <= TOLERANCE]
     return [o for i, o in enumerate(out) if i == 0 or o.expected_regret <= TOLERANCE]
 
@@ -137,28 +140,23 @@ def _options(cut: Cut, candidates: list[Candidate], budget: int, factor: float) 
 def _flags(law: Law, candidates: list[Candidate], options: list[Option]) -> list[Flag]:
     """Reasons for care that do not depend on n* itself."""
     document = law.document
-    out: list[Flag] = []
+    out = []
     batches = sorted({e.problems_per_batch for e in candidates})
-    if len(batches) > 1 and document.setting == "joint" and options:  # at fixed B it follows from n
+    if options and document.setting == "joint":  # at fixed B it follows from n
         chosen = options[0].allocation.problems_per_batch
-        if chosen == batches[-1]:
-            text = f"the best B_p may be larger than {chosen}, the largest measured"
-            out.append(Flag(Code.BATCH_EDGE, text))
-        elif chosen == batches[0] > 1:
-            text = f"the best B_p may be smaller than {chosen}, the smallest measured"
-            out.append(Flag(Code.BATCH_EDGE, text))
+        for at, side in ((batches[-1], "larg"), (batches[0], "small")):
+            if chosen == at > 1 and len(batches) > 1:
+                text = f"the best B_p may be {side}er than {at}, the {side}est measured"
+                out.append(Flag(Code.BATCH_EDGE, text))
     if options and options[0].expected_regret > TOLERANCE:
         text = f"even the best choice is expected to lose {options[0].expected_regret:.3f}; more seeds help"
         out.append(Flag(Code.UNCERTAIN, text))
-    carried = [Code.ONE_SEED, Code.TWO_SEEDS, Code.LACK_OF_FIT]
+    out += having(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LACK_OF_FIT)
     if document.method == "paper":
-        carried.append(Code.MISFIT)
-    out += having(document.flags, *carried)
+        out += having(document.flags, Code.MISFIT)
     if len(law.draws) <= 1:
-        drawn = document.bootstrap.draws
-        text = ("their file is missing, so" if drawn else "fitted with none, so") + (
-            " nothing has an interval, and regret is that of the estimate alone"
-        )
+        why = "their file is missing" if document.bootstrap.draws else "the fit made none"
+        text = f"{why}, so nothing has an interval, and regret is that of the estimate alone"
         out.append(Flag(Code.NO_DRAWS, text))
     return out
 
@@ -166,21 +164,17 @@ def _flags(law: Law, candidates: list[Candidate], options: list[Option]) -> list
 def _epochs(
     document: LawDocument, allocation: Allocation, n_train_problems: int | None, flags: list[Flag]
 ) -> float | None:
-    """B_p · M / D, with a flag where the runs never went round that often."""
+    """B_p · M / D, with a flag where no run made as many passes."""
     size = n_train_problems if n_train_problems is not None else document.n_train_problems
     if size is None:
         return None
     if size < 1:
         raise InputError(f"n_train_problems {size}: accepted: a positive number of training problems")
     epochs = allocation.problems_per_batch * allocation.steps / size
-    seen = document.epochs_seen
-    if seen is None:
-        text = f"{epochs:.1f} passes over {size} problems; the runs do not say how many they made"
-        flags.append(Flag(Code.EPOCHS, text))
-    elif epochs > seen:
-        text = f"{epochs:,.1f} passes over {size:,} problems, the runs saw {seen:.1f} at most"
-        flags.append(Flag(Code.EPOCHS, text))
-    trained_on = document.n_train_problems
+    seen, trained_on = document.epochs_seen, document.n_train_problems
+    if seen is None or epochs > seen:
+        most = "the runs did not record theirs" if seen is None else f"the runs made {seen:.1f} at most"
+        flags.append(Flag(Code.EPOCHS, f"{epochs:,.1f} passes over {size:,} problems; {most}"))
     if trained_on is not None and size < trained_on:
         text = f"the runs had {trained_on:,}; with fewer the best n may be smaller"
         flags.append(Flag(Code.FEWER_PROBLEMS, text))

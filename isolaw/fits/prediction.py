@@ -1,4 +1,4 @@
-"""What is said of a budget: a recommendation with what it may lose, and n*, B_p*, M* with their intervals."""
+"""`Prediction`: an allocation with its expected regret; n*, B_p* and M* with their intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Option:
     step_cost
         what a step costs, in the budget's unit.
     measured
-        whether there are runs of it; its n lies between measured ones if not.
+        whether runs of it exist; otherwise its n lies between measured n.
     """
 
     allocation: Allocation
@@ -40,13 +40,10 @@ class Option:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
-        a = self.allocation
         return {
-            "rollouts_per_problem": a.rollouts_per_problem,
-            "problems_per_batch": a.problems_per_batch,
-            "steps": a.steps,
+            **_split(self.allocation),
             "measured": self.measured,
-            "reward": self.reward.to_dict(),
+            "reward": encoded(self.reward),
             "expected_regret": self.expected_regret,
             "probability_within_0.005": self.probability,
         }
@@ -106,24 +103,23 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every estimate as value, interval, status; null where nothing is known."""
-        a = self.allocation
         best = self.options[0] if self.options else None
         return {
             "compute": self.compute,
             "unit": self.unit,
-            "rollouts_per_problem": a and a.rollouts_per_problem,
-            "problems_per_batch": a and a.problems_per_batch,
-            "steps": a and a.steps,
+            **_split(self.allocation),
             "unspent": self.unspent,
-            "reward": self.reward.to_dict(),
+            "reward": encoded(self.reward),
             "expected_regret": best and best.expected_regret,
             "probability_within_0.005": best and best.probability,
-            "n_star": self.n_star.to_dict(),
-            "b_star": self.b_star.to_dict(),
-            "m_star": self.m_star.to_dict(),
-            "law_n": self.law_n.to_dict(),
+            **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
             "epochs": self.epochs,
             "comparable": self.comparable,
             "options": [option.to_dict() for option in self.options],
             "flags": encoded(self.flags),
         }
+
+
+def _split(allocation: Allocation | None) -> dict[str, int | None]:
+    names = ("rollouts_per_problem", "problems_per_batch", "steps")
+    return {name: getattr(allocation, name, None) for name in names}

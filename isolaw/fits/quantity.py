@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from isolaw.fits.document.codec import encoded
 
 Status = Literal["ok", "lower_bound", "upper_bound", "not_identified", "refused"]
 Interval = tuple[float | None, float | None]
@@ -42,15 +43,8 @@ class Quantity:
     status: Status = "ok"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data without NaN."""
-        interval = None if self.interval is None else [_finite(v) for v in self.interval]
-        return {"value": _finite(self.value), "interval": interval, "status": self.status}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Quantity:
-        """Invert `to_dict`."""
-        interval = data["interval"]
-        return cls(data["value"], tuple(interval) if interval is not None else None, data["status"])
+        """Return JSON-able data."""
+        return dict(encoded(self))
 
 
 REFUSED = Quantity(None, None, "refused")
@@ -58,7 +52,7 @@ REFUSED = Quantity(None, None, "refused")
 
 def from_draws(
     value: float,
-    draws: ArrayLike | None,
+    draws: ArrayLike,
     status: Status = "ok",
     levels: NDArray[np.int64] | None = None,
 ) -> Quantity:
@@ -69,13 +63,13 @@ def from_draws(
     value
         the estimate on the data themselves.
     draws
-        one value per bootstrap draw; NaN where the draw does not have it, ±inf where it lies beyond
-        what was measured (which opens that end); None: no bootstrap.
+        one value per draw, or none at all; NaN where a draw does not have it, ±inf where it lies beyond what
+        was measured, which opens that end.
     status
         ``lower_bound`` and ``upper_bound`` leave one end open; ``not_identified`` has no interval.
     levels
-        for a measured n, the grid's n, ascending: the ends are n that were drawn, and an end at the
-        grid's edge is open, since there n is a bound.
+        for a measured n, the grid's n, ascending: the ends are drawn n, and an end at the grid's edge is
+        open, since n is a bound there.
 
     A bound's own end is no further out than the estimate. Draws that do not vary give no interval: one of
     no width would claim that nothing is uncertain.
@@ -86,7 +80,7 @@ def from_draws(
     if not math.isfinite(value):
         return REFUSED
     value = float(value)
-    d = np.asarray(draws if draws is not None else [], dtype=np.float64)
+    d = np.asarray(draws, dtype=np.float64)
     known = d[~np.isnan(d)]
     if not d.size or status in ("not_identified", "refused"):
         return Quantity(value, None, status)
@@ -115,8 +109,14 @@ def from_draws(
         return Quantity(value, None, "not_identified")
     if high - low <= _NO_WIDTH * abs(value):
         return Quantity(value, None, status)
-    return Quantity(value, (_finite(low), _finite(high)), status)
+    return Quantity(value, (finite(low), finite(high)), status)
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
+def estimated(values: NDArray[np.float64], status: Status = "ok") -> Quantity:
+    """Return the first value, the estimate, with the interval of the others, its draws."""
+    return from_draws(values[0], values[1:], status)
+
+
+def finite(value: float) -> float | None:
+    """Return a finite number, None of any other."""
+    return float(value) if math.isfinite(value) else None

@@ -12,6 +12,7 @@ import pytest
 
 import isolaw as library
 from isolaw.fits.studies.recipes import compare
+from isolaw.report.text.recipes import verdict
 from isolaw.runs import Runs
 
 Call = Callable[..., tuple[int, str, str]]
@@ -60,7 +61,8 @@ def test_as_json(isolaw: Call, recipes: tuple[Path, Path]) -> None:
     assert (code, stderr) == (0, "")
     data = strict(stdout)
     runs = [library.read(path) for path in recipes]
-    assert data == compare(*runs, names=("old.parquet", "new.parquet")).to_dict()
+    found = compare(*runs, names=("old.parquet", "new.parquet"))
+    assert data == {**found.to_dict(), "verdict": verdict(found)}
     assert [c["configurations"][0]["rollouts_per_problem"] for c in data["contrasts"]] == [8, 16]
     for row in ("A", "B", "C_mid", "end", "predicted", "error"):
         for column in ("first", "second", "difference"):

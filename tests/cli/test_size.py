@@ -127,7 +127,7 @@ WRONG: dict[str, tuple[list[object], int, list[str]]] = {
     "prediction": ([*INTRA, "--predict", "72"], 2, ["--predict '72'", "NAME=VALUE"]),
     "prediction of what": ([*INTRA, "--predict", "n=72"], 2, ["accepted: N=<size>"]),
     "prediction of nothing": ([*INTRA, "--predict", "N=-1"], 2, ["accepted: N=<size>"]),
-    "nowhere": ([*INTRA, "--predict", "N=72", "--at", "0"], 2, ["X = 0: accepted: a positive number"]),
+    "nowhere": ([*INTRA, "--predict", "N=72", "--at", "0"], 2, ["X: found 0; expected a positive number"]),
     "at without": ([*INTRA, "--at", "1e20"], 2, ["--predict N=<size>"]),
     "two sizes": ([MEANS, *MAPPED, "--where", "model_size<=2"], 1, ["Add runs of other sizes"]),
 }  # fmt: skip

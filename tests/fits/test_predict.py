@@ -469,7 +469,7 @@ def test_flags(laws: dict[str, Law], method: str) -> None:
     law = laws[f"{method} fixed-bp"]
     assert {flag.code for flag in law.predict(3e5).flags} <= {Code.UNCERTAIN}
     assert law.predict(3e5).n_star.status == "ok"
-    assert told(law, 9e6, Code.EXTRAPOLATION).startswith("8.86 times the largest compute that was measured")
+    assert told(law, 9e6, Code.EXTRAPOLATION).startswith("8.86 times the largest measured compute")
     assert told(law, 9e6, Code.CENSORED).startswith("9 times the compute to which three n ran (1e+06): n* is")
     assert not told(law, 9e6, Code.FAR)
     assert told(law, 1.1e7, Code.FAR).startswith("11 times the compute to which three n ran (1e+06): run n")

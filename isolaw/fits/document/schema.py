@@ -68,7 +68,7 @@ class FrontierPoint:
 class Crossing:
     """Where the curve of one n overtakes that of another; ``supported`` where both were measured there."""
 
-    from_: int = field(metadata={"key": "from"})
+    from_: int
     to: int
     x: float | None
     supported: bool
@@ -231,7 +231,7 @@ class LawDocument:
     metric: str
     eval_set: str
     method: Literal["surface", "paper"]
-    curve: str
+    curve: Literal["exp", "hill", "power"]
     records: float | None
     robust: bool
     x: Axis
@@ -247,7 +247,7 @@ class LawDocument:
     comparison: Comparison
     health: HealthInfo
     surface: SurfaceInfo | None = None
-    flags: tuple[Flag, ...] = field(default=(), metadata={"key": "warnings"})
+    flags: tuple[Flag, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data without NaN."""
@@ -255,7 +255,7 @@ class LawDocument:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
-        """Invert `to_dict`; `Malformed` says what is missing, or of the wrong kind."""
+        """Invert `to_dict`; raise `Malformed` where something is missing or of another type."""
         return decoded(cls, data)
 
 
@@ -280,7 +280,7 @@ class PointsDocument:
     standard_errors: StandardErrors
     sse: float
     sources: tuple[str, ...] = ()
-    flags: tuple[Flag, ...] = field(default=(), metadata={"key": "warnings"})
+    flags: tuple[Flag, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""

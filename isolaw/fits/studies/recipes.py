@@ -4,12 +4,11 @@ Khatri et al., arXiv 2510.13786: reward against compute is a Hill curve,
 
     R(C) = R0 + (A − R0) / (1 + (C_mid / C)^B)
 
-whose ceiling A says which recipe ends higher, and whose C_mid and B say which gets there sooner. A
-curve fitted on the first half of the compute is to predict the end of the second. Here each (B_p, n)
-that both have is compared, and the mean over them; the intervals come from draws of runs
-(`isolaw.fits.surface.bootstrap`), each of which repeats all fits. Where both recipes ran the same seeds, the
-draws take the runs of a seed together, so that what the recipes share cancels in their difference;
-otherwise they are drawn apart.
+whose ceiling A shows which recipe ends higher, and whose C_mid and B show which learns faster. A curve fitted
+to the first half of the compute is to predict the end of the second. Here each (B_p, n) that both recipes
+have is compared, and the mean over them. Intervals are from draws of runs (`isolaw.fits.surface.bootstrap`),
+each of which repeats all fits. Where both recipes ran the same seeds, a draw takes the runs of a seed
+together, so that what the recipes share cancels in their difference; otherwise they are drawn apart.
 """
 
 from __future__ import annotations
@@ -22,21 +21,20 @@ import numpy as np
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.curves.learning_curves import enough_points, fit_curves
 from isolaw.fits.document.flags import Flag
-from isolaw.fits.quantity import Quantity, Status, from_draws
+from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
+from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
-from isolaw.fits.studies.contrast import Comparison, Contrast, Row, verdict
+from isolaw.fits.studies.contrast import Contrast, Place, RecipeComparison, Row
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
 
-DRAWS = 400
-MOST_DRAWS = 10_000
-_FAR = 10.0  # times the compute measured: beyond, no reward is stated
-_LOGARITHMS = ("C_mid",)  # kept as such, so that their mean is geometric and their difference a ratio
+_FAR = 10.0  # times the measured compute: beyond it no reward is stated
+_LOGARITHMS = ("C_mid",)  # averaged and subtracted as logarithms: geometric means, and ratios
 _SHOWN = ("A", "B", "C_mid")
 _GRAVITY: list[Status] = ["ok", "not_identified", "refused"]
 
 
-class Estimate(NamedTuple):
+class _Estimate(NamedTuple):
     """A number of one recipe: on the data, then on each draw, (1 + D,); and its status."""
 
     draws: Floats
@@ -53,7 +51,7 @@ def compare(
     names: tuple[str, str] = ("first", "second"),
     bootstrap: int = DRAWS,
     seed: int = 0,
-) -> Comparison:
+) -> RecipeComparison:
     """Compare two recipes.
 
     Parameters
@@ -65,7 +63,7 @@ def compare(
     compute
         a budget in rollouts at which to compare rewards, too.
     names
-        what the recipes are called.
+        of the recipes.
     bootstrap, seed
         number of draws, 0 for no intervals; and their stream.
 
@@ -86,9 +84,9 @@ def compare(
     ({'lr': (0.002, 0.02)}, True, True)
     """
     if compute is not None and not (math.isfinite(compute) and compute >= 1):
-        raise InputError(f"compute {compute!r}: accepted: a positive number of rollouts")
+        raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
     if not 0 <= bootstrap <= MOST_DRAWS:
-        raise InputError(f"bootstrap {bootstrap}: accepted: draws up to {MOST_DRAWS}, 0 for none")
+        raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
     notes: list[str] = []
     sides = [
         _side(runs, metric, eval_set, name, notes) for runs, name in zip((first, second), names, strict=True)
@@ -108,22 +106,20 @@ def compare(
         Contrast([key], {name: _row(name, a[name], b[name]) for name in a})
         for key, (a, b) in zip(keys, pairs, strict=True)
     ]
-    mean, unknown = _mean(keys, pairs)
-    notes += [*unknown, *_notes(mine, names, (unit_a, unit_b), paired)]
+    unknown = [key for key, (a, b) in zip(keys, pairs, strict=True) if _gravest(a["A"], b["A"]) != "ok"]
+    if unknown:
+        notes.append(f"the ceiling is not determined at {_listed(unknown)}")
+    notes += _notes(mine, names, (unit_a, unit_b), paired)
     facts = _facts(first, second)
     if "problem_set" in facts:
-        notes.append(
-            "they differ in problem set: a ceiling may tell of the problems as much as of the recipe"
-        )
-    return Comparison(
-        names, facts, metric, eval_set, compute, contrasts, mean, paired, (unit_a, unit_b),
-        verdict(names, mean.rows, compute), notes,
+        notes.append("the problem sets differ: ceilings may differ by the problems as much as by the recipe")
+    return RecipeComparison(
+        names, facts, metric, eval_set, compute, contrasts, Contrast(keys, _mean(pairs)), paired,
+        (unit_a, unit_b), notes,
     )  # fmt: skip
 
 
-def _side(
-    runs: Runs, metric: str, eval_set: str, name: str, notes: list[str]
-) -> dict[tuple[int, int], Configuration]:
+def _side(runs: Runs, metric: str, eval_set: str, name: str, notes: list[str]) -> dict[Place, Configuration]:
     """One recipe's configurations."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
@@ -138,56 +134,60 @@ def _side(
     return {(c.problems_per_batch, c.rollouts_per_problem): c for c in found}
 
 
-def _common(
-    sides: list[dict[tuple[int, int], Configuration]], names: tuple[str, str], notes: list[str]
-) -> list[tuple[int, int]]:
+def _common(sides: list[dict[Place, Configuration]], names: tuple[str, str], notes: list[str]) -> list[Place]:
     keys = sorted(set(sides[0]) & set(sides[1]))
-    alone = [sorted(set(side) - set(keys)) for side in sides]
-    said = [f"{name} alone has {_listed(own)}" for name, own in zip(names, alone, strict=True) if own]
+    alone = [
+        f"{name} alone has {_listed(own)}"
+        for name, side in zip(names, sides, strict=True)
+        if (own := sorted(set(side) - set(keys)))
+    ]
     if not keys:
         raise Refused(
-            f"no (B_p, n) is in both recipes with 5 checkpoints ({'; '.join(said + notes)}). "
+            f"no (B_p, n) is in both recipes with 5 checkpoints ({'; '.join(alone + notes)}). "
             "Run one configuration with both"
         )
-    notes += [f"not compared: {text}" for text in said]
+    notes += [f"not compared: {text}" for text in alone]
     return keys
 
 
-def _listed(keys: list[tuple[int, int]]) -> str:
+def _listed(keys: list[Place]) -> str:
     return ", ".join(f"(B_p = {b}, n = {n})" for b, n in keys)
 
 
-def _estimates(c: Configuration, sample: Floats, end: float, budget: float | None) -> dict[str, Estimate]:
+def _estimates(c: Configuration, sample: Floats, end: float, budget: float | None) -> dict[str, _Estimate]:
     """All numbers of one recipe at one configuration."""
     at, reward = c.checkpoints, c.mean + sample
     whole = fit_curves(at, reward, c.runs_at[None], "hill")
     status: Status = "not_identified" if whole.open_ended[0] else "ok"
     values = whole.parameters()
     out = {
-        name: Estimate(np.log(values[name]) if name in _LOGARITHMS else values[name], status)
+        name: _Estimate(np.log(values[name]) if name in _LOGARITHMS else values[name], status)
         for name in _SHOWN
     }
-    nothing = Estimate(np.full(len(reward), np.nan), "refused")
+    nothing = _Estimate(np.full(len(reward), np.nan), "refused")
     out |= {"end": nothing, "predicted": nothing, "error": nothing}
     if np.any(at <= end):
         last = at[at <= end][-1]
-        out["end"] = Estimate(reward[:, at == last][:, 0], "ok")
+        out["end"] = _Estimate(reward[:, at == last][:, 0], "ok")
         half = at <= last / 2
         if enough_points(half.astype(np.float64)):
             early = fit_curves(at[half], reward[:, half], c.runs_at[None, half], "hill")
-            out["predicted"] = Estimate(early(last)[:, 0], "ok")
-            out["error"] = Estimate(early(last)[:, 0] - out["end"].draws, "ok")
+            out["predicted"] = _Estimate(early(last)[:, 0], "ok")
+            out["error"] = _Estimate(early(last)[:, 0] - out["end"].draws, "ok")
     if budget is not None:
         known = budget <= _FAR * at[-1] and (budget <= at[-1] or status == "ok") and budget >= at[0]
-        out["reward"] = Estimate(whole(budget)[:, 0], "ok" if known else "not_identified")
+        out["reward"] = _Estimate(whole(budget)[:, 0], "ok" if known else "not_identified")
     return out
 
 
-def _row(name: str, first: Estimate, second: Estimate) -> Row:
-    both = max((first.status, second.status), key=_GRAVITY.index)
-    each = (first, second, Estimate(second.draws - first.draws, both))
-    found = [from_draws(float(e.draws[0]), e.draws[1:], e.status) for e in each]
+def _row(name: str, first: _Estimate, second: _Estimate) -> Row:
+    difference = _Estimate(second.draws - first.draws, _gravest(first, second))
+    found = [estimated(*e) for e in (first, second, difference)]
     return Row(*(_exp(q) for q in found) if name in _LOGARITHMS else found)
+
+
+def _gravest(*estimates: _Estimate) -> Status:
+    return max((e.status for e in estimates), key=_GRAVITY.index)
 
 
 def _exp(q: Quantity) -> Quantity:
@@ -196,24 +196,18 @@ def _exp(q: Quantity) -> Quantity:
     return Quantity(value, (ends[0], ends[1]) if ends else None, q.status)
 
 
-def _mean(
-    keys: list[tuple[int, int]], pairs: list[tuple[dict[str, Estimate], dict[str, Estimate]]]
-) -> tuple[Contrast, list[str]]:
-    """The mean over configurations of each number, where it is known of both; and where it is not."""
-    rows, unknown = {}, []
+def _mean(pairs: list[tuple[dict[str, _Estimate], dict[str, _Estimate]]]) -> dict[str, Row]:
+    """The mean of each number over the configurations where it is known of both, or else over all."""
+    rows = {}
     for name in pairs[0][0]:
-        known = [a[name].status == b[name].status == "ok" for a, b in pairs]
-        if name == "A" and not all(known):
-            unknown = [key for key, is_known in zip(keys, known, strict=True) if not is_known]
-        used = [pair for pair, is_known in zip(pairs, known, strict=True) if is_known or not any(known)]
-        means = []
-        for side in range(2):
-            each = [pair[side][name] for pair in used]
-            status = max((e.status for e in each), key=_GRAVITY.index)
-            means.append(Estimate(np.mean([e.draws for e in each], axis=0), status))
+        used = [(a[name], b[name]) for a, b in pairs if a[name].status == b[name].status == "ok"]
+        used = used or [(a[name], b[name]) for a, b in pairs]
+        means = [
+            _Estimate(np.mean([e.draws for e in own], axis=0), _gravest(*own))
+            for own in zip(*used, strict=True)
+        ]
         rows[name] = _row(name, *means)
-    rising = f"the ceiling is not determined at {_listed(unknown)}"
-    return Contrast(keys, rows), [rising] if unknown else []
+    return rows
 
 
 def _notes(
@@ -238,13 +232,9 @@ def _notes(
 
 def _facts(first: Runs, second: Runs) -> dict[str, tuple[Any, Any]]:
     """In what the recipes differ."""
-    tables = [
-        runs.table().drop(columns=["problems_per_batch", "rollouts_per_problem", "seed"])
-        for runs in (first, second)
+    own = [
+        {str(name): plain(value) for name, value in runs.table().iloc[0].items()} for runs in (first, second)
     ]
-    out = {}
-    for name in dict.fromkeys([*tables[0].columns, *tables[1].columns]):
-        a, b = (plain(t[name].iloc[0]) if name in t.columns else None for t in tables)
-        if a != b:
-            out[str(name)] = (a, b)
-    return out
+    skipped = ("problems_per_batch", "rollouts_per_problem", "seed")
+    values = {name: (own[0].get(name), own[1].get(name)) for name in own[0] | own[1] if name not in skipped}
+    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}

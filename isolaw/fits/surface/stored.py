@@ -28,8 +28,9 @@ def columns(surface: Surface) -> dict[str, np.ndarray]:
     """Return the columns of the draws; row 0 is the most likely θ."""
     names = [f"surface.{name}" for name in (*surface.process.names, *_SHARES)]
     held = np.column_stack([surface.theta, surface.shares])
+    _, of_draw = np.unique(surface.of_draw, return_inverse=True)  # as `restored` numbers them
     rows = np.vstack([np.append(surface.mode, np.full(len(_SHARES), 0.5)), held[surface.of_draw]])
-    return {**dict(zip(names, rows.T, strict=True)), "surface.theta": np.append(-1, surface.of_draw)}
+    return {**dict(zip(names, rows.T, strict=True)), "surface.theta": np.append(-1, of_draw)}
 
 
 def restored(stored: SurfaceInfo | None, draws: pd.DataFrame, seed: int) -> Surface | None:

@@ -351,7 +351,7 @@ def test_an_unseen_size_needs_four() -> None:
 
 @pytest.mark.parametrize(("n", "x"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan")), (float("inf"), 1.0)])
 def test_where_nothing_can_be_predicted(n: float, x: float) -> None:
-    with pytest.raises(InputError, match="accepted: a positive number"):
+    with pytest.raises(InputError, match="expected a positive number"):
         fit(synthetic()).predict(n, x)
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 import isolaw
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.studies.recipes import compare
+from isolaw.report.text.recipes import verdict
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -160,8 +161,8 @@ def test_a_ceiling_that_is_not_determined_is_not_compared(synthetic: Make) -> No
     assert found.mean.rows["A"].difference.status == "not_identified"
     assert found.mean.rows["A"].second.status == "ok"
     assert found.mean.rows["reward"].difference.status == "not_identified"  # beyond a curve's end
-    assert found.verdict["ceiling"].startswith("which has the higher ceiling is not known")
-    assert found.verdict["speed"].startswith("which is faster is not known")
+    assert verdict(found)["ceiling"].startswith("which has the higher ceiling is not known")
+    assert verdict(found)["speed"].startswith("which is faster is not known")
 
 
 def test_what_the_second_half_does_otherwise_is_seen(synthetic: Make) -> None:
@@ -179,8 +180,8 @@ def test_what_the_second_half_does_otherwise_is_seen(synthetic: Make) -> None:
     assert error.value > 0.05
     assert error.interval[0] is not None
     assert error.interval[0] > 0
-    assert found.verdict["first half"].startswith("new ends 0.0")
-    assert "would have told the opposite" in found.verdict["first half"]
+    assert verdict(found)["first half"].startswith("new ends 0.0")
+    assert "predicts the opposite" in verdict(found)["first half"]
 
 
 def test_runs_that_never_meet(synthetic: Make) -> None:
@@ -191,7 +192,7 @@ def test_runs_that_never_meet(synthetic: Make) -> None:
     rows = found.mean.rows
     assert rows["end"].difference.status == rows["predicted"].difference.status == "refused"
     assert rows["end"].first.value is not None
-    assert "no common compute" in found.verdict["first half"]
+    assert "no common compute" in verdict(found)["first half"]
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -219,7 +220,7 @@ def test_in_what_they_differ(synthetic: Make) -> None:
     second = Runs(second.to_pandas().assign(problem_set="q"), second.attributes)
     found = compare(first, second, bootstrap=0)
     assert found.facts == {"problem_set": ("p", "q"), "lr": (0.1, 0.2), "kl": (None, 0.5)}
-    assert any("differ in problem set" in note for note in found.notes)
+    assert any("the problem sets differ" in note for note in found.notes)
 
 
 def test_what_only_one_has_is_named(synthetic: Make) -> None:
@@ -245,9 +246,9 @@ def test_refusals(synthetic: Make) -> None:
     with pytest.raises(DataError, match=r"differ in lr; each recipe needs a source of its own"):
         compare(runs, Runs(table, facts))
     for compute in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="positive number of rollouts"):
+        with pytest.raises(InputError, match="expected a positive number of rollouts"):
             compare(runs, runs, compute=compute)
-    with pytest.raises(InputError, match="bootstrap -1"):
+    with pytest.raises(InputError, match="bootstrap: found -1"):
         compare(runs, runs, bootstrap=-1)
 
 
@@ -257,8 +258,8 @@ def test_the_same_runs_twice_do_not_differ(synthetic: Make) -> None:
     for name in ("A", "B", "end", "predicted"):
         assert found.mean.rows[name].difference.value == 0
         assert found.mean.rows[name].difference.interval is None
-    assert found.verdict["ceiling"] == "neither has the higher ceiling: they are equal"
-    assert found.verdict["speed"] == "neither is faster: they are equal"
+    assert verdict(found)["ceiling"] == "neither has the higher ceiling: they are equal"
+    assert verdict(found)["speed"] == "neither is faster: they are equal"
 
 
 def test_flat_curves_are_not_determined(synthetic: Make) -> None:
@@ -286,7 +287,7 @@ def test_two_learning_rates_of_the_simulator() -> None:
 
     runs = [recipe(lr, list(range(40))) for lr in (0.01, 0.04)]
     whole = compare(*runs, names=("slow", "fast"), bootstrap=100)
-    assert whole.verdict["speed"].startswith("fast is faster")
+    assert verdict(whole)["speed"].startswith("fast is faster")
     held = dict.fromkeys(("A", "C_mid", "end"), 0)
     faster = 0
     for i in range(10):
@@ -294,7 +295,7 @@ def test_two_learning_rates_of_the_simulator() -> None:
             r.select(r.points.loc[r.points["seed"].isin(range(4 * i, 4 * i + 4)), "run_id"]) for r in runs
         ]
         found = compare(*part, names=("slow", "fast"), bootstrap=100)
-        faster += found.verdict["speed"].startswith("fast is faster")
+        faster += verdict(found)["speed"].startswith("fast is faster")
         for name in held:
             truth = whole.mean.rows[name].difference.value
             low, high = found.mean.rows[name].difference.interval or (0, 0)

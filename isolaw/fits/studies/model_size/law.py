@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.quantity import Quantity, from_draws
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.quantity import Quantity, estimated
 from isolaw.fits.studies.model_size.curves import Floats, SizeCurves
 from isolaw.fits.studies.model_size.draws import shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
@@ -69,24 +70,24 @@ class SizeLaw:
     @cached_property
     def K(self) -> dict[float, Quantity]:
         """K(N) of each size that was fitted."""
-        return {float(n): _estimate(k) for n, k in zip(self.curves.sizes, self.fits.K.T, strict=True)}
+        return {float(n): estimated(k) for n, k in zip(self.curves.sizes, self.fits.K.T, strict=True)}
 
     @cached_property
     def E(self) -> dict[float, Quantity]:
         """E(N) of each size that was fitted, in log10."""
-        return {float(n): _estimate(e) for n, e in zip(self.curves.sizes, self.fits.E.T, strict=True)}
+        return {float(n): estimated(e) for n, e in zip(self.curves.sizes, self.fits.E.T, strict=True)}
 
     @cached_property
     def bend(self) -> Quantity:
         """By which share K changes within a decade of X: how far the curves are from straight."""
-        return _estimate(self.bends)
+        return estimated(self.bends)
 
     def _if_saturating(self, values: Floats) -> Quantity:
         """A quantity that runs away with N0: unknown at the search's end, open where draws stop there."""
         values = np.where(self.fits.log_n0 >= bounds(self.curves.sizes)[1], np.inf, values)
         if not np.isfinite(values[0]):
             return Quantity(None, None, "not_identified")
-        found = _estimate(values)
+        found = estimated(values)
         if found.interval is not None and found.interval[1] is None:
             return Quantity(found.value, found.interval, "lower_bound")
         return found
@@ -111,7 +112,7 @@ class SizeLaw:
         """
         for name, value in {"N": size, "X": x}.items():
             if not (np.isfinite(value) and value > 0):
-                raise InputError(f"{name} = {value:g}: accepted: a positive number")
+                raise InputError(f"{name}: found {value:g}; expected a positive number")
         known = np.flatnonzero(np.isclose(self.curves.sizes, size, rtol=1e-9))
         if known.size:
             K, E = self.fits.K[:, known[0]], self.fits.E[:, known[0]]
@@ -119,7 +120,7 @@ class SizeLaw:
             one = np.array([size])
             K = exponents(self.fits.kappa, self.fits.log_n0, one, self.curves.sizes[-1])[0][:, 0]
             E = self._extrapolated(size, K, np.random.default_rng(seed))
-        return _estimate(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
+        return estimated(1.0 - 10.0 ** np.clip(E - K * np.log10(x), -300.0, 0.0))
 
     def _extrapolated(self, size: float, K: Floats, rng: np.random.Generator) -> Floats:
         """E of a size that was not fitted, (1 + D,)."""
@@ -137,6 +138,28 @@ class SizeLaw:
         width = np.sqrt(scatter * (1.0 + np.einsum("i,ij,j->", new[0], inverse[0], new[0])))
         epsilon = np.concatenate([[0.0], width * rng.standard_t(S - 2, len(K) - 1)])
         return np.asarray(np.einsum("di,di->d", new, b) + epsilon)
+
+    def last_x(self, size: float) -> float:
+        """Return the last X measured at the nearest size: of another size, X at as many tokens."""
+        curves = self.curves
+        near = int(np.abs(np.log(curves.sizes / size)).argmin())
+        last = float(curves.x[curves.of == near].max())
+        return last * size / float(curves.sizes[near]) if curves.x_name == "compute" else last
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data; every estimate as value, interval, status."""
+        curves = self.curves
+        return {
+            "format": "isolaw.size/1",
+            "x": curves.x_name,
+            "loss": self.loss,
+            "checkpoints": int(curves.x.size),
+            "sse": float(self.fits.sse[0]),
+            "params": encoded({"K_max": self.K_max, "N0": self.N0}),
+            "bend": encoded(self.bend),
+            "sizes": encoded([{"model_size": n, "K": self.K[n], "E": self.E[n]} for n in self.K]),
+            "warnings": self.warnings,
+        }
 
     @property
     def warnings(self) -> list[str]:
@@ -157,16 +180,11 @@ class SizeLaw:
             out.append(
                 f"the curves are not as straight as the law has them: K changes by {self.bends[0]:+.0%} in a "
                 f"decade of {self.curves.x_name} (95 %: {first:+.0%} to {last:+.0%}). Predictions beyond the "
-                "checkpoints assume that they go on straight, and their intervals leave this out"
+                "checkpoints extrapolate straight lines, and their intervals leave the change out"
             )
         if self.unit == "block" and len(self.fits.kappa) > 1:
             out.append("no size has two runs: intervals leave out the variation between runs")
         return out
-
-
-def _estimate(values: Floats) -> Quantity:
-    """The first value, with the interval of the others."""
-    return from_draws(float(values[0]), values[1:] if values.size > 1 else None)
 
 
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, seed: int = 0) -> SizeLaw:
@@ -199,13 +217,13 @@ def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, s
     (0.15, 17.0)
     """
     if loss not in ("reward", "log"):
-        raise InputError(f"loss {loss!r}: accepted: reward, log")
+        raise InputError(f"loss: found {loss!r}; expected reward or log")
     log = loss == "log"
     if log and curves.loss.min() <= 0:
         at = int(curves.loss.argmin())
         raise DataError(
             f"N = {curves.sizes[curves.of[at]]:g} has reward 1 at step {curves.step[at]:g}, which has no log "
-            "loss; accepted: loss reward"
+            "loss; expected loss reward"
         )
     problem = SizeProblem(curves, log)
     low, high = bounds(curves.sizes)

@@ -1,4 +1,4 @@
-"""The verdict: words that follow from the intervals, whichever way round."""
+"""The verdict on two recipes: sentences that follow from the intervals, whichever way round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from isolaw.fits.quantity import REFUSED, Quantity
-from isolaw.fits.studies.contrast import Row, side, verdict
+from isolaw.fits.studies.contrast import Contrast, RecipeComparison, Row, side
+from isolaw.report.text.recipes import verdict
 
 NAMES = ("old", "new")
 
@@ -24,7 +25,10 @@ def words(compute: float | None = None, **rows: Row) -> dict[str, str]:
         "predicted": row(0.01, (-0.02, 0.04)),
         "reward": row(0.02, (0.01, 0.03)),
     }
-    return verdict(NAMES, usual | rows, compute)
+    mean = Contrast([(32, 8)], usual | rows)
+    return verdict(
+        RecipeComparison(NAMES, {}, "avg@4", "validation", compute, [mean], mean, True, ("run", "run"), [])
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,21 +89,21 @@ UP, DOWN, EITHER = row(0.02, (0.01, 0.03)), row(-0.02, (-0.03, -0.01)), row(0.01
 @pytest.mark.parametrize(
     ("end", "predicted", "parts"),
     [
-        (UP, UP, ("new ends 0.02 higher (95 %: 0.01 to 0.03)", "would have told so")),
-        (DOWN, DOWN, ("old ends 0.02 higher (95 %: 0.01 to 0.03)", "would have told so")),
-        (UP, EITHER, ("new ends", "would not have told")),
-        (UP, DOWN, ("new ends", "would have told the opposite")),
-        (DOWN, UP, ("old ends", "would have told the opposite")),
-        (EITHER, UP, ("no more than noise (95 %: -0.01 to 0.03)", "would have claimed a difference")),
-        (EITHER, EITHER, ("no more than noise", "claims no difference either")),
+        (UP, UP, ("new ends 0.02 higher (95 %: 0.01 to 0.03)", "first half predicts it")),
+        (DOWN, DOWN, ("old ends 0.02 higher (95 %: 0.01 to 0.03)", "first half predicts it")),
+        (UP, EITHER, ("new ends", "does not show it")),
+        (UP, DOWN, ("new ends", "predicts the opposite")),
+        (DOWN, UP, ("old ends", "predicts the opposite")),
+        (EITHER, UP, ("no more than noise (95 %: -0.01 to 0.03)", "first half predicts one")),
+        (EITHER, EITHER, ("no more than noise", "predicts no difference either")),
         (UP, Row(REFUSED, REFUSED, REFUSED), ("new ends", "cannot be fitted")),
         (EITHER, Row(REFUSED, REFUSED, REFUSED), ("no more than noise", "cannot be fitted")),
-        (Row(REFUSED, REFUSED, REFUSED), UP, ("not known", "no common compute")),
-        (row(0.02), UP, ("not known", "have no interval")),
-        (row(0.0), row(0.0), ("not known", "they end alike")),
+        (Row(REFUSED, REFUSED, REFUSED), UP, ("not tested", "no common compute")),
+        (row(0.02), UP, ("not tested", "have no interval")),
+        (row(0.0), row(0.0), ("not tested", "they end alike")),
     ],
 )
-def test_what_the_first_half_told(end: Row, predicted: Row, parts: tuple[str, ...]) -> None:
+def test_the_first_half(end: Row, predicted: Row, parts: tuple[str, ...]) -> None:
     text = words(end=end, predicted=predicted)["first half"]
     assert all(part in text for part in parts), text
 

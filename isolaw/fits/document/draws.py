@@ -1,0 +1,120 @@
+"""`Draws`: what every draw of a fit found, and the table in which it is kept next to ``law.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from isolaw.fits.curves.learning_curves import FAMILIES
+from isolaw.fits.document.codec import Malformed
+from isolaw.fits.document.schema import LawDocument
+from isolaw.fits.laws.equations import Logistic
+from isolaw.fits.surface import stored
+from isolaw.fits.surface.estimate import Surface
+
+Floats = NDArray[np.float64]
+_LOGISTIC = ("b", "L", "k", "x0")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The estimate and its D draws; every array is (1 + D, …), the estimate first.
+
+    Attributes
+    ----------
+    curves
+        the parameters of each configuration's learning curve by name, by (B_p, n).
+    logistic
+        the logistic law; None where it was refused.
+    laws
+        θ of each compared law, (1 + D, P).
+    surface
+        the surface of rewards; None for the paper's method.
+    """
+
+    curves: dict[tuple[int, int], dict[str, Floats]]
+    logistic: Logistic | None
+    laws: dict[str, Floats]
+    surface: Surface | None
+
+    def __len__(self) -> int:
+        return len(next(iter(next(iter(self.curves.values())).values())))
+
+    def table(self) -> pd.DataFrame:
+        """Return the table that `from_table` reads.
+
+        Its columns are ``b, L, k, x0``, ``<B_p>x<n>.<parameter>``, ``law.<name>.<i>`` and ``surface.…``.
+        """
+        columns = {} if self.surface is None else dict(stored.columns(self.surface))
+        for name, theta in self.laws.items():
+            if len(theta) == len(self):  # older laws have the estimate alone
+                columns.update({f"law.{name}.{i}": values for i, values in enumerate(theta.T)})
+        if self.logistic is not None:
+            columns.update({name: getattr(self.logistic, name) for name in _LOGISTIC})
+        for (b, n), parameters in self.curves.items():
+            columns.update({_column(b, n, name): values for name, values in parameters.items()})
+        return pd.DataFrame(columns)
+
+    @classmethod
+    def from_table(cls, document: LawDocument, table: pd.DataFrame | None) -> Draws:
+        """Invert `table`; without one, return the estimate that the document holds too.
+
+        Raises
+        ------
+        Malformed
+            the table is not of this law.
+        """
+        values = _estimates(document)
+        if table is not None:
+            values = _values(table, values)
+        theta = {n: np.array([law.theta]) for n, law in document.comparison.laws.items() if law.theta}
+        if table is not None:
+            for name, estimate in theta.items():
+                own = [f"law.{name}.{i}" for i in range(estimate.shape[1])]
+                if set(own) <= set(table.columns):  # older laws have none
+                    theta[name] = table[own].to_numpy(np.float64)
+        curves: dict[tuple[int, int], dict[str, Floats]] = {}
+        for c in document.curves:
+            place = c.problems_per_batch, c.rollouts_per_problem
+            curves[place] = {
+                name: values[_column(*place, name)] for name in FAMILIES[document.curve].parameters
+            }
+        size = len(next(iter(values.values())))
+        law = [values[name] for name in _LOGISTIC if name in values]
+        return cls(
+            curves,
+            Logistic(law[0], law[1], law[2], law[3], np.zeros(size, dtype=bool)) if law else None,
+            theta,
+            stored.restored(
+                document.surface, pd.DataFrame() if table is None else table, document.bootstrap.seed
+            ),
+        )
+
+
+def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) -> str:
+    return f"{problems_per_batch}x{rollouts_per_problem}.{parameter}"
+
+
+def _estimates(document: LawDocument) -> dict[str, Floats]:
+    """The columns of the logistic and of the curves, as one row."""
+    row = {name: document.params[name].value for name in _LOGISTIC}
+    if None in row.values():
+        row = {}
+    for c in document.curves:
+        place = c.problems_per_batch, c.rollouts_per_problem
+        row |= {_column(*place, name): q.value for name, q in c.parameters.items()}
+    return {name: np.array([value], np.float64) for name, value in row.items()}
+
+
+def _values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
+    """The same columns of the table, whose first row must be the estimate."""
+    if table.empty or not set(estimates) <= set(table.columns):
+        raise Malformed("its draws are the draws of another law")
+    out = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}
+    for name, values in out.items():
+        if not np.isfinite(values).all() or not np.isclose(values[0], estimates[name][0], rtol=1e-6):
+            raise Malformed(f"its draws are damaged, or the draws of another law: column {name}")
+    return out
