@@ -29,22 +29,14 @@ DIAGNOSTICS = ("reward", "entropy", "kl", "grad_norm", "truncated_fraction")
 
 @dataclass(frozen=True)
 class Health:
-    """The state of one run.
-
-    Attributes
-    ----------
-    judged_by
-        the diagnostics that are long enough to judge by, as ``metric on eval_set``.
-    signs
-        what is wrong, by diagnostic, the earliest first.
-    """
+    """The state of one run."""
 
     run_id: str
     problems_per_batch: int
     rollouts_per_problem: int
     seed: int
-    judged_by: tuple[str, ...]
-    signs: dict[str, Sign]
+    judged_by: tuple[str, ...]  # the diagnostics that are long enough to judge by, as ``metric on eval_set``
+    signs: dict[str, Sign]  # what is wrong, by diagnostic, the earliest first
 
     @property
     def status(self) -> Literal["healthy", "unhealthy", "unknown"]:
@@ -128,29 +120,17 @@ def _binomial_error(name: str, curve: pd.DataFrame) -> float:
 
 @dataclass(frozen=True)
 class Stability:
-    """The smallest stable B_p.
+    """The smallest stable B_p."""
 
-    Attributes
-    ----------
-    smallest
-        the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: no smaller B_p
-        was run; ``lower_bound``: the largest is not stable either; ``refused``: no run can be judged. The
-        interval holds every B_p that the intervals of the shares allow.
-    shares
-        share of healthy runs at each B_p, with its exact (Clopper–Pearson) interval.
-    counts
-        healthy and judged runs at each B_p.
-    reasons
-        why a B_p is not stable, for each such B_p.
-    unknown
-        number of runs that cannot be judged.
-    """
-
+    # the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: no smaller B_p
+    # was run; ``lower_bound``: the largest is not stable either; ``refused``: no run can be judged. The
+    # interval holds every B_p that the intervals of the shares allow
     smallest: Quantity
+    # share of healthy runs at each B_p, with its exact (Clopper–Pearson) interval
     shares: dict[int, Quantity]
-    counts: dict[int, tuple[int, int]]
-    reasons: dict[int, str]
-    unknown: int
+    counts: dict[int, tuple[int, int]]  # healthy and judged runs at each B_p
+    reasons: dict[int, str]  # why a B_p is not stable, for each such B_p
+    unknown: int  # number of runs that cannot be judged
 
 
 def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> Stability:

@@ -53,20 +53,11 @@ _MAD = 1.4826
 
 @dataclass(frozen=True)
 class Sign:
-    """What is wrong with a diagnostic.
+    """What is wrong with a diagnostic."""
 
-    Attributes
-    ----------
-    name
-        as in the module's docstring.
-    step
-        the last step of the window in which it began.
-    before, after
-        the levels compared.
-    """
-
-    name: str
-    step: int
+    name: str  # as in the module's docstring
+    step: int  # the last step of the window in which it began
+    # the levels compared
     before: float
     after: float
 

@@ -37,26 +37,16 @@ LEAST_CHECKPOINTS = 5
 
 @dataclass(frozen=True)
 class Configuration:
-    """The checkpoints of all runs of one (B_p, n), run after run, each in order of compute.
-
-    Attributes
-    ----------
-    compute, reward
-        (P,), rollouts and metric.
-    run
-        which run a checkpoint belongs to, (P,), 0..runs−1.
-    seeds
-        the seed of each run, (runs,).
-    step_cost
-        what a step costs in the unit of ``compute``: B rollouts, or its mean in tokens or seconds.
-    """
+    """The checkpoints of all runs of one (B_p, n), run after run, each in order of compute."""
 
     problems_per_batch: int
     rollouts_per_problem: int
+    # (P,), rollouts and metric
     compute: Floats
     reward: Floats
-    run: NDArray[np.int64]
-    seeds: tuple[int, ...]
+    run: NDArray[np.int64]  # which run a checkpoint belongs to, (P,), 0..runs−1
+    seeds: tuple[int, ...]  # the seed of each run, (runs,)
+    # what a step costs in the unit of ``compute``: B rollouts, or its mean in tokens or seconds
     step_cost: float
 
     @property

@@ -56,32 +56,18 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Curves:
-    """D fitted curves of one configuration (the first on the data, the others on draws).
+    """D fitted curves of one configuration (the first on the data, the others on draws)."""
 
-    Attributes
-    ----------
-    family
-        key of `FAMILIES`.
-    low, slope
-        R(C) = low + slope · s(C; shape), each (D,): R0 and A − R0; 1 and e^E for ``power``.
-    shape
-        ln τ; ln C_mid and ln B; or K; (D, dimensions).
-    status
-        a `isolaw.fits.curves.varpro.Status` each, (D,).
-    open_ended
-        the ceiling is not determined: the fit did not converge inside its search, or less than half of
-        the rise from R0 to A was measured; (D,).
-    rms
-        root mean squared residual, (D,).
-    """
-
-    family: str
+    family: str  # key of `FAMILIES`
+    # R(C) = low + slope · s(C; shape), each (D,): R0 and A − R0; 1 and e^E for ``power``
     low: Floats
     slope: Floats
-    shape: Floats
-    status: NDArray[np.int64]
+    shape: Floats  # ln τ; ln C_mid and ln B; or K; (D, dimensions)
+    status: NDArray[np.int64]  # a `isolaw.fits.curves.varpro.Status` each, (D,)
+    # the ceiling is not determined: the fit did not converge inside its search, or less than half of the rise
+    # from R0 to A was measured; (D,)
     open_ended: NDArray[np.bool_]
-    rms: Floats
+    rms: Floats  # root mean squared residual, (D,)
 
     def __call__(self, compute: ArrayLike) -> Floats:
         """Return reward at ``compute`` (X,), as (D, X)."""

@@ -63,25 +63,14 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """The fits of D data sets.
+    """The fits of D data sets."""
 
-    Attributes
-    ----------
-    low, slope
-        the line's coefficients, (D,).
-    shape
-        θ, (D, dimensions).
-    sse
-        weighted sum of squared residuals, (D,); under the robust loss, with its last weights.
-    status
-        a `Status` each, (D,).
-    """
-
+    # the line's coefficients, (D,)
     low: Floats
     slope: Floats
-    shape: Floats
-    sse: Floats
-    status: NDArray[np.int64]
+    shape: Floats  # θ, (D, dimensions)
+    sse: Floats  # weighted sum of squared residuals, (D,); under the robust loss, with its last weights
+    status: NDArray[np.int64]  # a `Status` each, (D,)
 
     @property
     def undetermined(self) -> NDArray[np.bool_]:

@@ -6,7 +6,10 @@ the grid of n were not measured too, and at the grid's edges: there it is only a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,7 @@ from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import FLAT, Slices, highest
 
+Bools = NDArray[np.bool_]
 TOLERANCE = 0.005
 POINTS = 50
 _SEARCH = 400
@@ -22,74 +26,53 @@ _SEARCH = 400
 
 @dataclass(frozen=True)
 class Frontier:
-    """The frontier of 1 + D sets of curves (the data's first) at X computes over N levels of n.
+    """The frontier of 1 + D sets of curves (the data's first) at X computes over N levels of n."""
 
-    Attributes
-    ----------
-    compute
-        (X,).
-    levels
-        measured n, ascending, (N,).
-    reward
-        the best reward of each n where it was measured, else −inf, (1 + D, N, X).
-    strict, tolerance
-        index of the best n (of equals the smallest), and of the smallest n within 0.005 of it, (1 + D, X).
-    below, above
-        where the strict n* is only a lower (upper) bound, (1 + D, X); both where all rewards are equal.
-    alone
-        where a neighbour of the strict n* was not measured, (1 + D, X).
-    """
-
-    compute: Floats
-    levels: NDArray[np.int64]
-    reward: Floats
-    strict: NDArray[np.int64]
-    tolerance: NDArray[np.int64]
-    below: NDArray[np.bool_]
-    above: NDArray[np.bool_]
-    alone: NDArray[np.bool_]
-
-    @property
-    def censored(self) -> NDArray[np.bool_]:
-        """Where n* is only a bound, on one side or on both; (1 + D, X)."""
-        return self.below | self.above
+    compute: Floats  # (X,)
+    levels: NDArray[np.int64]  # measured n, ascending, (N,)
+    reward: Floats  # the best reward of each n where it was measured, else −inf, (1 + D, N, X)
+    alone: Bools  # where a neighbour of the strict n* was not measured, (1 + D, X)
+    # where the strict n* is only a lower (upper) bound, (1 + D, X); both where all rewards are equal
+    below: Bools
+    above: Bools
 
     @property
     def best(self) -> Floats:
         """The reward on the frontier, (1 + D, X)."""
         return np.asarray(self.reward.max(axis=1))
 
+    @cached_property
+    def strict(self) -> NDArray[np.int64]:
+        """Index of the best n, of equals the smallest, (1 + D, X)."""
+        return highest(self.reward, 1)
+
+    @cached_property
+    def tolerance(self) -> NDArray[np.int64]:
+        """Index of the smallest n within 0.005 of the best, (1 + D, X)."""
+        least = self.best - TOLERANCE - FLAT * np.abs(self.best)
+        return np.asarray((self.reward >= least[:, None]).argmax(axis=1))
+
 
 @dataclass(frozen=True)
 class Path:
-    """n*(C) of 1 + D draws, by either method: what laws are fitted to.
+    """n*(C) of 1 + D draws, by either method; laws are fitted to it."""
 
-    Attributes
-    ----------
-    compute
-        (X,).
-    levels
-        measured n, ascending, (N,).
-    log2_n, reward
-        log2 n* and the reward there, (1 + D, X).
-    below, above
-        where n* is only a lower (upper) bound, (1 + D, X); both: it is not known.
-    """
-
-    compute: Floats
-    levels: NDArray[np.int64]
+    compute: Floats  # (X,)
+    levels: NDArray[np.int64]  # measured n, ascending, (N,)
+    # log2 n* and the reward there, (1 + D, X)
     log2_n: Floats
     reward: Floats
-    below: NDArray[np.bool_]
-    above: NDArray[np.bool_]
+    # where n* is only a lower (upper) bound, (1 + D, X); both: it is not known
+    below: Bools
+    above: Bools
 
     @property
-    def censored(self) -> NDArray[np.bool_]:
+    def censored(self) -> Bools:
         """Where n* is only a bound, (1 + D, X)."""
         return self.below | self.above
 
     @property
-    def at_top(self) -> NDArray[np.bool_]:
+    def at_top(self) -> Bools:
         """Where n* is the largest n of the grid, (1 + D, X)."""
         return self.below & (self.log2_n >= np.log2(self.levels[-1]) - 1e-9)
 
@@ -104,8 +87,7 @@ class Path:
 def strict_path(frontier: Frontier) -> Path:
     """Return the measured n with the highest curve: the paper's n*."""
     f = frontier
-    log2_n = np.log2(f.levels)[f.strict]
-    return Path(f.compute, f.levels, log2_n, f.best, f.below, f.above)
+    return Path(f.compute, f.levels, np.log2(f.levels)[f.strict], f.best, f.below, f.above)
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> Path:
@@ -113,13 +95,13 @@ def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -
     u = cut.log2_n[cut.best]
     far = cut.flat | (cut.compute > reach)
     levels = np.unique([c.rollouts_per_problem for c in configurations])
-    ends = np.log2(levels[[0, -1]])
-    top, bottom = u >= ends[1] - 1e-9, u <= ends[0] + 1e-9
-    return Path(cut.compute, levels, u, cut.reward.max(axis=2), far | top, far | bottom)
+    low, high = np.log2(levels[[0, -1]])
+    below, above = far | (u >= high - 1e-9), far | (u <= low + 1e-9)
+    return Path(cut.compute, levels, u, cut.reward.max(axis=2), below, above)
 
 
 def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float) -> Frontier:
-    """Return the rewards of the measured n on a surface: that of the best of their B_p.
+    """Return the rewards of the measured n on a surface, each with the best of its B_p.
 
     All compete at every compute; ``alone`` is where fewer than three of them ran that far.
     """
@@ -127,12 +109,10 @@ def cut_frontier(cut: Slices, configurations: list[Configuration], reach: float)
     levels = np.unique(n)
     own = cut.reward[:, :, cut.place]
     reward = np.stack([own[:, :, n == level].max(axis=2) for level in levels], axis=1)
-    best = reward.max(axis=1, keepdims=True)
     strict = highest(reward, 1)
-    tolerance = (reward >= best - TOLERANCE - FLAT * np.abs(best)).argmax(axis=1)
     alone = np.broadcast_to(cut.compute > reach, strict.shape)
-    top, bottom = strict == levels.size - 1, strict == 0
-    return Frontier(cut.compute, levels, reward, strict, tolerance, top | alone, bottom | alone, alone)
+    below, above = alone | (strict == levels.size - 1), alone | (strict == 0)
+    return Frontier(cut.compute, levels, reward, alone, below, above)
 
 
 def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
@@ -154,59 +134,39 @@ def envelope(
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return the levels of n and the best reward of each, −inf where none was measured."""
     levels = np.unique([c.rollouts_per_problem for c in configurations])
-    size = curves[0].A.size
-    reward = np.full((size, levels.size, compute.size), -np.inf)
-    for configuration, curve in zip(configurations, curves, strict=True):
-        level = int(np.searchsorted(levels, configuration.rollouts_per_problem))
-        value = np.where(configuration.covers(compute), curve(compute), -np.inf)
-        reward[:, level] = np.maximum(reward[:, level], value)
+    reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
+    for c, curve in zip(configurations, curves, strict=True):
+        level = int(np.searchsorted(levels, c.rollouts_per_problem))
+        reward[:, level] = np.maximum(reward[:, level], np.where(c.covers(compute), curve(compute), -np.inf))
     return levels, reward
 
 
 def trace(configurations: list[Configuration], curves: list[Curves], compute: Floats) -> Frontier:
     """Trace the frontier at ``compute`` (X,), each of which some configuration covers."""
     levels, reward = envelope(configurations, curves, compute)
-    best = reward.max(axis=1, keepdims=True)
-    strict = highest(reward, 1)
-    tolerance = (reward >= best - TOLERANCE - FLAT * np.abs(best)).argmax(axis=1)
+    best, strict = reward.max(axis=1, keepdims=True), highest(reward, 1)
     measured = np.isfinite(reward[0])  # (N, X), the same in every draw
-    top = levels.size - 1
-    columns = np.arange(compute.size)
-    missing_above = (strict < top) & ~measured[np.minimum(strict + 1, top), columns]
-    missing_below = (strict > 0) & ~measured[np.maximum(strict - 1, 0), columns]
     flat = np.all((best - reward <= FLAT * np.abs(best)) | ~measured, axis=1)
-    return Frontier(
-        compute,
-        levels,
-        reward,
-        strict,
-        tolerance,
-        below=flat | (strict == top) | missing_above,
-        above=flat | (strict == 0) | missing_below,
-        alone=missing_above | missing_below,
-    )
+    beside = np.pad(measured, ((1, 1), (0, 0)), constant_values=True)  # beyond the grid nothing is missing
+    columns = np.arange(compute.size)
+    no_lower, no_higher = ~beside[strict, columns], ~beside[strict + 2, columns]
+    below, above = flat | no_higher | (strict == levels.size - 1), flat | no_lower | (strict == 0)
+    return Frontier(compute, levels, reward, no_lower | no_higher, below, above)
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where ``to`` overtakes ``from_``: the last such compute in the range where both were measured.
-
-    Attributes
-    ----------
-    shared
-        first and last compute at which both were measured, None when there is none.
-    draws
-        the overtaking within ``shared``, the estimate first; −inf: ``to`` leads all along; +inf: not
-        yet at its end. NaN without a shared range.
-    extrapolated
-        where the estimated curves cross when continued over all that either was measured; NaN or ±inf
-        if they do not.
-    """
+    """Where ``to`` overtakes ``from_``: the last such compute in the range where both were measured."""
 
     from_: int
     to: int
+    # first and last compute at which both were measured, None when there is none
     shared: tuple[float, float] | None
+    # the overtaking within ``shared``, the estimate first; −inf: ``to`` leads all along; +inf: not yet at its
+    # end. NaN without a shared range
     draws: Floats
+    # where the estimated curves cross when continued over all that either was measured; NaN or ±inf if they
+    # do not
     extrapolated: float
 
     @property
@@ -255,23 +215,20 @@ def crossovers(
     first
         where the frontier begins.
     """
-    levels = np.unique([c.rollouts_per_problem for c in configurations])
-    spans = []
-    for n in levels:
-        own = [c.measured for c in configurations if c.rollouts_per_problem == n]
-        low = min(start for start, _ in own)
-        spans.append((max(low, first) if low == 0 else low, max(end for _, end in own)))
+    spans: dict[int, tuple[float, float]] = {}
+    for c in sorted(configurations, key=lambda c: c.rollouts_per_problem):
+        low, high = c.measured
+        before = spans.get(c.rollouts_per_problem, (math.inf, 0.0))
+        spans[c.rollouts_per_problem] = min(low, before[0]), max(high, before[1])
     out = []
-    for i, a in enumerate(levels):
-        for j in range(i + 1, levels.size):
-            lead = reward[:, j] - reward[:, i]
-            lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal, but for rounding
-            low, high = max(spans[i][0], spans[j][0]), min(spans[i][1], spans[j][1])
-            shared = (low, high) if high > low else None
-            draws = _overtaken(compute, lead, low, high) if shared else np.full(len(lead), np.nan)
-            either = min(spans[i][0], spans[j][0]), max(spans[i][1], spans[j][1])
-            beyond = float(_overtaken(compute, lead[:1], *either)[0]) if either[1] > either[0] else np.nan
-            out.append(Crossover(int(a), int(levels[j]), shared, draws, beyond))
+    for (i, (a, own)), (j, (b, other)) in combinations(enumerate(spans.items()), 2):
+        starts, ends = zip(*((low or max(low, first), high) for low, high in (own, other)), strict=True)
+        lead = reward[:, j] - reward[:, i]
+        lead[np.abs(lead) <= FLAT * np.abs(reward[:, i])] = 0.0  # equal, but for rounding
+        shared = (max(starts), min(ends)) if min(ends) > max(starts) else None
+        draws = _overtaken(compute, lead, *shared) if shared else np.full(len(lead), np.nan)
+        either = float(_overtaken(compute, lead[:1], min(starts), max(ends))[0])
+        out.append(Crossover(a, b, shared, draws, either))
     return out
 
 

@@ -98,21 +98,14 @@ def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Logistic:
-    """D fitted logistic laws over x (log10 C, or M).
+    """D fitted logistic laws over x (log10 C, or M)."""
 
-    Attributes
-    ----------
-    b, L, k, x0
-        floor, rise, steepness and midpoint, each (D,).
-    on_bound
-        whether the points leave steepness or midpoint undetermined, (D,).
-    """
-
+    # floor, rise, steepness and midpoint, each (D,)
     b: Floats
     L: Floats
     k: Floats
     x0: Floats
-    on_bound: Bools
+    on_bound: Bools  # whether the points leave steepness or midpoint undetermined, (D,)
 
     def __call__(self, x: ArrayLike) -> Floats:
         """Return log2 n* at x (X,), as (D, X)."""

@@ -69,7 +69,7 @@ def falls(frontier: Frontier) -> bool:
     """Return whether n* comes down again by more than the tolerance in reward can excuse."""
     strict, reward = frontier.strict[0], frontier.reward[0]
     highest = 0
-    for x in np.flatnonzero(~frontier.censored[0]):
+    for x in np.flatnonzero(~(frontier.below | frontier.above)[0]):
         if strict[x] < highest and reward[strict[x], x] - reward[highest, x] > TOLERANCE:
             return True
         highest = max(highest, int(strict[x]))

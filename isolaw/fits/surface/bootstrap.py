@@ -46,24 +46,13 @@ _MOST_INFLATED = 10.0
 
 @dataclass(frozen=True)
 class Effects:
-    """What the runs of a fit differ by.
+    """What the runs of a fit differ by."""
 
-    Attributes
-    ----------
-    shared
-        for each configuration, the effects a_s of the seeds at its checkpoints, (seeds, checkpoints).
-    own
-        the residual curves e_d of all runs, each as (log C, residual).
-    freedom
-        degrees of freedom of the two.
-    unit
-        what the residuals stand for.
-    """
-
+    # for each configuration, the effects a_s of the seeds at its checkpoints, (seeds, checkpoints)
     shared: list[Floats]
-    own: list[Curve]
-    freedom: tuple[int, int]
-    unit: Unit
+    own: list[Curve]  # the residual curves e_d of all runs, each as (log C, residual)
+    freedom: tuple[int, int]  # degrees of freedom of the two
+    unit: Unit  # what the residuals stand for
 
 
 def effects(configurations: list[Configuration], family: str) -> Effects:

@@ -26,31 +26,17 @@ Theta = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Points:
-    """Points of the surface.
+    """Points of the surface."""
 
-    Attributes
-    ----------
-    u, v, t
-        log2 n, log2 B_p and log C, each (Q,).
-    shift
-        t as differences between allocations move with it: t itself where runs were measured.
-    learnt
-        g(t).
-    ahead
-        how far t is past the last checkpoint of all, 0 before.
-    below
-        whether on the near side of the step.
-    most, beyond
-        how far along the trend anything was seen; and the share of the way that they go beyond that.
-    """
-
+    # log2 n, log2 B_p and log C, each (Q,)
     u: Floats
     v: Floats
     t: Floats
-    shift: Floats
-    learnt: Floats
-    ahead: Floats
-    below: NDArray[np.bool_]
+    shift: Floats  # t as differences between allocations move with it: t itself where runs were measured
+    learnt: Floats  # g(t)
+    ahead: Floats  # how far t is past the last checkpoint of all, 0 before
+    below: NDArray[np.bool_]  # whether on the near side of the step
+    # how far along the trend anything was seen; and the share of the way that they go beyond that
     most: Floats | float = np.inf
     beyond: float = 1.0
 
@@ -173,21 +159,11 @@ def _by_times(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance of rewards, a function of θ and pairs of points.
+    """Covariance of rewards, a function of θ and pairs of points."""
 
-    Attributes
-    ----------
-    start
-        the least log C.
-    middle
-        of log2 n, and of log2 B_p.
-    plane
-        whether B_p varies on its own.
-    """
-
-    start: float
-    middle: tuple[float, float]
-    plane: bool
+    start: float  # the least log C
+    middle: tuple[float, float]  # of log2 n, and of log2 B_p
+    plane: bool  # whether B_p varies on its own
 
     def __call__(self, p: Theta, pairs: Pairs, slopes: dict[str, Floats] | None = None) -> Floats:
         """Return it for pairs; its derivatives by θ are put into ``slopes``."""

@@ -49,36 +49,17 @@ _FALSE_ALARMS = 0.01
 
 @dataclass(frozen=True)
 class Surface:
-    """Draws of the reward over (log n, log B_p, log C).
+    """Draws of the reward over (log n, log B_p, log C)."""
 
-    Attributes
-    ----------
-    process
-        the prior and the observations.
-    mode
-        the most likely hyperparameters, (P,).
-    theta
-        hyperparameters, (H, P).
-    shares
-        of the shift and of the rise that go on past the end, and where in its gap a step lies, (H, 3).
-    of_draw
-        which of them a draw has, (D,).
-    seed
-        of the draws.
-    misfit
-        by how much draws are wider than the process says, 1 where it fits.
-    bounds
-        least and largest reward that there can be.
-    """
-
-    process: Process
-    mode: Floats
-    theta: Floats
+    process: Process  # the prior and the observations
+    mode: Floats  # the most likely hyperparameters, (P,)
+    theta: Floats  # hyperparameters, (H, P)
+    # of the shift and of the rise that go on past the end, and where in its gap a step lies, (H, 3)
     shares: Floats
-    of_draw: NDArray[np.int64]
-    seed: int
-    misfit: float = 1.0
-    bounds: tuple[float, float] = (-np.inf, np.inf)
+    of_draw: NDArray[np.int64]  # which of them a draw has, (D,)
+    seed: int  # of the draws
+    misfit: float = 1.0  # by how much draws are wider than the process says, 1 where it fits
+    bounds: tuple[float, float] = (-np.inf, np.inf)  # least and largest reward that there can be
     _known: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:

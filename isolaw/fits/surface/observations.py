@@ -40,47 +40,26 @@ _SEEN = 6.0  # times its noise: a rise
 
 @dataclass(frozen=True)
 class Observations:
-    """What a surface is fitted to; O observations of N configurations, R runs, K bins.
+    """What a surface is fitted to; O observations of N configurations, R runs, K bins."""
 
-    Attributes
-    ----------
-    places
-        log2 n and log2 B_p of the configurations, (N, 2).
-    run_place, run_seed
-        configuration and seed of a run, (R,).
-    counts
-        checkpoints of a run in a bin, (R, K).
-    place, bin, t, reward
-        of an observation, each (O,).
-    kappa
-        κ, with which runs were combined.
-    seed_variance
-        variance of the seeds' effects, 0 where there is one seed.
-    learnt
-        t and the share of the rise in reward that was learnt by then, (2, k), the last two past the end:
-        differences between allocations grow with it.
-    trend
-        the mean reward of all configurations at those t but the last two, (k − 2,).
-    residuals
-        what is left of each run in each bin, (R, K), NaN where it has none.
-    freedom
-        degrees of freedom of the residuals over their number; 0 where there are none.
-    """
-
-    places: Floats
+    places: Floats  # log2 n and log2 B_p of the configurations, (N, 2)
+    # configuration and seed of a run, (R,)
     run_place: Ints
     run_seed: Ints
-    counts: Floats
+    counts: Floats  # checkpoints of a run in a bin, (R, K)
+    # of an observation, each (O,)
     place: Ints
     bin: Ints
     t: Floats
     reward: Floats
-    kappa: float
-    seed_variance: float
+    kappa: float  # κ, with which runs were combined
+    seed_variance: float  # variance of the seeds' effects, 0 where there is one seed
+    # t and the share of the rise in reward that was learnt by then, (2, k), the last two past the end:
+    # differences between allocations grow with it
     learnt: Floats
-    trend: Floats
-    residuals: Floats
-    freedom: float
+    trend: Floats  # the mean reward of all configurations at those t but the last two, (k − 2,)
+    residuals: Floats  # what is left of each run in each bin, (R, K), NaN where it has none
+    freedom: float  # degrees of freedom of the residuals over their number; 0 where there are none
 
     @property
     def log2_n(self) -> Floats:

@@ -36,25 +36,14 @@ def highest(values: Floats, axis: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Slices:
-    """Rewards of 1 + D draws (the mean first) at X computes over G allocations.
+    """Rewards of 1 + D draws (the mean first) at X computes over G allocations."""
 
-    Attributes
-    ----------
-    compute
-        (X,).
-    log2_n, log2_b
-        of the allocations, each (G,), ascending in n, then in B_p.
-    reward
-        (1 + D, X, G).
-    place
-        the allocation that is each configuration, (N,); −1 where it was left out.
-    """
-
-    compute: Floats
+    compute: Floats  # (X,)
+    # of the allocations, each (G,), ascending in n, then in B_p
     log2_n: Floats
     log2_b: Floats
-    reward: Floats
-    place: NDArray[np.int64]
+    reward: Floats  # (1 + D, X, G)
+    place: NDArray[np.int64]  # the allocation that is each configuration, (N,); −1 where it was left out
 
     @property
     def best(self) -> NDArray[np.int64]:

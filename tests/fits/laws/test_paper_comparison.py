@@ -29,8 +29,6 @@ def frontier(reward: np.ndarray, levels: list[int] | None = None) -> Frontier:
         compute=np.geomspace(1e5, 1e7, columns),
         levels=np.array(levels or [8 * 2**i for i in range(size)]),
         reward=reward[None],
-        strict=strict[None],
-        tolerance=(reward >= reward.max(axis=0) - TOLERANCE).argmax(axis=0)[None],
         below=((strict == size - 1) | no_above)[None],
         above=((strict == 0) | no_below)[None],
         alone=(no_above | no_below)[None],
