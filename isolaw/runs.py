@@ -152,18 +152,7 @@ class Runs:
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> Runs:
-        """Read a table written by `to_parquet` (attributes included).
-
-        >>> import tempfile, os
-        >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
-        ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="validation",
-        ...            metric="avg@4", value=0.5)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = os.path.join(folder, "points.parquet")
-        ...     Runs(pd.DataFrame([row]), {"a": {"lr": 0.02}}).to_parquet(path)
-        ...     Runs.from_parquet(path).attributes
-        {'a': {'lr': 0.02}}
-        """
+        """Read a table written by `to_parquet`, with its attributes."""
         table = read_parquet(path)
         try:
             attributes = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))

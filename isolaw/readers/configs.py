@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
-from isolaw.readers.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS
+from isolaw.readers.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS, os_errors
 from isolaw.readers.safe_yaml import literal, parse_yaml, scalar
 
 _DEEPEST_TOML = 10  # parts of a key: tomllib's time is quadratic in them
@@ -122,11 +122,8 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises `DataError` if it is missing, larger than 1 MB, of another format, or not a configuration.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_CONFIG + 1)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    with os_errors(path), path.open("rb") as file:
+        content = file.read(LARGEST_CONFIG + 1)
     if len(content) > LARGEST_CONFIG:
         raise DataError(f"{path}: a configuration larger than {LARGEST_CONFIG // MB} MB")
     text = content.decode("utf-8-sig", errors="replace")

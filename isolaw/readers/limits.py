@@ -84,19 +84,25 @@ class Held:
 
 
 @contextmanager
+def os_errors(path: str | Path) -> Iterator[None]:
+    """Turn an `OSError` into a `DataError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
+
+
+@contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a log to read its bytes; raise `DataError` if it cannot be read, or has more than 10 GB."""
-    try:
-        with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > LARGEST_LOG:
-                raise DataError(
-                    f"{path}: {size / MB:,.0f} MB; isolaw reads logs of up to {LARGEST_LOG // MB:,} MB. "
-                    "Split the file, or keep only the lines with metrics"
-                )
-            yield file
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    with os_errors(path), Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_LOG:
+            raise DataError(
+                f"{path}: {size / MB:,.0f} MB; isolaw reads logs of up to {LARGEST_LOG // MB:,} MB. "
+                "Split the file, or keep only the lines with metrics"
+            )
+        yield file
 
 
 def start(path: str | Path, most: int) -> bytes:

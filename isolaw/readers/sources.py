@@ -111,10 +111,8 @@ def _expanded(source: str | Path) -> list[Path]:
 
 
 def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Found:
-    try:
+    with limits.os_errors(path):
         mode = path.stat().st_mode
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
     if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):  # a device may have no end
         raise DataError(f"{path}: found a device or a socket; expected a file, a directory or a pipe")
     if forced:
@@ -130,10 +128,8 @@ def _classified(path: Path, head: bytes, containers: Sequence[Container], named:
 
 
 def _head(path: Path) -> bytes:
-    try:
+    with limits.os_errors(path):
         return limits.start(path, HEAD)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
 
 
 def _search_directory(

@@ -14,7 +14,7 @@ import pandas as pd
 from isolaw.errors import DataError
 from isolaw.parquet import column_names, read_parquet
 from isolaw.readers.configs import flatten
-from isolaw.readers.limits import MB
+from isolaw.readers.limits import MB, os_errors
 
 PARQUET_MAGIC = b"PAR1"
 _LARGEST = 100 * MB  # as text; Parquet has its own limits
@@ -32,16 +32,13 @@ def load(path: str | Path) -> pd.DataFrame:
     binary, no table, or too large: as text over 100 MB, 1 million rows, 5 million cells.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as file:  # once: it may be a pipe
-            content = file.read(len(PARQUET_MAGIC))
-            if content == PARQUET_MAGIC:
-                if not path.is_file():
-                    raise DataError(f"{path}: isolaw reads no Parquet from a pipe; write it to a file")
-                return _read_parquet(path)
-            content += file.read(_LARGEST)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    with os_errors(path), path.open("rb") as file:  # once: it may be a pipe
+        content = file.read(len(PARQUET_MAGIC))
+        if content == PARQUET_MAGIC:
+            if not path.is_file():
+                raise DataError(f"{path}: isolaw reads no Parquet from a pipe; write it to a file")
+            return _read_parquet(path)
+        content += file.read(_LARGEST)
     if len(content) > _LARGEST:
         raise DataError(f"{path}: isolaw reads text tables of up to {_LARGEST // MB} MB. {_MEND}")
     if not content.strip():

@@ -32,7 +32,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
     line as well: progress bars write many lines into one. Raises `DataError` if the file cannot be read,
     takes too long, or has a line of more than 256 MB.
     """
-    number, rest, skipped, done = 0, b"", 0, 0
+    number, rest, cut, done = 0, b"", 0, 0
     meter = limits.Meter(path)
     with limits.opened(path) as file:
         while chunk := file.read(_CHUNK):
@@ -40,32 +40,26 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
             meter.check(done)
             if returns:
                 chunk = chunk.replace(b"\r", b"\n")
-            if skipped:
-                before, end, chunk = chunk.partition(b"\n")
-                skipped += len(before)
-                if skipped > limits.LONGEST_SKIPPED:
-                    raise DataError(
-                        f"{path}: line {number} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB: "
-                        "not a text log, or one with a hole. Cut the file before that line"
-                    )
-                if not end:
-                    continue
-                skipped = 0
-            whole = (rest + chunk).split(b"\n")
-            rest = whole.pop()
+            *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
-                number += 1
+                number, cut = number + 1, 0
                 if not number % _OFTEN:
                     meter.check(done)
                 if len(line) > LONGEST:
                     log.drop("lines longer than 1 MB")
                 elif line:
                     yield number, line
-            if len(rest) > LONGEST:
-                log.drop("lines longer than 1 MB")
-                rest, skipped = b"", len(rest)
-                number += 1
-    if rest:
+            if len(rest) > LONGEST:  # its end is not held
+                cut += len(rest) - LONGEST - 1
+                rest = rest[: LONGEST + 1]
+                if cut > limits.LONGEST_SKIPPED:
+                    raise DataError(
+                        f"{path}: line {number + 1} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB: "
+                        "not a text log, or one with a hole. Cut the file before that line"
+                    )
+    if len(rest) > LONGEST:
+        log.drop("lines longer than 1 MB")
+    elif rest:
         yield number + 1, rest
 
 

@@ -43,7 +43,7 @@ def read(path: Path) -> Iterator[RawLog]:
     """Read one run, unless it was deleted; raise `DataError` if a file of it cannot be read."""
     if not is_run(path):
         raise DataError(f"{path}: not a run of an MLflow file store (meta.yaml next to a folder metrics)")
-    try:
+    with limits.os_errors(path):
         lines = (line.partition(":") for line in _text(path / "meta.yaml").splitlines())
         meta = {key.strip(): value.strip().strip("'\"") for key, _, value in lines}
         if meta.get("lifecycle_stage") == "deleted":
@@ -60,8 +60,6 @@ def read(path: Path) -> Iterator[RawLog]:
         add_points(log, _points(path / "metrics", log))
         if len(log.step) > 1 and not any(log.step):  # MLflow's number for what was logged without one
             log.step = array("d", [math.nan]) * len(log.step)
-    except OSError as error:
-        raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
     yield log
 
 

@@ -57,7 +57,7 @@ def read(path: Path) -> Iterator[RawLog]:
     """
     folder = path if path.is_dir() else path.parent
     log = RawLog(str(path), "wandb-offline", folder.name)
-    try:
+    with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
             if file.is_file():  # no pipe: opening one may wait for ever
                 _add_records(log, file)
@@ -69,8 +69,6 @@ def read(path: Path) -> Iterator[RawLog]:
             yield log
         else:
             yield from _console(log, folder / "files" / "output.log")
-    except OSError as error:
-        raise DataError(f"{error.filename or path}: {error.strerror or error}") from None
 
 
 def _add_records(log: RawLog, file: Path) -> None:

@@ -13,11 +13,7 @@ _PREFIX = "isolaw."
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric).
-
-    >>> metric("validation/avg@4"), metric("validation/avg_at_4"), metric("isolaw/wall_s")
-    (('validation', 'avg@4'), ('validation', 'avg@4'), None)
-    """
+    """Return (eval_set, metric)."""
     eval_set, slash, name = key.partition("/")
     if not slash or eval_set == "isolaw":
         return None

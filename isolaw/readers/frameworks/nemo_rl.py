@@ -31,13 +31,7 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of NeMo-RL's keys.
-
-    >>> metric("train/reward"), metric("validation/accuracy"), metric("validation/pass@8")
-    (('train', 'reward'), ('validation', 'accuracy'), ('validation', 'best@8'))
-    >>> metric("train/mean_gen_tokens_per_sample"), metric("timing/train/total_step_time"), metric("train/lr")
-    (('train', 'response_length'), None, None)
-    """
+    """Return (eval_set, metric) of one of NeMo-RL's keys."""
     section, _, name = key.partition("/")
     if section not in ("train", "validation") or not name or _NOT_KEPT.fullmatch(name):
         return None

@@ -36,13 +36,7 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of open-instruct's keys.
-
-    >>> metric("scores"), metric("eval/pass_at_8_unbiased"), metric("val/sequence_lengths")
-    (('train', 'reward'), ('validation', 'best@8'), ('train', 'response_length'))
-    >>> metric("eval/scores"), metric("eval/objective/verifiable_correct_rate"), metric("time/total")
-    (('validation', 'reward'), ('validation', 'objective/verifiable_correct_rate'), None)
-    """
+    """Return (eval_set, metric) of one of open-instruct's keys."""
     eval_set = "validation" if key.startswith("eval/") else "train"
     if key in _NAMES:
         return eval_set, _NAMES[key]

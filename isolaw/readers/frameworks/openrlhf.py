@@ -37,13 +37,7 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of OpenRLHF's keys.
-
-    >>> metric("train/rollout/reward_mean"), metric("eval/eval_aime24_pass1"), metric("eval_aime24_pass8")
-    (('train', 'reward'), ('aime24', 'pass@1'), ('aime24', 'best@8'))
-    >>> metric("train/kl"), metric("train/actor_lr"), metric("train/timing/ppo_train")
-    (('train', 'kl'), None, None)
-    """
+    """Return (eval_set, metric) of one of OpenRLHF's keys."""
     if found := _EVALUATION.fullmatch(key):
         return found[1] or "validation", best(found[3]) if found[3] else _EVALUATED[found[2]]
     if key.startswith(("eval/", "eval_")):

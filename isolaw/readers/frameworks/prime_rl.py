@@ -48,13 +48,7 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of prime-rl's keys.
-
-    >>> metric("train/agg/effective/agent/reward/mean"), metric("eval/aime24/effective/agent/pass@8")
-    (('train', 'reward'), ('aime24', 'best@8'))
-    >>> metric("reward/all/mean"), metric("eval/math500/avg@4"), metric("time/step")
-    (('train', 'reward'), ('math500', 'avg@4'), None)
-    """
+    """Return (eval_set, metric) of one of prime-rl's keys."""
     if key in _TRAINING:
         return "train", _TRAINING[key]
     scope, _, rest = key.partition("/")

@@ -35,13 +35,7 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of SkyRL's keys.
-
-    >>> metric("eval/all/avg_score"), metric("eval/aime24/pass_at_8"), metric("reward/avg_raw_reward")
-    (('validation', 'reward'), ('aime24', 'best@8'), ('train', 'reward'))
-    >>> metric("policy/policy_kl"), metric("timing/step"), metric("trainer/global_step")
-    (('train', 'kl'), None, None)
-    """
+    """Return (eval_set, metric) of one of SkyRL's keys."""
     if key in _NAMES:
         return "train", _NAMES[key]
     if found := re.fullmatch(_EVALUATION, key, re.S):

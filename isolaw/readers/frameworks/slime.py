@@ -37,13 +37,7 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of slime's keys.
-
-    >>> metric("rollout/raw_reward"), metric("eval/aime"), metric("eval/aime-pass@8")
-    (('train', 'reward'), ('aime', 'reward'), ('aime', 'best@8'))
-    >>> metric("train/ppo_kl"), metric("rollout/step"), metric("perf/rollout_time")
-    (('train', 'train/ppo_kl'), None, None)
-    """
+    """Return (eval_set, metric) of one of slime's keys."""
     if key in _NAMES:
         return "train", _NAMES[key]
     if found := _PASS.fullmatch(key):

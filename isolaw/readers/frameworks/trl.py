@@ -42,13 +42,7 @@ _NEWER = {
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of TRL's keys.
-
-    >>> metric("reward"), metric("eval/rewards/accuracy_reward/mean"), metric("rewards/accuracy_reward")
-    (('train', 'reward'), ('validation', 'rewards/accuracy_reward'), ('train', 'rewards/accuracy_reward'))
-    >>> metric("train/completions/mean_length"), metric("epoch"), metric("train_loss")
-    (('train', 'response_length'), None, None)
-    """
+    """Return (eval_set, metric) of one of TRL's keys."""
     if key.startswith(("eval_", "eval/")):
         eval_set, name = "validation", key[5:]
     else:

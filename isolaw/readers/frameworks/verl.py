@@ -49,15 +49,7 @@ _NOT_KEPT = re.compile(
 
 
 def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of veRL's keys.
-
-    >>> metric("val-core/openai/gsm8k/acc/mean@8"), metric("val-aux/aime24/acc/best@4/mean")
-    (('openai/gsm8k', 'avg@8'), ('aime24', 'best@4'))
-    >>> metric("val-core/kk_logic/reward/mean@1"), metric("val/test_score/logic")
-    (('kk_logic', 'reward@1'), ('logic', 'test_score'))
-    >>> metric("critic/score/mean"), metric("val-aux/aime24/acc/std@8"), metric("timing_s/gen")
-    (('train', 'reward'), None, None)
-    """
+    """Return (eval_set, metric) of one of veRL's keys."""
     if key in _TRAINING:
         return "train", _TRAINING[key]
     section, _, rest = key.partition("/")

@@ -1,0 +1,85 @@
+"""What the metric keys of each framework are called in the data model."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
+    "isolaw": {
+        "validation/avg@4": ("validation", "avg@4"),
+        "validation/avg_at_4": ("validation", "avg@4"),
+        "isolaw/wall_s": None,
+    },
+    "nemo_rl": {
+        "train/reward": ("train", "reward"),
+        "validation/accuracy": ("validation", "accuracy"),
+        "validation/pass@8": ("validation", "best@8"),
+        "train/mean_gen_tokens_per_sample": ("train", "response_length"),
+        "timing/train/total_step_time": None,
+        "train/lr": None,
+    },
+    "open_instruct": {
+        "scores": ("train", "reward"),
+        "eval/pass_at_8_unbiased": ("validation", "best@8"),
+        "val/sequence_lengths": ("train", "response_length"),
+        "eval/scores": ("validation", "reward"),
+        "eval/objective/verifiable_correct_rate": ("validation", "objective/verifiable_correct_rate"),
+        "time/total": None,
+    },
+    "openrlhf": {
+        "train/rollout/reward_mean": ("train", "reward"),
+        "eval/eval_aime24_pass1": ("aime24", "pass@1"),
+        "eval_aime24_pass8": ("aime24", "best@8"),
+        "train/kl": ("train", "kl"),
+        "train/actor_lr": None,
+        "train/timing/ppo_train": None,
+    },
+    "prime_rl": {
+        "train/agg/effective/agent/reward/mean": ("train", "reward"),
+        "eval/aime24/effective/agent/pass@8": ("aime24", "best@8"),
+        "reward/all/mean": ("train", "reward"),
+        "eval/math500/avg@4": ("math500", "avg@4"),
+        "time/step": None,
+    },
+    "skyrl": {
+        "eval/all/avg_score": ("validation", "reward"),
+        "eval/aime24/pass_at_8": ("aime24", "best@8"),
+        "reward/avg_raw_reward": ("train", "reward"),
+        "policy/policy_kl": ("train", "kl"),
+        "timing/step": None,
+        "trainer/global_step": None,
+    },
+    "slime": {
+        "rollout/raw_reward": ("train", "reward"),
+        "eval/aime": ("aime", "reward"),
+        "eval/aime-pass@8": ("aime", "best@8"),
+        "train/ppo_kl": ("train", "train/ppo_kl"),
+        "rollout/step": None,
+        "perf/rollout_time": None,
+    },
+    "trl": {
+        "reward": ("train", "reward"),
+        "eval/rewards/accuracy_reward/mean": ("validation", "rewards/accuracy_reward"),
+        "rewards/accuracy_reward": ("train", "rewards/accuracy_reward"),
+        "train/completions/mean_length": ("train", "response_length"),
+        "epoch": None,
+        "train_loss": None,
+    },
+    "verl": {
+        "val-core/openai/gsm8k/acc/mean@8": ("openai/gsm8k", "avg@8"),
+        "val-aux/aime24/acc/best@4/mean": ("aime24", "best@4"),
+        "val-core/kk_logic/reward/mean@1": ("kk_logic", "reward@1"),
+        "val/test_score/logic": ("logic", "test_score"),
+        "critic/score/mean": ("train", "reward"),
+        "val-aux/aime24/acc/std@8": None,
+        "timing_s/gen": None,
+    },
+}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_names(module: str) -> None:
+    framework = importlib.import_module(f"isolaw.readers.frameworks.{module}").FRAMEWORK
+    assert {key: framework.metric(key) for key in NAMES[module]} == NAMES[module]
