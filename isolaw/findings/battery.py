@@ -57,20 +57,9 @@ TABULAR_SCHEDULE = schedule(_TABULAR_COMPUTE)
 class Battery:
     """Which model is judged, on which seeds, and how much of the battery is run.
 
-    Attributes
-    ----------
-    base
-        what all sweeps share: budget, grid, recipe, problems, model, preset, constants.
-    seeds
-        the judging seeds.
-    sizes
-        the number of training set sizes D, with the full size.
-    control
-        also re-tune η at each C.
-    tabular
-        the rules lr(n) of the single problem.
-    tabular_constants
-        constants of the single problem that differ from its preset's.
+    ``base`` is what all sweeps share: budget, grid, recipe, problems, model, preset, constants. ``sizes`` is
+    the number of training set sizes D, ``control`` whether η is also re-tuned at each C. ``tabular`` holds
+    the rules lr(n) of the single problem, ``tabular_constants`` its constants that differ from the preset's.
     """
 
     base: SweepSpec
@@ -218,21 +207,9 @@ def battery(
 ) -> Battery:
     """Build a battery from the user's settings.
 
-    Parameters
-    ----------
-    model, preset
-        of ``[bandit]``; None: the model's first preset.
-    seeds
-        the judging seeds.
-    settings
-        ``section.key=value``: budget, grid, sizes of the problem set, recipe, constants of the model.
-    options
-        of `Battery`.
-
-    Raises
-    ------
-    SpecError
-        with all issues at once.
+    ``settings`` are ``section.key=value``: budget, grid, sizes of the problem set, recipe, constants of the
+    model; ``options`` are fields of `Battery`. Without a ``preset`` it is the model's first. Raises
+    `SpecError` with all issues at once.
 
     >>> battery(settings=["sweep.compute=1e6"]).budgets[[0, -1]].round(-2)
     array([   7800., 1000000.])

@@ -33,18 +33,10 @@ def judge(
     jobs: int = 1,
     progress: execution.Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Execute the battery's remaining runs, and judge all of them.
+    """Execute the battery's remaining runs in ``jobs`` threads, and judge all of them.
 
-    Parameters
-    ----------
-    battery
-        from `isolaw.findings.battery.battery`.
-    out
-        the directory that keeps the runs, and that a second call continues; None: a temporary one.
-    jobs
-        threads.
-    progress
-        called with the share of the work since its last call.
+    A directory ``out`` keeps the runs, and a second call continues them. ``progress`` is called with the
+    share of the work since its last call.
 
     Returns
     -------

@@ -26,16 +26,9 @@ def rewards(
 ) -> Floats:
     """Return the reward of each n at each budget, from one sweep whose schedule contains the budgets.
 
-    Parameters
-    ----------
-    seeds, levels, budgets
-        S seeds, N values of n and X ascending budgets C.
-    where
-        fixed columns or attributes of the runs, such as ``{"lr": 0.02}``.
-
-    Returns
-    -------
-    (S, N, X); NaN before a run's first step, after the end of a diverged run, and where no run exists.
+    With S seeds, N values of n and X ascending ``budgets`` C the result is (S, N, X): NaN before a run's
+    first step, after the end of a diverged run, and where no run exists. ``where`` fixes columns or
+    attributes of the runs, such as ``{"lr": 0.02}``.
     """
     points = runs.points
     points = points[(points["metric"] == metric) & (points["eval_set"] == eval_set)]

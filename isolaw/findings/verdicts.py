@@ -109,18 +109,9 @@ def weakest(verdicts: Sequence[Verdict]) -> Verdict:
 class Finding:
     """One row of the table.
 
-    Attributes
-    ----------
-    key, set, statement
-        such as ``F1``, ``easy``, and the claim.
-    effects
-        the finding needs all of them.
-    tolerance
-        the first effect with the smallest n within 0.005 of the best in place of n*, where n* is compared.
-    holds
-        a further condition, without which the finding is at most partly true.
-    notes
-        what else a reader should know.
+    The finding ``key`` (such as ``F1``) on a problem ``set`` needs all ``effects``. Where n* is compared,
+    ``tolerance`` is the first effect with the smallest n within 0.005 of the best in place of n*. ``holds``
+    is a further condition, without which the finding is at most partly true.
     """
 
     key: str

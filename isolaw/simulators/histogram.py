@@ -1,15 +1,14 @@
 """From an avg@16 histogram to success probabilities.
 
-What is known of a set is often only how many of its problems had 0, 1, … 16 of 16 samples correct.
-These counts are blurred by sampling: x ~ Binomial(16, p). The distribution of p is estimated by
-maximum likelihood on a grid (the binomial mixture of Lord 1969, Psychometrika 34, 259) with EM::
+Often only the number of problems with 0, 1, … 16 of 16 correct samples is known. Sampling blurs these counts:
+x ~ Binomial(16, p). EM estimates the distribution of p by maximum likelihood on a grid (the binomial mixture
+of Lord 1969, Psychometrika 34, 259)::
 
     w_g ← w_g · Σ_x s_x Binomial(x; 16, p_g) / Σ_g' w_g' Binomial(x; 16, p_g')
 
-**Assumed**, where 16 samples leave it open (they determine 16 moments of p, and cannot tell p = 0.001
-from 0.01): p stays as close to the arcsine law, from which EM starts, as 500 steps leave it. Problems
-drawn from the estimate have the given histogram again when they are sampled 16 times, to a few
-thousandths.
+**Assumed**, where 16 samples leave it open (they determine 16 moments of p, and cannot tell p = 0.001 from
+0.01): p stays as close to the arcsine law, from which EM starts, as 500 steps leave it. Problems drawn from
+the estimate reproduce the histogram to a few thousandths.
 """
 
 from __future__ import annotations

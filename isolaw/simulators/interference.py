@@ -109,14 +109,9 @@ BOUNDS = {"q": (0.0, 1.0), "rho": (0.0, 0.99), "r": (1.0, 4096.0)}
 class Interference(Model):
     """The population.
 
-    Attributes
-    ----------
-    w, stored
-        shared parameters, shape (r,), and private ones before their common scale, shape (D,).
-    scalars
-        W, the second moment v, the number of updates, the scale of ``stored`` and its |·|².
-    queue
-        the problem, right rollouts of n, right rollouts of n', shape (k, B_p, 3).
+    ``w`` (r,) are the shared parameters, ``stored`` (D,) the private ones before their common scale,
+    ``scalars`` W, the second moment v, the number of updates, the scale of ``stored`` and its |·|². The queue
+    holds problem, right rollouts of n and of n', (k, B_p, 3).
 
     >>> from isolaw.simulators.problems import difficulty
     >>> model = create(PRESETS["P"], difficulty("easy"), seed=0, n_train=64, n_validation=8)

@@ -81,8 +81,7 @@ class Model(ABC):
     ``made`` is the number of steps, shape (1,); ``queue`` holds the rollouts that wait, shape (k, B_p, …).
     """
 
-    state: ClassVar[tuple[str, ...]]
-    """Attributes that training changes, besides ``made`` and ``queue``."""
+    state: ClassVar[tuple[str, ...]]  # what training changes besides ``made`` and ``queue``
 
     def __init__(self, *row: int) -> None:
         self.made = np.zeros(1, dtype=np.int64)
