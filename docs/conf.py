@@ -43,7 +43,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"isolaw {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-# The reports that examples/pages.sh made beside the site, if it did; docs/report.md links them.
+# The reports that examples/pages.sh made beside the site, if it did; docs/index.md links them.
 html_extra_path = [str(page) for page in local_files.reports()]
 html_copy_source = html_show_sourcelink = False
 html_show_search_summary = True
