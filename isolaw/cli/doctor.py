@@ -51,10 +51,10 @@ def doctor(
     only: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Check this machine for each backend, and print the command that fixes each fault.
+    """Check this machine for each backend.
 
-    The commands are for isolaw's own folder. Exit code 1 means a fault, with --gpu a failed check; a missing
-    real backend is only a note.
+    isolaw prints the command that fixes each fault, to run in isolaw's own folder. Exit code 1 means a fault,
+    with --gpu a failed check; a missing real backend is only a note.
     """
     from isolaw.doctor import diagnose, examine, states, to_dict, try_imports
 

@@ -55,9 +55,10 @@ def sweep(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Execute the grid of runs in FILE.toml, or a small simulated grid without a file.
+    """Execute a grid of runs.
 
-    The same command continues an interrupted sweep. A larger sweep.compute extends finished runs.
+    The grid is in FILE, a sweep file (TOML); without it, isolaw runs a small simulated grid. The same command
+    continues an interrupted sweep. A larger sweep.compute extends finished runs.
     """
     from isolaw import engine, executors
     from isolaw.config.parsing import located

@@ -1,15 +1,11 @@
 """Runs of several processes: torchrun starts them on each machine, and the first one talks to the engine.
 
-`launch` is the engine's side, on the run's first machine: it opens a port, starts torchrun here, has the
-other machines start theirs (`join`), and yields what the first process reports. What the processes execute is
-the backend's (`isolaw.backends.base.Processes`).
+`launch` is the engine's side, on the run's first machine: it opens a port, starts torchrun, makes the other
+machines start theirs (`join`), and yields what the first process reports.
 
-Over several machines torchrun's rendezvous is static: the first one's address, a free port of it, and the
-machines' numbers from 0. Ranks follow the order of machines, so that processes which share a sampler
-(`tensor_parallel` of them in a row) are on one machine where that divides its number of processes.
-
-Whoever connects has to know the run's secret, which its processes have in their environment. The port is
-open to other machines only where the run has them.
+On several machines torchrun's rendezvous is static: the first machine's address, a free port of it, and the
+machines' numbers from 0. Ranks follow the order of machines. A process that connects has to send the run's
+secret, which is in its environment. The port is open to other machines only if the run has several.
 """
 
 from __future__ import annotations
@@ -36,21 +32,30 @@ from isolaw.errors import RunError
 
 _STARTING_S = 600.0
 _STOPPING_S = 30.0
-# How often the engine looks whether the run is asked to end.
-_LOOK_S = 1.0
+_POLLING_S = 1.0  # between checks of whether the run has to stop
 
 
 def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
-    """Make a run in processes of its own, or what is left of it after the context's state."""
+    """Make a run in processes of its own, or what is left of it after the context's state.
+
+    Raises
+    ------
+    RunError
+        a process failed or ended.
+    """
     nodes = context.nodes
     count, address = (nodes.count, nodes.address) if nodes else (1, "127.0.0.1")
-    state = str(context.state) if context.state else None
-    job = {"spec": wanted.spec.model_dump(mode="json"), "state": state}
+    job = {
+        "spec": wanted.spec.model_dump(mode="json"),
+        "state": str(context.state) if context.state else None,
+    }
     here = wanted.count // count
     with socket.create_server(("" if nodes else address, 0)) as listening:
         rendezvous = [] if wanted.torchrun else ["--standalone"]
         if nodes:
-            rendezvous = [f"--nnodes={count}", f"--master-addr={address}", f"--master-port={_free_port()}"]
+            with socket.create_server(("", 0)) as free:
+                port = free.getsockname()[1]
+            rendezvous = [f"--nnodes={count}", f"--master-addr={address}", f"--master-port={port}"]
         meeting: dict[str, Any] = {
             "address": [address, listening.getsockname()[1]],
             "secret": secrets.token_hex(16),
@@ -59,20 +64,20 @@ def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
             "threads": max(1, len(os.sched_getaffinity(0)) // here) if wanted.threaded else 1,
         }
         process = _torchrun(meeting, 0 if nodes else None)
-        processes = _Connections(listening, meeting["secret"], job, process, context)
+        connections = _Connections(listening, meeting["secret"], job, process, context)
         try:
             if nodes:
                 nodes.call(meeting)
-            yield from _checkpoints(processes)
+            yield from connections.checkpoints()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOPPING_S)
         finally:
-            processes.close()
+            connections.close()
             _stop(process)
 
 
 def join(meeting: dict[str, Any], node: int) -> None:
-    """Start a run's processes on its machine number ``node``, and wait for their end."""
+    """Start a run's processes on its machine number ``node`` and wait for their end."""
     process = _torchrun(meeting, node)
     try:
         process.wait()
@@ -93,7 +98,7 @@ def _torchrun(meeting: dict[str, Any], node: int | None) -> subprocess.Popen[byt
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the processes that were started here, and no other."""
+    """End the process group that was started here."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -103,14 +108,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(_STOPPING_S)
 
 
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
 class _Connections:
-    """The engine's end of the lines to all processes of a run."""
+    """The engine's connections to all processes of a run."""
 
     def __init__(
         self,
@@ -121,15 +120,16 @@ class _Connections:
         context: RunContext,
     ) -> None:
         self.secret, self.job, self.process, self.context = secret, job, process, context
-        self.told: queue.Queue[tuple[int, dict[str, Any] | None]] = queue.Queue()
-        self.first: Any = None
+        # What processes report; None when one has ended without its last message.
+        self.reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.first: Any = None  # where to write to the first process
         self.connections: list[socket.socket] = []
         self.until = time.monotonic() + _STARTING_S
-        self.asked_to_stop = False
+        self.stopping = False
         threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
 
     def _accept(self, listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # closed, at the run's end
+        with contextlib.suppress(OSError):  # closed at the run's end
             while True:
                 connection, _ = listening.accept()
                 threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
@@ -150,74 +150,65 @@ class _Connections:
                 self.first = writes
             with contextlib.suppress(OSError, ValueError):
                 for text in lines:
-                    told = json.loads(text)
-                    done = done or "done" in told
-                    if rank == 0 or "done" not in told:
-                        self.told.put((rank, told))
+                    report = json.loads(text)
+                    done = done or "done" in report
+                    if rank == 0 or "done" not in report:
+                        self.reports.put(report)
             if not done:
-                self.told.put((rank, None))
+                self.reports.put(None)
 
     def close(self) -> None:
-        """End the lines, and thereby the processes, wherever they are."""
+        """Close the connections, and thereby end the processes on all machines."""
         for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def ask(self, value: dict[str, Any]) -> None:
-        """Tell the first process something."""
-        with contextlib.suppress(OSError, ValueError):  # its end is heard
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Yield the checkpoints that the first process reports."""
+
+        def save(folder: Path) -> None:
+            self._send({"save": str(folder.resolve())})
+            self._receive()
+
+        while "done" not in (report := self._receive()):
+            rows = [Row(**row) for row in report.pop("rows")]
+            counts = [Counts(**count) for count in report.pop("counts")]
+            yield Checkpoint(rows=rows, counts=counts, save=save, **report)
+            self._send({})
+
+    def _send(self, value: dict[str, Any]) -> None:
+        """Send the first process a message; `_receive` notices if it has ended."""
+        with contextlib.suppress(OSError, ValueError):
             line.write(self.first, value)
 
-    def hear(self) -> dict[str, Any]:
-        """Return what the first process says next; raise what any process has failed with."""
+    def _receive(self) -> dict[str, Any]:
+        """Return the first process's next report; raise if any process has failed or ended."""
         while True:
             try:
-                _, told = self.told.get(timeout=_LOOK_S)
+                report = self.reports.get(timeout=_POLLING_S)
             except queue.Empty:
-                self._look()
+                if self.process.poll() is not None and self.reports.empty():
+                    raise self._ended() from None
+                if self.first is None and time.monotonic() > self.until:
+                    raise RunError(f"the processes did not start within {_STARTING_S:.0f} s") from None
+                if self.first is not None and not self.stopping and self.context.stopping():
+                    self.stopping = True
+                    self._send({"stop": True})
                 continue
-            if told is None:
+            if report is None:
                 raise self._ended()
-            if "failed" in told:
-                raise RunError(told["failed"])
-            return told
+            if "failed" in report:
+                raise RunError(report["failed"])
+            return report
 
-    def _look(self) -> None:
-        if self.process.poll() is not None and self.told.empty():
-            raise self._ended()
-        if self.first is None and time.monotonic() > self.until:
-            raise RunError(f"the processes did not start within {_STARTING_S:.0f} s")
-        if self.first is not None and not self.asked_to_stop and self.context.stopping():
-            self.asked_to_stop = True
-            self.ask({"stop": True})
-
-    def _ended(self) -> Exception:
-        """Why a process has gone: what one of them told, or how torchrun ended."""
+    def _ended(self) -> RunError:
+        """Return why a process has ended: the failure that one reports, or torchrun's exit status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_STOPPING_S)
         with contextlib.suppress(queue.Empty):
             while True:
-                _, told = self.told.get(timeout=0.1)
-                if told and "failed" in told:
-                    return RunError(told["failed"])
-        status = f"torchrun's exit status {self.process.returncode}"
-        return RunError(
-            f"torchrun ended before the run began ({status})"
-            if self.first is None
-            else f"a process of the run ended ({status})"
-        )
-
-
-def _checkpoints(processes: _Connections) -> Iterator[Checkpoint]:
-    def save(folder: Path) -> None:
-        processes.ask({"save": str(folder.resolve())})
-        processes.hear()
-
-    while True:
-        told = processes.hear()
-        if "done" in told:
-            return
-        rows = [Row(**row) for row in told.pop("rows")]
-        counts = [Counts(**count) for count in told.pop("counts")]
-        yield Checkpoint(rows=rows, counts=counts, save=save, **told)
-        processes.ask({})
+                report = self.reports.get(timeout=0.1)
+                if report and "failed" in report:
+                    return RunError(report["failed"])
+        what = "torchrun ended before the run began" if self.first is None else "a process of the run ended"
+        return RunError(f"{what} (torchrun's exit status {self.process.returncode})")

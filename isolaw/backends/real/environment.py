@@ -123,18 +123,20 @@ def on_machines(cpus: int, gpu_count: int, gpu_bytes: int | None = None) -> Iter
     before, kept = os.environ.get("CUDA_VISIBLE_DEVICES"), (_cores, _memory)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpu_count)))
     _cores, _memory = cpus, (_memory or 0) if gpu_bytes is None else gpu_bytes
-    gpus.cache_clear()
-    gpu_memory.cache_clear()
+    forget()
     try:
         yield
     finally:
         _cores, _memory = kept
-        if before is None:
-            del os.environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = before
-        gpus.cache_clear()
-        gpu_memory.cache_clear()
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        os.environ |= {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
+        forget()
+
+
+def forget() -> None:
+    """Forget the GPUs, because the visible ones have changed."""
+    gpus.cache_clear()
+    gpu_memory.cache_clear()
 
 
 def prepare() -> None:

@@ -1,4 +1,4 @@
-"""The folder of a language model in Hugging Face format: what can be known of it without loading it."""
+"""The folder of a language model in Hugging Face format: checks and facts without loading it."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def check(model: str | Path, where: str = "real.model") -> list[Issue]:
     except SpecError as error:
         return error.issues
     if not (model / "config.json").is_file():
-        found = "no such folder" if not model.exists() else "no config.json in it"
-        note = f"{model}: {found}"
-        return [Issue(where, note, accepted="the folder of a model in Hugging Face format")]
+        found = "no config.json in it" if model.exists() else "no such folder"
+        accepted = "the folder of a model in Hugging Face format"
+        return [Issue(where, f"{model}: {found}", accepted=accepted)]
     weights = sorted(model.glob("*.safetensors"))
     if not weights:
         return [Issue(where, f"{model}: no *.safetensors in it", accepted="weights as safetensors")]
-    damaged = [path for path in weights if not _is_whole(path)]
-    problems = [Issue(where, f"{path}: not a whole safetensors file") for path in damaged]
-    return problems + [Issue(where, f"{model / 'config.json'}: {fault}") for fault in _config_faults(model)]
+    faults = [f"{path}: not a whole safetensors file" for path in weights if not _is_whole(path)]
+    faults += [f"{model / 'config.json'}: {fault}" for fault in _config_faults(model)]
+    return [Issue(where, fault) for fault in faults]
 
 
 def folder(name: str, where: str) -> Path:
-    """Return the absolute path of that name, there or not; raise `SpecError` where no path can have it."""
+    """Return the absolute path of a name; raise `SpecError` if no path can have it."""
     try:
         path = Path(name).resolve()
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a zero byte
         why = getattr(error, "strerror", None) or str(error)
         found = f"{name[:80]}…" if len(name) > 80 else name
-        raise SpecError([Issue(where, f"not a folder's name: {why[:200]}", found=found)]) from None
+        raise SpecError([Issue(where, f"not a folder's name: {why[:200]}", found)]) from None
     return path
 
 
@@ -55,12 +55,10 @@ def _config_faults(model: Path) -> list[str]:
         return ["not a JSON object"]
     faults = []
     named = config.get("architectures")
-    # Of models that see, the part that writes can be loaded alone.
+    # The language model within a vision model can be loaded alone.
     ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in config else []))
-    if named is not None and not (
-        isinstance(named, list) and any(str(name).endswith(ends) for name in named)
-    ):
-        faults.append(f"its architectures, {str(named)[:200]}, are not of a causal language model")
+    if named is not None and not (isinstance(named, list) and any(str(n).endswith(ends) for n in named)):
+        faults.append(f"architectures: found {str(named)[:200]}; expected a causal language model")
     try:
         context(model)
     except (KeyError, TypeError, AttributeError):
@@ -71,7 +69,7 @@ def _config_faults(model: Path) -> list[str]:
 
 
 def parameters(model: str | Path) -> int:
-    """Return how many parameters a model has, a tied one once."""
+    """Return the number of parameters in a model's files."""
     return _parameters(str(model), stamp(Path(model)))
 
 
@@ -82,7 +80,7 @@ def _parameters(folder: str, stamp: str) -> int:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a safetensors file has a header and all the bytes that it speaks of."""
+    """Return whether a safetensors file has a header and all the bytes that the header lists."""
     try:
         start, tensors = _tensors(path)
         ends = [tensor["data_offsets"][1] for tensor in tensors]
@@ -93,10 +91,10 @@ def _is_whole(path: Path) -> bool:
 
 
 def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
-    """Return where the tensors of a safetensors file begin, and what its header says of each.
+    """Return where the tensors of a safetensors file begin, and the header's entry of each.
 
-    The format: the header's length (8 bytes, little-endian), the header (JSON, by tensor its place in the
-    rest), the rest. https://huggingface.co/docs/safetensors
+    The file has the header's length (8 bytes, little-endian), the header (JSON), and the tensors:
+    https://huggingface.co/docs/safetensors
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -108,45 +106,39 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 def context(model: str | Path) -> int:
-    """Return how many tokens a prompt and its response may have together."""
+    """Return the most tokens of a prompt and its response together."""
     config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     found = (config.get("text_config") or config)["max_position_embeddings"]
     if type(found) is not int or found < 1:
-        raise ValueError(f"max_position_embeddings: found {found!r}; accepted: a whole number of at least 1")
+        raise ValueError(f"max_position_embeddings: found {found!r}; expected an integer of at least 1")
     return found
 
 
 def digest(model: str | Path) -> str:
-    """Return the SHA-256 over what a model is made of: its JSON files and weights, by name."""
+    """Return the SHA-256 over a model's JSON files, weights and tokenizer, by name."""
     return _digest(str(model), stamp(Path(model)))
 
 
 def tokenizer(model: str | Path) -> Any:
-    """Load a model's tokenizer (`transformers`).
-
-    Raises
-    ------
-    DataError
-        there is none, or none that can be loaded.
-    """
+    """Load a model's tokenizer (`transformers`); raise `DataError` if that fails."""
     environment.prepare()
     from transformers import AutoTokenizer
 
     try:
         loaded = AutoTokenizer.from_pretrained(str(model))
-    except Exception as error:  # of transformers and tokenizers, which raise anything for a damaged file
+    except Exception as error:  # a damaged file may raise anything
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{model}: its tokenizer cannot be loaded: {why}") from None
-    # From a folder without its files comes one that knows its special tokens alone.
+    # Without its files it has special tokens only.
     if len(loaded) <= len(set(loaded.all_special_tokens)):
-        raise DataError(f"{model}: its tokenizer cannot be loaded: there is no vocabulary in the folder")
-    # How long a prompt may be is checked and told here, with its problem.
+        raise DataError(f"{model}: its tokenizer cannot be loaded: the folder has no vocabulary")
+    # `prompts.check_lengths` reports prompts that are too long.
     getattr(loaded, "deprecation_warnings", {})["sequence-length-is-longer-than-the-specified-maximum"] = True
     return loaded
 
 
 def stamp(folder: Path) -> str:
-    """Return what changes when a folder's files do; the key of what is remembered about it."""
+    """Return a key that changes when a folder's files do."""
     files = sorted(folder.iterdir()) if folder.is_dir() else []
     return repr([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()])
 

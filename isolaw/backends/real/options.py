@@ -11,12 +11,9 @@ from isolaw.config import Count, Positive, RunSpec, Share
 from isolaw.config.parsing import parse_section
 from isolaw.errors import Issue, SpecError
 
-# Mean |Δ log p| per token between sampler and trainer above which a run stops: rounding, and not stale
-# weights, is what may separate them.
-_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
-
-
-# What decides numbers; the rest says where and how they are computed.
+# Mean |Δ log p| per token between sampler and trainer above which a run stops: more than rounding.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+# The keys that decide numbers; the others decide where and how they are computed.
 IDENTITY = ("reward", "sampler", "dtype")
 
 
@@ -34,22 +31,22 @@ class RealOptions(BaseModel):
     reward
         ``exact``, ``math``, or ``package.module:function``.
     sampler
-        ``vllm`` or ``transformers``; unless given, vLLM where it is installed.
+        ``vllm`` or ``transformers``; by default vLLM, if it is installed.
     dtype
-        of weights and activations; unless given bfloat16 on a GPU, float32 without.
+        of weights and activations; by default bfloat16 on GPUs, else float32.
     zero_stage, offload_optimizer, micro_batch_tokens, gradient_checkpointing
-        of the optimiser: DeepSpeed's ZeRO stage; whether its state is in host memory; tokens of one forward
-        and backward pass; whether activations are computed again in the backward pass (unless given, on
-        GPUs). No result depends on them.
+        DeepSpeed's ZeRO stage; whether the optimiser is in host memory; tokens of one forward and backward
+        pass; whether the backward pass computes activations again (by default on GPUs). No result depends
+        on them.
     processes, tensor_parallel, torchrun
         processes of one run (data parallel); how many of them share one sampler's model; more options of
-        torchrun, on this machine.
+        torchrun.
     gpu_memory
-        share of a GPU's memory that the sampler may take.
+        share of a GPU's memory for the sampler.
     timeout_hours
         how long the processes of a run wait for each other.
     logprob_tolerance
-        mean difference of log-probabilities per token between sampler and trainer that stops a run.
+        mean |Δ log p| per token between sampler and trainer above which a run stops.
     checkpoint_minutes
         the longest time between two points from which a run can continue.
     """
@@ -75,14 +72,14 @@ class RealOptions(BaseModel):
         """Fill in what depends on this machine."""
         dtype = self.dtype or ("bfloat16" if environment.gpus() else "float32")
         sampler = self.sampler or ("vllm" if environment.installed("vllm") else "transformers")
-        tolerance = self.logprob_tolerance or _TOLERANCE[dtype]
+        tolerance = self.logprob_tolerance or TOLERANCE[dtype]
         return self.model_copy(update={"dtype": dtype, "sampler": sampler, "logprob_tolerance": tolerance})
 
     @classmethod
     def read(cls, spec: RunSpec) -> RealOptions:
-        """Return the section of an unresolved spec; raise `SpecError` with all that is wrong with it."""
+        """Return the section of an unresolved spec; raise `SpecError` with everything wrong with it."""
         if "model" not in spec.options:
-            raise SpecError([Issue("real.model", "the model to train is needed", accepted="its folder")])
+            raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
         return parse_section(cls, spec.options, prefix="real").resolved()
 
     @classmethod

@@ -192,7 +192,7 @@ def test_a_folders_name_decides_nothing(made, tmp_path: Path, name: str) -> None
     plan = engine.plan(SweepSpec.parse(sections), tmp_path / "out")
     assert {(run.recipe.kl, run.recipe.entropy) for run in plan.runs} == {(0.0, 0.0)}
     assert (plan.defaults["kl"], plan.defaults["entropy"], plan.defaults["lr"]) == ([0.0], [0.0], [1e-6])
-    assert sum("problems.difficulty is not given" in note for note in plan.notes) == 1
+    assert sum("problems.difficulty is not set" in note for note in plan.notes) == 1
     sections["problems"]["difficulty"] = "easy"
     plan = engine.plan(SweepSpec.parse(sections), tmp_path / "out")
     assert {(run.recipe.kl, run.recipe.entropy) for run in plan.runs} == {(1e-3, 1e-3)}
@@ -431,8 +431,8 @@ def test_an_extended_run_equals_a_longer_one(sections: Callable[..., Any], same,
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return float('nan')", "it returned nan; accepted: a finite number"),
-        ("return None", "it returned None; accepted: a finite number"),
+        ("return float('nan')", "it returned nan; expected a finite number"),
+        ("return None", "it returned None; expected a finite number"),
         ("if '9' in prompt: raise ValueError('a nine')\nreturn 0.0", "it raised ValueError: a nine"),
     ],
     ids=["nan", "none", "raises"],

@@ -59,7 +59,7 @@ def test_weights_that_are_no_file(folder: Path) -> None:
 def test_a_context_that_is_none(folder: Path, value: str) -> None:
     (folder / "config.json").write_text(f'{{"max_position_embeddings": {value}}}')
     (problem,) = models.check(folder)
-    assert "accepted: a whole number of at least 1" in str(problem)
+    assert "expected an integer of at least 1" in str(problem)
     with pytest.raises(ValueError, match="max_position_embeddings"):
         models.context(folder)
 
@@ -73,7 +73,7 @@ def test_a_context_that_is_none(folder: Path, value: str) -> None:
         ('{"text_config": 3}', "no max_position_embeddings in it"),
         (
             '{"max_position_embeddings": 8, "architectures": ["BertModel"]}',
-            "its architectures, ['BertModel'], are not of a causal language model",
+            "architectures: found ['BertModel']; expected a causal language model",
         ),
     ],
 )

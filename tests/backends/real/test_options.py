@@ -50,7 +50,7 @@ def test_torchrun_options_as_text_or_as_a_list() -> None:
 def test_the_model_is_needed() -> None:
     with pytest.raises(SpecError) as raised:
         RealOptions.read(run(dtype="float32"))
-    assert str(raised.value) == "real.model: the model to train is needed; expected its folder"
+    assert str(raised.value) == "real.model: missing; expected the folder of the model to train"
 
 
 def test_everything_wrong_at_once() -> None:

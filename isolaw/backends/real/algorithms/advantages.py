@@ -1,15 +1,13 @@
 """From the rewards of a batch to its advantages: one number for each rollout.
 
-Rewards are (B_p, n), a row for each problem. They pass through here in this order:
+Rewards are (B_p, n), a row for each problem, in float64, and pass through here in this order:
 
-1. `informative` and `mastered` look at the verifier's rewards r, before any penalty: whether a group
-   is kept, and whether its problem is asked again;
-2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.loss_terms.sequence_kl` where
-   the KL term is in the reward);
+1. `informative` and `mastered` use the verifier's rewards r, before any penalty: whether a group is kept, and
+   whether its problem is visited again;
+2. penalties are added: r_i + `overlong_penalty` - β · KL_i (`algorithms.loss_terms.sequence_kl`, with the KL
+   term in the reward);
 3. `advantages` baselines and scales them;
-4. `gradient_rows` says which rollouts enter the gradient.
-
-All arithmetic is in float64.
+4. `gradient_rows` selects the rollouts that enter the gradient.
 """
 
 from __future__ import annotations
@@ -23,24 +21,12 @@ EPSILON = 1e-6
 
 
 def informative(rewards: Tensor) -> Tensor:
-    """Return for each problem whether its rewards differ: equal ones have no advantage.
+    """Return for each problem, (B_p,), whether its rewards (B_p, n) differ: equal ones have no advantage.
 
     Dynamic sampling draws problems until the batch is full of these (DAPO, arXiv 2503.14476, eq. 11:
     0 < number correct < n); the zero-variance filter only leaves the others out of the loss (ScaleRL,
-    arXiv 2510.13786, section 3). Both look at the verifier's rewards.
+    arXiv 2510.13786, section 3).
 
-    Parameters
-    ----------
-    rewards
-        (B_p, n).
-
-    Returns
-    -------
-    Tensor
-        (B_p,), bool.
-
-    Examples
-    --------
     >>> informative(torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
     tensor([ True, False])
     """
@@ -78,7 +64,7 @@ def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> 
 
 
 def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor:
-    """Return the advantages of a batch.
+    """Return the advantages of a batch, (B_p, n) in float64.
 
     With r̄ and σ the mean and standard deviation of a group:
 
@@ -91,33 +77,27 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     ``none``          r
     ================= ============================================================================
 
-    Deviations are those of the population (divided by n, not n - 1): with n - 1 the step would depend
-    on n by itself, and be shorter by 29 % at n = 2 and by 6 % at n = 8.
+    Deviations are those of the population (divided by n): with n - 1 the step would depend on n by itself,
+    and be shorter by 29 % at n = 2 and by 6 % at n = 8.
 
-    The baseline is decoupled from the gradient: r̄ and both deviations are always taken over all n
-    rollouts of a group, also when only some of them enter the gradient (`gradient_rows`). Groups that
-    the zero-variance filter leaves out (``kept`` False) have advantage 0 and no part in σ_batch, since
-    what is filtered is no part of the batch any more (ScaleRL's effective batch).
+    r̄ and both deviations are always of all n rollouts of a group, also when only some of them enter the
+    gradient (`gradient_rows`). Groups that the zero-variance filter leaves out have advantage 0 and no part
+    in σ_batch (ScaleRL's effective batch).
 
     Parameters
     ----------
     rewards
-        (B_p, n), penalties included. With a KL penalty in them, a group of equal rewards is not one of
-        equal penalised rewards, and ``group_std`` scales that small difference up to one.
+        (B_p, n), penalties included. A KL penalty makes equal rewards differ, and ``group_std`` scales that
+        small difference up to one.
     kind
         one of the five above.
     kept
         (B_p,), bool; None keeps all.
 
-    Returns
-    -------
-    Tensor
-        (B_p, n), float64.
-
     Raises
     ------
     ValueError
-        for an unknown ``kind``, and for ``leave_one_out`` with n = 1.
+        an unknown ``kind``, or ``leave_one_out`` with n = 1.
 
     Examples
     --------
@@ -150,28 +130,12 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
 
 def gradient_rows(kept: Tensor, n: int, gradient_rollouts: int | None = None) -> Tensor:
-    """Return which rollouts enter the gradient: the first ``gradient_rollouts`` of each kept group.
+    """Return which rollouts enter the gradient, (B_p, n): the first ``gradient_rollouts`` of each kept group.
 
-    Decoupled baseline: n_est = n rollouts estimate a problem's baseline, n_train = ``gradient_rollouts``
-    are trained on. The rollouts of a group are exchangeable before they are drawn, so the first are a
-    random choice, one that no reward has touched.
+    All n rollouts estimate a problem's baseline; at most ``gradient_rollouts`` of them (None: all) are
+    trained on. The rollouts of a group are exchangeable, so the first ones are a random choice that no reward
+    affects.
 
-    Parameters
-    ----------
-    kept
-        (B_p,), bool.
-    n
-        rollouts per problem.
-    gradient_rollouts
-        at most n; None is n.
-
-    Returns
-    -------
-    Tensor
-        (B_p, n), bool.
-
-    Examples
-    --------
     >>> gradient_rows(torch.tensor([True, False]), n=4, gradient_rollouts=2)
     tensor([[ True,  True, False, False],
             [False, False, False, False]])

@@ -21,11 +21,10 @@ def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | N
 
         k1 = -u,    k3 = exp(u) - u - 1 ≥ 0
 
-    Both have the KL divergence as their mean. As a term of the *loss* their gradients differ from its
+    The mean of both is the KL divergence. As a term of the *loss* their gradients differ from its
     gradient (arXiv 2510.01555; 2512.21852): E[∇k1] = E[∇ log π] = 0, so k1 only adds noise, and
-    E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π), the other divergence, which agrees with the one
-    meant to first order about π = π_ref. k1 in the *reward* has the right gradient (`sequence_kl`);
-    k3 in the reward has it less ∇ KL(π_ref ‖ π).
+    E[∇k3] = -E[exp(u) ∇ log π] = ∇ KL(π_ref ‖ π), the reverse divergence, equal to first order about
+    π = π_ref. k1 in the *reward* has the right gradient (`sequence_kl`); k3 has it less ∇ KL(π_ref ‖ π).
 
     >>> kl_estimate(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]), "k3")
     tensor([0.3679, 0.0000])
@@ -39,11 +38,11 @@ def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str | N
 
 
 def sequence_kl(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str) -> Tensor:
-    """Return Σ_t k_it, (R,) in float64: β times this is subtracted from a rollout's reward.
+    """Return Σ_t k_it, (R,) in float64; a rollout's reward loses β times this.
 
-    R_i = r_i - β · log π(y_i) / π_ref(y_i) (with k1 as in RLOO, arXiv 2402.14740). Here an advantage
-    belongs to a whole response, so the penalty is summed over it first, and then baselined with the
-    reward. ``logprobs`` are the trainer's for the policy that sampled.
+    R_i = r_i - β · log π(y_i) / π_ref(y_i) (with k1 as in RLOO, arXiv 2402.14740). The sum precedes the
+    baseline, since an advantage belongs to a whole response. ``logprobs`` are the trainer's for the policy
+    that sampled.
     """
     logprobs, reference_logprobs = clean(mask, logprobs.detach()), clean(mask, reference_logprobs)
     return kl_estimate(logprobs, reference_logprobs, estimator).sum(1)
@@ -86,16 +85,7 @@ def policy_term(
       token still has a gradient.
 
     A bound that is None does not bind. On-policy (π_old = π) every s is 1, and the gradient of all of
-    them is -A ∇ log π.
-
-    Parameters
-    ----------
-    recipe
-        its ``algorithm``, ``clip_low`` and ``clip_high`` count.
-    logprobs, old_logprobs, mask
-        (R, T); log-probabilities free of NaN. Only ``logprobs`` has a gradient.
-    advantages
-        (R,).
+    them is -A ∇ log π. Log-probabilities and mask are (R, T), free of NaN, advantages (R,).
     """
     low = 0.0 if recipe.clip_low is None else 1 - recipe.clip_low
     high = math.inf if recipe.clip_high is None else 1 + recipe.clip_high

@@ -1,17 +1,17 @@
-"""The objective: what is minimised in one step, written for a micro-batch of any size.
+"""The objective: the loss of one step, written for a micro-batch of any size.
 
-The loss of a step is a sum over the response tokens t of its rollouts i,
+It is a sum over the response tokens t of the step's rollouts i,
 
     L = Σ_i Σ_t w_i · ℓ_it,    ℓ_it = c_it · p_it + β · k_it - α · H_it
 
-with w_i the rollout's weight in the *whole* batch (`row_weights`, computed once from all lengths), so
-that the losses and the gradients of any split into micro-batches and ranks add up to the same;
-the other terms are in `algorithms.loss_terms`: p the policy term (`policy_term`), c the truncated
-importance weight between sampler and trainer (`importance_weights`), k the estimate of the KL
-divergence to the reference (`kl_estimate`), H the entropy of the next token (`train.head`).
+with w_i the rollout's weight in the *whole* batch (`row_weights`), so that losses and gradients of any split
+into micro-batches and ranks add up to the same. The terms are in `algorithms.loss_terms`: p the policy term
+(`policy_term`), c the truncated importance weight between sampler and trainer (`importance_weights`), k the
+estimate of the KL divergence to the reference (`kl_estimate`); H is the entropy of the next token
+(`train.head`).
 
-What stands in the padding never matters, not even NaN. All arithmetic is in float64: these arrays are
-small, and no order of summation changes the result by more than 1e-12 of it.
+Values in the padding never matter, not even NaN. All arithmetic is in float64, so that the order of summation
+changes the result by less than 1e-12 of it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from isolaw.config import Recipe
 def row_weights(
     lengths: Tensor, rows: Tensor, aggregation: str, max_response_tokens: int | None = None
 ) -> Tensor:
-    """Return w_i, the weight of each token of rollout i, from the lengths of the whole batch.
+    """Return w_i, the weight of each token of rollout i, from the lengths of the whole batch, (B_p, n).
 
-    Over the rollouts that enter the gradient, and only over those (what the zero-variance filter or the
-    decoupled baseline leaves out has weight 0 and is not divided by):
+    Over the rollouts that enter the gradient; the others have weight 0 and are not divided by:
 
     ================ ======================================================================
     ``token``        1 / tokens in the batch (the code of DAPO, arXiv 2503.14476)
@@ -37,6 +36,8 @@ def row_weights(
     ``prompt``       1 / (problems · tokens of i's group) (ScaleRL, arXiv 2510.13786)
     ``fixed_length`` 1 / (rollouts · max_response_tokens), Dr. GRPO (arXiv 2503.20783)
     ================ ======================================================================
+
+    With the first three, Σ_i w_i · len_i = 1; all weights are 0 when no rollout enters.
 
     Parameters
     ----------
@@ -48,12 +49,6 @@ def row_weights(
         one of the four above.
     max_response_tokens
         for ``fixed_length``.
-
-    Returns
-    -------
-    Tensor
-        (B_p, n), float64. With the first three, Σ_i w_i · len_i = 1. All 0 when no row enters: there is
-        then no gradient, and no step to take.
 
     Examples
     --------
@@ -90,38 +85,33 @@ def loss(
     reference_logprobs: Tensor | None = None,
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of a micro-batch, to be added up over micro-batches and ranks, and its metrics.
+    """Return the loss of a micro-batch, a term of the sum over micro-batches and ranks, and its metrics.
 
     Parameters
     ----------
-    recipe
-        resolved.
     logprobs
         (R, T), the trainer's for the current policy, with a gradient; at least one row.
     mask
         (R, T), bool: which tokens are of the response.
     advantages, weights
         (R,), from `algorithms.advantages.advantages` and `row_weights`. A row of weight 0
-        counts for nothing, whatever it holds: a rank without rollouts takes one.
+        counts for nothing: a rank without rollouts takes one.
     old_logprobs
         (R, T), the trainer's for the policy that sampled. None is on-policy: ``logprobs`` without
         their gradient, so that ratios are 1 to the last digit.
-    sampler_logprobs
-        (R, T), the sampler's own; needed for importance sampling, otherwise measured if given.
-    reference_logprobs, entropy
-        (R, T); needed for their terms, otherwise measured if given. The entropy has a gradient where
-        the recipe rewards it.
+    sampler_logprobs, reference_logprobs, entropy
+        (R, T); required by importance sampling, the KL term and the entropy bonus, otherwise only measured.
 
     Returns
     -------
     tuple
-        the loss, a float64 scalar with a gradient, and sums for `merge` and `means`, float64 scalars
-        without one. Their keys depend on the recipe and on which arguments are None, not on values.
+        the loss, a float64 scalar, and float64 sums for `merge` and `means`, whose keys depend on the recipe
+        and on which arguments are None.
 
     Raises
     ------
     ValueError
-        when a term lacks its tensor.
+        a term lacks its tensor.
 
     Examples
     --------

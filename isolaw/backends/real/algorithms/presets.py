@@ -1,11 +1,9 @@
-"""What a recipe's algorithm means, and which recipes make no sense. Nothing heavy is imported here.
+"""The defaults of a recipe's algorithm, and the recipes that are refused. Imports nothing heavy.
 
-`resolve_recipe` fills in what a recipe leaves open: first from its algorithm's paper (`ALGORITHMS`),
-then from the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`),
-which regularises by ``problems.difficulty`` (`EASY`).
-A key that has no effect beside the others stays None, and `recipe_issues` refuses it when it is
-given: two runs that are the same do not get two identities, and nobody sweeps over a key that does
-nothing.
+`resolve_recipe` fills in what a recipe leaves open: from its algorithm's paper (`ALGORITHMS`), then from
+the recipe of the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`), which regularises by
+``problems.difficulty`` (`EASY`). A key without effect stays None, and `recipe_issues` refuses it when it is
+set: equal runs do not get two identities, and nobody sweeps over a key that does nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from typing import Any
 from isolaw.config import ProblemsSpec, Recipe
 from isolaw.errors import Issue, nearest
 
-# What each algorithm sets. "clip_*" only count on a stale policy; ratios are kept in
-# [1 - clip_low, 1 + clip_high], so clip_low = 1 is no lower bound.
+# The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which only matters on a
+# stale policy; clip_low = 1 is no lower bound.
 ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 2402.03300, eq. 3 and 4.1.2; the clip range is PPO's (arXiv 1707.06347).
     "grpo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 0.2, "clip_high": 0.2},
@@ -110,25 +108,20 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown one is refused later
     terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
     full = {**PLAYBOOK, **terms, "dynamic_sampling": False, **algorithm, **given}
-
     overlong = full["max_response_tokens"] // _OVERLONG_PART if recipe.algorithm == "dapo" else 0
     full.setdefault("overlong_buffer", overlong)
     if full["kl"]:
         # GRPO puts k3 into the loss (arXiv 2402.03300, eq. 4), RLHF k1 into the reward (arXiv 2402.14740).
         full.setdefault("kl_in", "loss")
         full.setdefault("kl_estimator", "k3" if full["kl_in"] == "loss" else "k1")
-    without_effect = []
-    if on_policy(recipe):
-        without_effect += ["clip_low", "clip_high"]
+    without_effect = ["clip_low", "clip_high"] if on_policy(recipe) else []
     if full["importance_sampling"] == "none":
-        without_effect += ["importance_cap"]
-    return recipe.model_copy(
-        update={key: value for key, value in full.items() if key in given or key not in without_effect}
-    )
+        without_effect.append("importance_cap")
+    return recipe.model_copy(update={k: v for k, v in full.items() if k in given or k not in without_effect})
 
 
 def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
-    """Say which regularisation a recipe gets where neither it nor ``problems.difficulty`` says any.
+    """Return a note if neither the recipe nor ``problems.difficulty`` chooses the regularisation.
 
     >>> unchosen(Recipe(kl=0.0), ProblemsSpec()), unchosen(Recipe(), ProblemsSpec(difficulty="hard"))
     ([], [])
@@ -139,7 +132,7 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     off = " and ".join(f"recipe.{key} = 0" for key in EASY)
     on = " and ".join(f"{key} = {value:g}" for key, value in EASY.items())
     return [
-        f"problems.difficulty is not given, so {off}. For easy problems the paper has both terms: "
+        f"problems.difficulty is not set, so {off}. For easy problems the paper uses both terms: "
         f'problems.difficulty = "easy" sets {on}; "hard" confirms 0'
     ]
 
@@ -156,140 +149,67 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     """Return everything about a resolved recipe that is unknown, without effect or without sense.
 
     >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
-    >>> for problem in recipe_issues(recipe, rollouts_per_problem=8):
-    ...     print(problem)
+    >>> for issue in recipe_issues(recipe, rollouts_per_problem=8):
+    ...     print(issue)
     recipe.algorithm: with recipe.staleness = 0 every ratio is 1, and gspo is grpo with
-    recipe.aggregation = 'sequence'; found 'gspo'; accepted: grpo, or recipe.staleness of at least 1
-    recipe.gradient_rollouts: found 16; accepted: at most n = 8
+    recipe.aggregation = 'sequence'; found 'gspo'; expected grpo, or recipe.staleness of at least 1
+    recipe.gradient_rollouts: found 16; expected at most n = 8
     """
-    return [
-        *_ratio_issues(recipe),
-        *_importance_issues(recipe),
-        *_group_issues(recipe, rollouts_per_problem),
-        *_term_issues(recipe),
-    ]
+    r, n = recipe, rollouts_per_problem
+    out: list[Issue] = []
 
+    def refuse(key: str, accepted: str, note: str = "", close: str = "") -> None:
+        out.append(Issue(f"recipe.{key}", note, getattr(r, key), accepted, close))
 
-def _ratio_issues(recipe: Recipe) -> list[Issue]:
-    """The algorithm and its clip range."""
-    out = []
-    if recipe.algorithm not in ALGORITHMS:
-        out.append(
-            Issue(
-                "recipe.algorithm",
-                found=recipe.algorithm,
-                accepted=", ".join(ALGORITHMS),
-                nearest=nearest(recipe.algorithm, ALGORITHMS),
-            )
-        )
-    if on_policy(recipe):
-        if recipe.algorithm in ("gspo", "cispo"):
-            out.append(
-                Issue(
-                    "recipe.algorithm",
-                    f"with recipe.staleness = 0 every ratio is 1, and {recipe.algorithm} is grpo with "
-                    f"recipe.aggregation = {recipe.aggregation!r}",
-                    found=recipe.algorithm,
-                    accepted="grpo, or recipe.staleness of at least 1",
-                )
-            )
-        out += [
-            Issue(
-                f"recipe.{key}",
-                "with recipe.staleness = 0 every ratio is 1 and nothing is clipped",
-                found=value,
-                accepted="no such key, or recipe.staleness of at least 1",
-            )
-            for key in ("clip_low", "clip_high")
-            if (value := getattr(recipe, key)) is not None
-        ]
-    elif recipe.clip_low is not None and recipe.clip_low > 1:
-        note = "ratios are kept above 1 - clip_low, and 1 is already no bound"
-        out.append(Issue("recipe.clip_low", note, found=recipe.clip_low, accepted="from 0 to 1"))
-    return out
+    if r.algorithm not in ALGORITHMS:
+        refuse("algorithm", ", ".join(ALGORITHMS), close=nearest(r.algorithm, ALGORITHMS))
+    if on_policy(r):
+        ratio, staler = "with recipe.staleness = 0 every ratio is 1", "recipe.staleness of at least 1"
+        if r.algorithm in ("gspo", "cispo"):
+            note = f"{ratio}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
+            refuse("algorithm", f"grpo, or {staler}", note)
+        for key in ("clip_low", "clip_high"):
+            if getattr(r, key) is not None:
+                refuse(key, f"no such key, or {staler}", f"{ratio} and nothing is clipped")
+    elif r.clip_low is not None and r.clip_low > 1:
+        refuse("clip_low", "0 to 1", "ratios stay above 1 - clip_low, and 1 is already no bound")
 
-
-def _importance_issues(recipe: Recipe) -> list[Issue]:
-    """Truncated importance sampling between sampler and trainer."""
-    out = []
-    if recipe.importance_sampling == "none":
-        if recipe.importance_cap is not None:
-            out.append(
-                Issue(
-                    "recipe.importance_cap",
-                    "with recipe.importance_sampling = 'none' there is nothing to cap",
-                    found=recipe.importance_cap,
-                    accepted="no such key, or recipe.importance_sampling = 'token' or 'sequence'",
-                )
+    if r.importance_sampling == "none":
+        if r.importance_cap is not None:
+            note = "with recipe.importance_sampling = 'none' there is nothing to cap"
+            refuse(
+                "importance_cap", "no such key, or recipe.importance_sampling = 'token' or 'sequence'", note
             )
     else:
-        if recipe.importance_cap is not None and recipe.importance_cap < 1:
-            note = "where sampler and trainer agree the weight is 1, which must not be cut"
-            out.append(
-                Issue("recipe.importance_cap", note, found=recipe.importance_cap, accepted="at least 1")
+        if r.importance_cap is not None and r.importance_cap < 1:
+            note = "it would cut weights of 1, where sampler and trainer agree"
+            refuse("importance_cap", "at least 1", note)
+        if r.top_p is not None and r.top_p < 1:
+            note = (
+                "the sampler's log-probabilities are then those of the cut distribution, and no importance "
+                "weight against the trainer's"
             )
-        if recipe.top_p is not None and recipe.top_p < 1:
-            out.append(
-                Issue(
-                    "recipe.top_p",
-                    "the sampler's log-probabilities are then those of the cut distribution, and no "
-                    "importance weight against the trainer's",
-                    found=recipe.top_p,
-                    accepted="1, or recipe.importance_sampling = 'none'",
-                )
-            )
-    return out
+            refuse("top_p", "1, or recipe.importance_sampling = 'none'", note)
 
-
-def _group_issues(recipe: Recipe, n: int) -> list[Issue]:
-    """What is done with a group of n rollouts."""
-    out = []
-    if n < 2 and recipe.advantage != "none":
-        note = "a group of one rollout has no advantage"
-        accepted = "at least 2, or recipe.advantage = 'none'"
-        out.append(Issue("grid.rollouts_per_problem", note, found=n, accepted=accepted))
-    if recipe.gradient_rollouts is not None and recipe.gradient_rollouts > n:
-        out.append(
-            Issue("recipe.gradient_rollouts", found=recipe.gradient_rollouts, accepted=f"at most n = {n}")
-        )
-    if recipe.advantage == "none":
-        out += [
-            Issue(
-                f"recipe.{key}",
-                "with recipe.advantage = 'none' a group of equal rewards has a gradient, which this drops",
-                found=True,
-                accepted="false, or another recipe.advantage",
-            )
-            for key in ("zero_variance_filter", "dynamic_sampling")
-            if getattr(recipe, key)
-        ]
-    if recipe.no_positive_resampling == 0:
+    if n < 2 and r.advantage != "none":
+        note, accepted = "a group of one rollout has no advantage", "at least 2, or recipe.advantage = 'none'"
+        out.append(Issue("grid.rollouts_per_problem", note, n, accepted))
+    if r.gradient_rollouts is not None and r.gradient_rollouts > n:
+        refuse("gradient_rollouts", f"at most n = {n}")
+    if r.advantage == "none":
+        note = "with recipe.advantage = 'none' it drops groups of equal rewards, which have a gradient"
+        for key in ("zero_variance_filter", "dynamic_sampling"):
+            if getattr(r, key):
+                refuse(key, "false, or another recipe.advantage", note)
+    if r.no_positive_resampling == 0:
         note = "every problem would leave after its first visit"
-        out.append(Issue("recipe.no_positive_resampling", note, found=0, accepted="more than 0, at most 1"))
-    return out
+        refuse("no_positive_resampling", "more than 0, at most 1", note)
 
-
-def _term_issues(recipe: Recipe) -> list[Issue]:
-    """The terms beside the policy gradient."""
-    out = []
-    if not recipe.kl:
-        out += [
-            Issue(
-                f"recipe.{key}",
-                "there is no KL term",
-                found=value,
-                accepted="no such key, or recipe.kl above 0",
-            )
-            for key in ("kl_estimator", "kl_in")
-            if (value := getattr(recipe, key)) is not None
-        ]
-    longest = recipe.max_response_tokens
-    if recipe.overlong_buffer and longest is not None and recipe.overlong_buffer > longest:
-        out.append(
-            Issue(
-                "recipe.overlong_buffer",
-                found=recipe.overlong_buffer,
-                accepted=f"at most recipe.max_response_tokens = {longest}",
-            )
-        )
+    if not r.kl:
+        for key in ("kl_estimator", "kl_in"):
+            if getattr(r, key) is not None:
+                refuse(key, "no such key, or recipe.kl above 0", "there is no KL term")
+    longest = r.max_response_tokens
+    if r.overlong_buffer and longest is not None and r.overlong_buffer > longest:
+        refuse("overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
     return out

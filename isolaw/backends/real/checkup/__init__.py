@@ -112,16 +112,8 @@ def run(
 ) -> dict[str, Any]:
     """Run stages, all unless ``only`` names some, and return the report.
 
-    Parameters
-    ----------
-    device
-        ``cuda`` or ``cpu``.
-    only
-        names of stages.
-    facts
-        about the machine, from `isolaw.doctor.to_dict`.
-    notify
-        called when a stage begins and when it ends.
+    ``device`` is ``cuda`` or ``cpu``, ``facts`` come from `isolaw.doctor.to_dict`, and ``notify`` is called
+    when a stage begins and when it ends.
     """
     began, started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
     chosen = [stage for stage in _STAGES if not only or stage.name in only]
@@ -176,6 +168,8 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float) -> dict[st
     """Run a stage in a process of its own and return its result, however the process ends."""
     started = time.monotonic()
     log = folder / f"{stage.name}.log"
+    gpus = environment.visible() if device == "cuda" else []
+    visible = ",".join(gpus if stage.all_gpus else gpus[:1])
     why = ""
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -184,7 +178,7 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float) -> dict[st
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, **_place(stage, device)},
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
         )
         try:
             process.wait(limit_s)
@@ -195,7 +189,9 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float) -> dict[st
     record = Record.read(folder, stage.name)
     status = "timed out" if why else "passed"
     if not why and process.returncode:
-        status, why = "crashed", record.error or _ending(process.returncode)
+        code = process.returncode
+        ending = f"exit status {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+        status, why = "crashed", record.error or ending
     elif not why and record.skipped:
         status, why = "skipped", record.skipped
     elif not why and not all(check["passed"] for check in record.checks):
@@ -209,13 +205,6 @@ def _command(stage: Stage, folder: Path, device: str) -> list[str]:
     return [sys.executable, "-m", __name__, stage.name, str(folder), device]
 
 
-def _place(stage: Stage, device: str) -> dict[str, str]:
-    """Return the GPUs that a stage sees: none, the first one, or all."""
-    if device == "cpu":
-        return {"CUDA_VISIBLE_DEVICES": ""}
-    return {} if stage.all_gpus else {"CUDA_VISIBLE_DEVICES": environment.visible()[0]}
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """End a stage's process and its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -223,13 +212,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOPPING_S)
-
-
-def _ending(status: int) -> str:
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"ended by {signal.Signals(-status).name}"
-    return f"exit status {status}"
 
 
 def write(report: Mapping[str, Any], path: Path) -> None:

@@ -34,7 +34,10 @@ def run(work: Workload, record: Record) -> None:
     batch = drawn.generate()
     (work.folder / "batch.json").write_text(json.dumps(batch.gathered_state(drawn.ranks)))
     drawn.close()
-    _reference(work)
+    cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
+    without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores}
+    command = [sys.executable, "-m", __name__, str(work.folder), work.device]
+    subprocess.run(command, check=True, timeout=_LIMIT_S, env=without_gpu)
     from safetensors.torch import load_file
 
     exact = load_file(work.folder / "gradient.safetensors")
@@ -54,16 +57,6 @@ def _spec(work: Workload, dtype: str, stage: int) -> Any:
     # The precision of sampling may differ from that of training.
     real = {"dtype": dtype, "zero_stage": stage, "sampler": "transformers", "logprob_tolerance": 1.0}
     return work.spec(1, real=real, recipe={"max_response_tokens": _RESPONSE[work.device]})
-
-
-def _reference(work: Workload) -> None:
-    cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
-    subprocess.run(
-        [sys.executable, "-m", __name__, str(work.folder), work.device],
-        check=True,
-        timeout=_LIMIT_S,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores},
-    )
 
 
 def gradient(

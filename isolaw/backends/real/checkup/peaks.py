@@ -7,22 +7,10 @@ from typing import Any
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
 from isolaw.backends.real.checkup.workload import Workload
+from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.footprint import GIB
 
 _ACCEPTED = 0.15
-
-
-def planned(spec: Any) -> float | None:
-    """Return the planned bytes of the tensors of training on a GPU, without the sampler's; None: no plan."""
-    from isolaw.backends.real.train.memory import planner
-
-    own = planner.plan(spec)
-    if own is None:
-        return None
-    parts = own.phases["train"]
-    return float(
-        sum(size for part, size in parts.items() if part != "reserve" and not part.startswith("sampler"))
-    )
 
 
 def run(work: Workload, record: Record) -> None:
@@ -46,7 +34,10 @@ def run(work: Workload, record: Record) -> None:
     torch.cuda.reset_peak_memory_stats()
     run.advance()
     peak = torch.cuda.max_memory_allocated() - others
-    plan = planned(spec)
+    plan = None  # bytes of the tensors of training, without the sampler's
+    if own := planner.plan(spec):
+        parts = own.phases["train"].items()
+        plan = sum(size for part, size in parts if part != "reserve" and not part.startswith("sampler"))
     record.measure(
         measured_gib=round(peak / GIB, 3),
         between_updates_gib=round(between / GIB, 3),

@@ -13,25 +13,14 @@ from typing import Any
 
 @dataclass
 class Record:
-    """What a stage measures and checks; `read` it in another process.
-
-    Attributes
-    ----------
-    checks
-        in order: what must hold (``what``), what was ``found``, what is ``accepted``, and ``passed``.
-    measured
-        everything else worth keeping, by name, with the unit in the name.
-    skipped
-        why there was nothing to do on this machine, or ``""``.
-    error
-        what ended the stage, or ``""``.
-    """
+    """What a stage measures and checks; `read` it in another process."""
 
     path: Path
+    # What must hold (`what`), what was `found`, what is `accepted`, and `passed`.
     checks: list[dict[str, Any]] = field(default_factory=list)
-    measured: dict[str, Any] = field(default_factory=dict)
-    skipped: str = ""
-    error: str = ""
+    measured: dict[str, Any] = field(default_factory=dict)  # by name, with the unit in the name
+    skipped: str = ""  # why there was nothing to do on this machine
+    error: str = ""  # what ended the stage
 
     @classmethod
     def of(cls, folder: Path, stage: str) -> Record:

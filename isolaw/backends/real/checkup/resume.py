@@ -31,7 +31,7 @@ def run(work: Workload, record: Record) -> None:
     """Make the sweep twice."""
     file = work.folder / "sweep.toml"
     processes = environment.gpus() if work.on_gpu else 1
-    b, n = processes * work.sizes.problems, work.sizes.rollouts
+    b, n = processes * work.batch[0], work.batch[1]
     sections = work.sections(
         sweep={"compute": _STEPS * b * n},
         grid={"problems_per_batch": [b], "rollouts_per_problem": [n]},

@@ -55,11 +55,11 @@ def run(work: Workload, record: Record) -> None:
     prompts = ProblemSet.read(work.problems).parts["train"]
     prompt = sum(len(str(problem.prompt)) + 1 for problem in prompts) / len(prompts)  # with its <bos>
     rows: list[dict[str, Any]] = []
-    for problems, rollouts in work.sizes.speed:
+    for problems, rollouts in work.speed_batches:
         spec = work.spec(
             _STEPS,
             grid={"problems_per_batch": [problems], "rollouts_per_problem": [rollouts]},
-            recipe={"max_response_tokens": work.sizes.long_response},
+            recipe={"max_response_tokens": work.long_response},
         )
         checkpoints = [c for c in loop.train(spec, None) if c.step]
         first, last = checkpoints[0], checkpoints[-1]
@@ -78,7 +78,7 @@ def run(work: Workload, record: Record) -> None:
         )
         record.measure(speed=rows, sampler=spec.options["sampler"])
     done = all(row["sampled_tokens_per_s"] and row["trained_tokens_per_s"] for row in rows)
-    record.check("runs whose speed was measured", len(rows), str(len(work.sizes.speed)), done)
+    record.check("runs whose speed was measured", len(rows), str(len(work.speed_batches)), done)
 
 
 def _rate(tokens: float, seconds: float) -> float | None:

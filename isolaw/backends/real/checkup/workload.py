@@ -9,7 +9,6 @@ earn it, so that advantages and gradients are not 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,39 +22,15 @@ def parity(prompt: Any, response: str, answer: str) -> float:
     return float(len(response) % 2 == 0)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How much work a device gets.
-
-    Attributes
-    ----------
-    response, long_response
-        tokens of a response; of a response in stage ``speed``.
-    problems, rollouts
-        B_p and n of a batch.
-    speed
-        (B_p, n) of the batches of stage ``speed``.
-    """
-
-    response: int
-    long_response: int
-    problems: int
-    rollouts: int
-    speed: tuple[tuple[int, int], ...]
-
-
-_SIZES = {
-    "cuda": Sizes(512, 512, 8, 8, ((32, 8), (1, 512))),
-    "cpu": Sizes(8, 16, 4, 4, ((4, 8), (1, 64))),
-}
-
-
 class Workload:
     """Models, problems and runs in a folder, for a device (``cuda`` or ``cpu``)."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        self.folder, self.device, self.sizes = folder, device, _SIZES[device]
-        self.on_gpu = device == "cuda"
+        self.folder, self.device, self.on_gpu = folder, device, device == "cuda"
+        # (B_p, n) of a batch, and of those of stage speed; tokens of a response, and of one of stage speed.
+        self.batch = (8, 8) if self.on_gpu else (4, 4)
+        self.speed_batches = ((32, 8), (1, 512)) if self.on_gpu else ((4, 8), (1, 64))
+        self.response, self.long_response = (512, 512) if self.on_gpu else (8, 16)
         self.dtype = "bfloat16" if self.on_gpu else "float32"
         self.model, self.small, self.problems = (folder / name for name in ("model", "small", "problems"))
 
@@ -63,14 +38,11 @@ class Workload:
         """Return a sweep file as data; each argument changes keys of a section."""
         data: dict[str, dict[str, Any]] = {
             "sweep": {"backend": "real", "seeds": [0]},
-            "grid": {
-                "problems_per_batch": [self.sizes.problems],
-                "rollouts_per_problem": [self.sizes.rollouts],
-            },
+            "grid": {"problems_per_batch": [self.batch[0]], "rollouts_per_problem": [self.batch[1]]},
             "limits": {"max_batch_rollouts": 65_536},
             # The lr moves log-probabilities by far more than rounding does, so that stale weights show.
             "recipe": {"lr": 2e-4 if self.on_gpu else 5e-4, "lr_scaling": "constant", "warmup_steps": 1}
-            | {"kl": 0.0, "entropy": 0.0, "temperature": 1.0, "max_response_tokens": self.sizes.response},
+            | {"kl": 0.0, "entropy": 0.0, "temperature": 1.0, "max_response_tokens": self.response},
             "problems": {"set": str(self.problems), "n_validation": 4},
             "evaluation": {"points": 2, "samples": 1, "metrics": ["avg@1"]},
             "real": {"model": str(self.model), "reward": f"{__name__}:parity", "dtype": self.dtype}

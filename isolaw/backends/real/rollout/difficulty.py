@@ -45,36 +45,18 @@ Draw = Callable[[Sequence[Problem], Sequence[Sequence[int]]], list[str]]
 
 @dataclass(frozen=True)
 class SplitSettings:
-    """What decides the result of a split.
+    """What decides the result of a split."""
 
-    Attributes
-    ----------
-    model, pool
-        content hashes of the model and of the problems.
-    reward
-        its name; a response with a reward of at least 1 solves a problem.
-    sampler
-        ``vllm`` or ``transformers``, which draw different samples from the same seed.
-    temperature, max_response_tokens
-        of sampling.
-    samples, more_samples
-        of each problem; of each that is never solved.
-    validation
-        problems held out of each set; by default 300, but at most a fifth.
-    seed
-        of the samples.
-    """
-
-    model: str
-    pool: str
-    reward: str
-    sampler: str
+    model: str  # content hash
+    pool: str  # content hash of the problems
+    reward: str  # its name; a response with a reward of at least 1 solves a problem
+    sampler: str  # vllm and transformers draw different samples from the same seed
     temperature: float
     max_response_tokens: int
-    samples: int = 16
-    more_samples: int = 128
-    validation: int | None = None
-    seed: int = 0
+    samples: int = 16  # of each problem
+    more_samples: int = 128  # of each that is never solved
+    validation: int | None = None  # problems held out of each set; by default 300, but at most a fifth
+    seed: int = 0  # of the samples
 
 
 def difficulty(correct: int, samples: int, later: int | None = None) -> str | None:
@@ -96,14 +78,7 @@ def difficulty(correct: int, samples: int, later: int | None = None) -> str | No
 
 
 class Split:
-    """A split in a folder, complete or not.
-
-    Parameters
-    ----------
-    folder
-        new, empty of sets, or of a split with the same settings, which continues.
-    problems
-        the pool; of problems with the same prompt the first one counts.
+    """A split in a folder, complete or not; of problems with the same prompt the first one counts.
 
     Raises
     ------
@@ -248,14 +223,9 @@ def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
 
 
 def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
-    """Check all that can be checked without loading the model, and return the split.
+    """Return the split of the problems in file ``pool`` by the model in a folder, in folder ``out``.
 
-    Parameters
-    ----------
-    model, pool, out
-        the model's folder, the file of problems, the folder of the split.
-    options
-        the keys of `SplitSettings` except model and pool; without a sampler vLLM, if it is installed.
+    ``options`` are the other fields of `SplitSettings`; without a sampler vLLM, if it is installed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Prompts as token ids, by the tokenizer of the model."""
+"""Prompts as token ids."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from isolaw.backends.real.rollout.problems import Problem, ProblemSet
 from isolaw.errors import DataError, Issue
 
 
-def encode(questions: Sequence[Problem], tokenizer: Any) -> list[list[int]]:
+def encode(problems: Sequence[Problem], tokenizer: Any) -> list[list[int]]:
     """Return the token ids of each prompt, by a Hugging Face tokenizer.
 
-    Messages pass through the tokenizer's chat template, up to where the assistant's turn begins.
+    The tokenizer's chat template formats messages, up to where the assistant's turn begins.
 
     Raises
     ------
     DataError
-        messages, and the tokenizer has no chat template, or one that refuses them.
+        the tokenizer has no chat template for messages, or its template refuses them.
     """
-    chats = [q for q in questions if not isinstance(q.prompt, str)]
+    chats = [q for q in problems if not isinstance(q.prompt, str)]
     if chats and not getattr(tokenizer, "chat_template", None):
         raise DataError(
             f"problem {chats[0].id!r}: its prompt is a list of messages, and the tokenizer of "
-            f"{tokenizer.name_or_path} has no chat template; accepted: prompts that are text"
+            f"{tokenizer.name_or_path} has no chat template; expected prompts that are text"
         )
-    texts = iter(tokenizer([q.prompt for q in questions if isinstance(q.prompt, str)] or [""]).input_ids)
-    return [next(texts) if isinstance(q.prompt, str) else _encode_chat(q, tokenizer) for q in questions]
+    texts = iter(tokenizer([q.prompt for q in problems if isinstance(q.prompt, str)] or [""]).input_ids)
+    return [next(texts) if isinstance(q.prompt, str) else _encode_chat(q, tokenizer) for q in problems]
 
 
-def _encode_chat(question: Problem, tokenizer: Any) -> list[int]:
+def _encode_chat(problem: Problem, tokenizer: Any) -> list[int]:
     try:
-        ids = tokenizer.apply_chat_template(question.prompt, add_generation_prompt=True, return_dict=False)
+        ids = tokenizer.apply_chat_template(problem.prompt, add_generation_prompt=True, return_dict=False)
     except Exception as error:  # a template is a program
         raise DataError(
-            f"problem {question.id!r}: the tokenizer's chat template refuses its messages: "
+            f"problem {problem.id!r}: the tokenizer's chat template refuses its messages: "
             f"{str(error) or type(error).__name__}"
         ) from None
     return list(ids)
@@ -47,18 +47,18 @@ def check_lengths(
     max_response_tokens: int,
     key: str = "recipe.max_response_tokens",
 ) -> list[Issue]:
-    """Return a `Issue` for each part whose prompts leave no room for a response in the context.
+    """Return an `Issue` for each part whose prompts leave no room for a response in the context.
 
-    ``key`` names what the user has set ``max_response_tokens`` with.
+    ``key`` is the user's key of ``max_response_tokens``.
     """
     out = []
     room = context - max_response_tokens
     if room < 1:
         return [Issue(key, found=max_response_tokens, accepted=f"fewer than the context of {context}")]
-    for part, questions in problem_set.parts.items():
+    for part, problems in problem_set.parts.items():
         where = f"{problem_set.name}/{part}".rstrip("/")
         try:
-            lengths = [len(ids) for ids in encode(questions, tokenizer)]
+            lengths = [len(ids) for ids in encode(problems, tokenizer)]
         except DataError as error:
             return [Issue(where, str(error))]
         except Exception as error:  # of a damaged tokenizer
@@ -68,12 +68,7 @@ def check_lengths(
         if lengths[longest] > room:
             number = sum(length > room for length in lengths)
             many = f"{number} prompts are too long, the longest that of" if number > 1 else "too long:"
-            out.append(
-                Issue(
-                    where,
-                    f"{many} problem {questions[longest].id!r}",
-                    found=f"{lengths[longest]} tokens",
-                    accepted=f"at most {room} ({context} of context − {max_response_tokens} of response)",
-                )
-            )
+            note = f"{many} problem {problems[longest].id!r}"
+            accepted = f"at most {room} ({context} of context − {max_response_tokens} of response)"
+            out.append(Issue(where, note, f"{lengths[longest]} tokens", accepted))
     return out

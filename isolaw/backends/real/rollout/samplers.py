@@ -1,10 +1,9 @@
 """Samplers: where rollouts come from.
 
-`VLLMSampler` (`vllm_sampler`) is vLLM in the training process; `TransformersSampler` is plain, slow and
-obviously right: the reference in the tests, and what is used where vLLM is not installed. Both return, for
-every sampled token, its log-probability under the distribution it was drawn from: softmax(logits /
-temperature), cut to ``top_p``. Each rollout has a seed of its own, so what is drawn depends on neither batch
-nor order.
+`VLLMSampler` (`vllm_sampler`) is vLLM in the training process. `TransformersSampler` is plain, slow and easy
+to verify: the tests' reference, and the sampler where vLLM is not installed. Both return each token's
+log-probability under the distribution it was drawn from: softmax(logits / temperature), cut to ``top_p``.
+Each rollout has a seed of its own, so that it depends neither on the batch nor on its order.
 """
 
 from __future__ import annotations
@@ -21,26 +20,18 @@ from safetensors import safe_open
 from isolaw.backends.real import environment
 
 Weights = Iterable[tuple[str, torch.Tensor]]
+Prompts = Sequence[list[int]]
+Seeds = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Sampled responses.
+    """Sampled responses, a row each."""
 
-    Attributes
-    ----------
-    prompts, tokens
-        token ids of each row's prompt and response; the end-of-sequence token is part of the response.
-    logprobs
-        log-probability of each response token under the sampler's distribution.
-    finished
-        False where a response was cut at ``max_tokens``.
-    """
-
-    prompts: list[list[int]]
-    tokens: list[list[int]]
-    logprobs: list[list[float]]
-    finished: list[bool]
+    prompts: list[list[int]]  # token ids
+    tokens: list[list[int]]  # of the response, its end-of-sequence token included
+    logprobs: list[list[float]]  # of the response's tokens, under the sampler's distribution
+    finished: list[bool]  # False for a response that was cut at max_tokens
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -50,34 +41,18 @@ class Rollouts:
 
     def rows(self, index: Sequence[int]) -> Rollouts:
         """Return some of the rows."""
-        return Rollouts(
-            [self.prompts[i] for i in index],
-            [self.tokens[i] for i in index],
-            [self.logprobs[i] for i in index],
-            [self.finished[i] for i in index],
-        )
+        return Rollouts(*([values[i] for i in index] for values in vars(self).values()))
 
 
 class Sampler(Protocol):
-    """What draws rollouts from the current weights.
+    """Draws rollouts from the current weights."""
 
-    Attributes
-    ----------
-    needs_weights
-        whether it must `load` before it draws: it has dropped its weights, or the trainer's have changed
-        since (which the loop knows, and sets).
-    """
-
+    # Whether it must `load` before it draws: it has dropped its weights, or the trainer's have changed (then
+    # the training loop sets this).
     needs_weights: bool
 
     def generate(
-        self,
-        prompts: Sequence[list[int]],
-        seeds: Sequence[Sequence[int]],
-        *,
-        temperature: float,
-        top_p: float,
-        max_tokens: int,
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: int
     ) -> Rollouts:
         """Draw ``len(seeds[i])`` rollouts for prompt i, one from each seed."""
         ...
@@ -87,11 +62,11 @@ class Sampler(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Give the device's memory to the trainer until the next `load`."""
+        """Release the device's memory until the next `load`."""
         ...
 
     def close(self) -> None:
-        """Release everything; nothing is drawn any more."""
+        """Release everything for good."""
         ...
 
 
@@ -122,24 +97,17 @@ class TransformersSampler:
 
     @torch.no_grad()
     def generate(
-        self,
-        prompts: Sequence[list[int]],
-        seeds: Sequence[Sequence[int]],
-        *,
-        temperature: float,
-        top_p: float,
-        max_tokens: int,
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: int
     ) -> Rollouts:
         """Draw rollouts by inverting the distribution function at one uniform number a token."""
         rows = [list(prompt) for prompt, own in zip(prompts, seeds, strict=True) for _ in own]
-        flat = [int(seed) for own in seeds for seed in own]
-        uniform = np.stack([np.random.default_rng(seed).random(max_tokens) for seed in flat])
-        u = torch.as_tensor(uniform, device=self.device)
+        uniform = [np.random.default_rng(int(seed)).random(max_tokens) for own in seeds for seed in own]
+        u = torch.as_tensor(np.stack(uniform), device=self.device)
         width = max(map(len, rows))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self.device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
         cache, tokens, logprobs = None, [], []
-        open_rows = torch.ones(len(rows), dtype=torch.bool, device=self.device)
+        unfinished = torch.ones(len(rows), dtype=torch.bool, device=self.device)
         lengths = torch.zeros(len(rows), dtype=torch.long, device=self.device)
         for t in range(max_tokens):
             positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -155,19 +123,17 @@ class TransformersSampler:
             chosen, logprob = _draw(out.logits[:, -1].double() / temperature, u[:, t], top_p)
             tokens.append(chosen)
             logprobs.append(logprob)
-            lengths += open_rows
-            open_rows &= ~torch.isin(chosen, self.stop)
+            lengths += unfinished
+            unfinished &= ~torch.isin(chosen, self.stop)
             ids = chosen[:, None]
             mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
-            if not bool(open_rows.any()):
+            if not bool(unfinished.any()):
                 break
-        drawn, drawn_logprobs = torch.stack(tokens, 1).tolist(), torch.stack(logprobs, 1).tolist()
-        return Rollouts(
-            rows,
-            [row[:k] for row, k in zip(drawn, lengths.tolist(), strict=True)],
-            [row[:k] for row, k in zip(drawn_logprobs, lengths.tolist(), strict=True)],
-            (~open_rows).tolist(),
+        kept, log_kept = (
+            [row[:k] for row, k in zip(torch.stack(values, 1).tolist(), lengths.tolist(), strict=True)]
+            for values in (tokens, logprobs)
         )
+        return Rollouts(rows, kept, log_kept, (~unfinished).tolist())
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
@@ -177,14 +143,14 @@ class TransformersSampler:
         self.needs_weights = False
 
     def sleep(self) -> None:
-        """Nothing: the reference keeps its memory."""
+        """Do nothing: the reference keeps its memory."""
 
     def close(self) -> None:
-        """Nothing that Python would not do."""
+        """Do nothing that Python would not do."""
 
 
 def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw a token of each row, and its log-probability: rows by falling probability, cut at ``top_p``."""
+    """Return a token of each row, by falling probability cut at ``top_p``, and its log-probability."""
     p, order = torch.sort(torch.softmax(logits, -1), dim=-1, descending=True, stable=True)
     p = torch.where(p.cumsum(-1) - p < top_p, p, 0.0)  # the first token beyond top_p still counts
     p = p / p.sum(-1, keepdim=True)
@@ -206,9 +172,9 @@ def open_sampler(
     tensor_parallel: int = 1,
     gpu_memory: float = 0.4,
 ) -> Sampler:
-    """Return the sampler ``kind`` (``vllm``, ``transformers``); the next run that asks alike reuses it.
+    """Return the sampler ``kind`` (``vllm``, ``transformers``), the previous one if it was opened alike.
 
-    The parameters are those of `VLLMSampler`; the plain one needs model, dtype and head.
+    The parameters are those of `VLLMSampler`; the plain one uses model, dtype and head.
     """
     key = (kind, model, dtype, max_model_tokens, float32_head, tensor_parallel, gpu_memory)
     if key not in _opened:
@@ -219,12 +185,7 @@ def open_sampler(
             from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
             _opened[key] = VLLMSampler(
-                model,
-                dtype=dtype,
-                max_model_tokens=max_model_tokens,
-                float32_head=float32_head,
-                tensor_parallel=tensor_parallel,
-                gpu_memory=gpu_memory,
+                model, dtype, max_model_tokens, float32_head, tensor_parallel, gpu_memory
             )
     return _opened[key]
 

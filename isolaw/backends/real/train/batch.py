@@ -24,44 +24,29 @@ from isolaw.backends.real.algorithms.advantages import informative
 from isolaw.backends.real.algorithms.objective import merge
 from isolaw.backends.real.rollout.samplers import Rollouts
 
+# Fields of the whole batch: tensors with their types, and plain data.
+_WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
+_PLAIN = ("visited", "generated", "generated_tokens", "reward_failures")
+
 
 @dataclass
 class Batch:
-    """Rollouts of some problems.
+    """Rollouts of some problems, the fields of `_WHOLE` and `_PLAIN` those of all processes."""
 
-    Attributes
-    ----------
-    visited
-        the problems, indices of the training set, (B_p,).
-    rewards, lengths
-        of the whole batch, (B_p, n): float64, and tokens of each response.
-    truncated
-        of the whole batch, (B_p, n), bool.
-    rows
-        which of the B_p · n rollouts this process holds, ascending; j · n + i is sample i of problem j.
-    rollouts
-        those of ``rows``.
-    generated, generated_tokens
-        rollouts and tokens generated for the whole batch.
-    reward_failures
-        responses whose reward failed, and which count as wrong.
-    old_logprobs
-        of ``rollouts``, under the policy that sampled them; None for the current policy.
-    part, parts
-        this process trains on every ``parts``-th of its rows, from the one at ``part``.
-    """
-
-    visited: list[int]
-    rewards: torch.Tensor
-    lengths: torch.Tensor
-    truncated: torch.Tensor
+    visited: list[int]  # the problems, indices of the training set, (B_p,)
+    rewards: torch.Tensor  # (B_p, n)
+    lengths: torch.Tensor  # tokens of each response, (B_p, n)
+    truncated: torch.Tensor  # (B_p, n)
+    # Which of the B_p · n rollouts this process holds, ascending; j · n + i is sample i of problem j.
     rows: list[int]
-    rollouts: Rollouts
-    generated: int
+    rollouts: Rollouts  # those of `rows`
+    generated: int  # rollouts, also those that a filter discards
     generated_tokens: int
-    reward_failures: int = 0
+    reward_failures: int = 0  # responses whose reward failed, and which count as wrong
+    # This process trains on every `parts`-th of its rows, from the one at `part`.
     part: int = 0
     parts: int = 1
+    # Of `rollouts`, under the policy that sampled them; None for the current policy.
     old_logprobs: list[torch.Tensor] | None = None
 
     @property
@@ -105,21 +90,18 @@ class Batch:
         self.rollouts = self.rollouts.rows(held)
         self.rows = [place[row // self.n] * self.n + row % self.n for row in map(self.rows.__getitem__, held)]
         self.visited = [self.visited[j] for j in kept]
-        self.rewards, self.lengths = self.rewards[kept], self.lengths[kept]
-        self.truncated = self.truncated[kept]
+        for name in _WHOLE:
+            setattr(self, name, getattr(self, name)[kept])
         return wanted - len(kept)
 
     def extend(self, other: Batch) -> None:
         """Add another batch's problems."""
         self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
-        self.visited = self.visited + other.visited
-        self.rewards = torch.cat([self.rewards, other.rewards])
-        self.lengths = torch.cat([self.lengths, other.lengths])
-        self.truncated = torch.cat([self.truncated, other.truncated])
+        for name in _WHOLE:
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
         self.rollouts = self.rollouts + other.rollouts
-        self.generated += other.generated
-        self.generated_tokens += other.generated_tokens
-        self.reward_failures += other.reward_failures
+        for name in _PLAIN:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def gathered_state(self, ranks: RankGroup) -> dict[str, Any]:
         """Return the whole batch as data for JSON; all processes take part."""
@@ -129,13 +111,8 @@ class Batch:
         whole = functools.reduce(operator.add, (rollouts for _, rollouts, _ in held)).rows(order)
         olds = [values for *_, old in held for values in old or []]
         return {
-            "visited": self.visited,
-            "rewards": self.rewards.tolist(),
-            "lengths": self.lengths.tolist(),
-            "truncated": self.truncated.tolist(),
-            "generated": self.generated,
-            "generated_tokens": self.generated_tokens,
-            "reward_failures": self.reward_failures,
+            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name).tolist() for name in _WHOLE},
             "rollouts": vars(whole),
             "old_logprobs": [olds[i] for i in order] if old is not None else None,
         }
@@ -143,23 +120,18 @@ class Batch:
     @classmethod
     def from_state(cls, state: dict[str, Any], ranks: RankGroup) -> Batch:
         """Return this process's view of a batch from `gathered_state`, for any number of processes."""
-        rewards, old = torch.tensor(state["rewards"], dtype=torch.float64), state["old_logprobs"]
-        rows = ranks.share(*rewards.shape)
+        old = state["old_logprobs"]
+        rows = ranks.share(len(state["rewards"]), len(state["rewards"][0]))
         if old is not None:
             old = [torch.tensor(old[row], dtype=torch.float64, device=ranks.device) for row in rows]
         return cls(
-            state["visited"],
-            rewards,
-            torch.tensor(state["lengths"]),
-            torch.tensor(state["truncated"]),
-            rows,
-            Rollouts(**state["rollouts"]).rows(rows),
-            state["generated"],
-            state["generated_tokens"],
-            state["reward_failures"],
-            ranks.rank % ranks.tensor_parallel,
-            ranks.tensor_parallel,
-            old,
+            **{name: state[name] for name in _PLAIN},
+            **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in _WHOLE.items()},
+            rows=rows,
+            rollouts=Rollouts(**state["rollouts"]).rows(rows),
+            part=ranks.rank % ranks.tensor_parallel,
+            parts=ranks.tensor_parallel,
+            old_logprobs=old,
         )
 
 
@@ -191,20 +163,17 @@ class RankGroup:
         rows = self.share(len(visited), n)
         lengths = np.array([len(tokens) for tokens in rollouts.tokens], dtype=np.int64)
         truncated = ~np.array(rollouts.finished, dtype=bool)
-        whole = [np.zeros(len(visited) * n, dtype=kind) for kind in (np.float64, np.int64, np.bool_)]
+        whole = {name: torch.zeros(len(visited) * n, dtype=dtype) for name, dtype in _WHOLE.items()}
         for held, *parts in self.all_of((rows, rewards, lengths, truncated)):
-            for target, part in zip(whole, parts, strict=True):
-                target[held] = part
-        values, long, cut = (torch.from_numpy(array.reshape(-1, n)) for array in whole)
+            for tensor, part in zip(whole.values(), parts, strict=True):
+                tensor[held] = torch.from_numpy(part)
         return Batch(
             visited,
-            values,
-            long,
-            cut,
-            rows,
-            rollouts,
+            **{name: tensor.reshape(-1, n) for name, tensor in whole.items()},
+            rows=rows,
+            rollouts=rollouts,
             generated=len(visited) * n,
-            generated_tokens=int(long.sum()),
+            generated_tokens=int(whole["lengths"].sum()),
             part=self.rank % self.tensor_parallel,
             parts=self.tensor_parallel,
         )

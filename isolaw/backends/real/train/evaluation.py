@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,14 +19,7 @@ def of_set(
 ) -> tuple[list[Row], Counts]:
     """Return the rows of an evaluation set, and the number of correct responses to each problem.
 
-    Parameters
-    ----------
-    name
-        of the evaluation set.
-    problems, batch
-        its problems, and K rollouts of each.
-    wanted
-        avg@k, best@k, worst@k with k ≤ K.
+    The batch has K rollouts of each problem; ``wanted`` are avg@k, best@k and worst@k with k ≤ K.
     """
     values, k = batch.rewards.tolist(), batch.n
     correct = np.array([sum(rewards.correct(value) for value in group) for group in values])
@@ -82,11 +75,12 @@ class PassRates:
         self.rate = np.array([np.nan if rate is None else rate for rate in state])
 
 
+@dataclass
 class StepMeans:
     """Means of each step's metrics; for a name in ``_max`` the maximum."""
 
-    def __init__(self, sums: dict[str, float] | None = None, counts: dict[str, int] | None = None) -> None:
-        self.sums, self.counts = dict(sums or {}), dict(counts or {})
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, values: dict[str, float]) -> None:
         """Add a step."""
@@ -103,7 +97,3 @@ class StepMeans:
         out = {name: value / self.counts[name] for name, value in self.sums.items()}
         self.sums, self.counts = {}, {}
         return out
-
-    def state(self) -> dict[str, Any]:
-        """Return it as data for JSON."""
-        return {"sums": self.sums, "counts": self.counts}

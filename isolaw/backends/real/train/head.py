@@ -1,7 +1,6 @@
 """From hidden states to log-probabilities: the output head and its softmax, in chunks of tokens.
 
-What is as large as batch × vocabulary never exists: a chunk's logits are computed, used, and dropped, and
-computed again in the backward pass.
+Nothing as large as batch × vocabulary exists: the backward pass computes a chunk's logits again.
 """
 
 from __future__ import annotations
@@ -93,13 +92,10 @@ def token_logprobs(
 
         log π(v) = z_v - log Σ_u exp z_u,    H = -Σ_v π_v log π_v,  exact over the vocabulary
 
-    Ratios to the sampler's log-probabilities are 1 up to rounding: they belong to the same temperature.
-
     Parameters
     ----------
     hidden
-        (K, E), the states that predict the tokens; logits are computed in its type, what follows in float32
-        or better.
+        (K, E), the states that predict the tokens. Logits have its type, what follows float32 or better.
     weight, bias
         (V, E) and (V,) or None, of the output head.
     tokens
@@ -107,12 +103,12 @@ def token_logprobs(
     temperature
         the sampler's.
     chunk
-        tokens whose logits exist at a time; unless given, as many as have 2²⁶ logits.
+        tokens whose logits exist at a time; by default as many as have 2²⁶ logits.
 
     Returns
     -------
     Tensor
-        log-probabilities and entropies in nats, (2, K), with a gradient.
+        log-probabilities and entropies in nats, (2, K).
 
     Examples
     --------
@@ -127,9 +123,9 @@ def token_logprobs(
 
 
 def chunked(head: torch.nn.Linear, *, float32: bool) -> torch.nn.Linear:
-    """Let a model's output head return `token_logprobs` where it is given tokens; ``float32`` computes in it.
+    """Make a model's output head return `token_logprobs` when called with tokens, in float32 if so wanted.
 
-    The head stays the module that it is: under ZeRO-3 its weight is there while it is called.
+    It stays the same module, whose weight ZeRO-3 gathers while it is called.
     """
 
     def forward(
@@ -154,5 +150,5 @@ def _parts(count: int, size: int) -> list[slice]:
 def _scaled(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, kind: torch.dtype
 ) -> Tensor:
-    """Logits over the temperature, in a memory of their own."""
+    """Return logits over the temperature, as a new tensor."""
     return torch.nn.functional.linear(hidden, weight, bias).to(kind).div_(temperature)

@@ -7,10 +7,10 @@
         update    ← advantages, weights of the batch, loss (`advantages`, `objective`), one optimiser
                     step (`trainer`); the sampler takes the weights over before it draws again
 
-A step is exactly B_p · n rollouts and one optimiser step, with two exceptions, which report how much they
-generate: dynamic sampling draws further batches until B_p groups are informative, and with a staleness of k
-a batch is drawn k updates before it is used (k batches are then in flight beyond ``compute``). If a filter
-leaves no rollout of a batch, there is no update.
+A step is exactly B_p · n rollouts and one optimiser step, with two exceptions: dynamic sampling draws further
+batches until B_p groups are informative, and with a staleness of k a batch is drawn k updates before it is
+used (k batches are then in flight beyond ``compute``). If a filter leaves no rollout of a batch, there is no
+update.
 
 Sampler and trainer share each GPU and take turns: what computes goes through `Run.training`, which puts the
 sampler to sleep, and what draws through `Run.draw`, which wakes it with the trainer's weights.
@@ -49,6 +49,7 @@ from isolaw.errors import RunError
 _ROLLOUTS, _EVALUATION = range(2)
 # Dynamic sampling stops after this many batches for one step (DAPO's code: 10).
 _MOST_ROUNDS = 10
+_COUNTERS = ("step", "round", "compute", "tokens")  # of a run, in its state
 # Responses of an evaluation whose log-probabilities are compared with the trainer's.
 _COMPARED = 32
 
@@ -287,13 +288,10 @@ class Run:
         waiting = [batch.gathered_state(self.ranks) for batch in self.waiting]
         if self.trainer.rank == 0:
             state = {
-                "step": self.step,
-                "round": self.round,
-                "compute": self.compute,
-                "tokens": self.tokens,
+                **{key: getattr(self, key) for key in _COUNTERS},
                 "order": self.order.state(),
                 "landscape": self.pass_rates.state(),
-                "since": self.means.state(),
+                "since": vars(self.means),
                 "seconds": self.seconds,
                 "waiting": waiting,
             }
@@ -305,9 +303,8 @@ class Run:
             state = json.loads((folder / "loop.json").read_text())
             self.training().restore(folder)
             self.worker.sampler.needs_weights = True
-            self.step, self.round, self.compute, self.tokens = (
-                int(state[key]) for key in ("step", "round", "compute", "tokens")
-            )
+            for key in _COUNTERS:
+                setattr(self, key, int(state[key]))
             self.order.restore(state["order"])
             self.pass_rates.restore(state["landscape"])
             self.means = evaluation.StepMeans(**state["since"])

@@ -1,12 +1,11 @@
-"""Rows of different lengths as one sequence, without padding, and attention that keeps them apart.
+"""Rows of different lengths as one sequence without padding, and attention that keeps them apart.
 
 A micro-batch is a single sequence of N tokens: row after row, prompt before response, positions from 0 in
 each. All layers but attention treat tokens one by one, so nothing is computed for padding. Attention is
-within a row and causal: by the variable-length kernel (`torch.nn.attention.varlen`) in half precision on a
-GPU; elsewhere rows of similar lengths are laid side by side, padded on the right, for attention alone, where
-no token sees what comes after it, the padding included.
+causal within a row: by the variable-length kernel (`torch.nn.attention.varlen`) in half precision on a GPU.
+Elsewhere rows of similar lengths are computed side by side, padded on the right, for attention alone.
 
-Equal rows, of which short answers have many, are packed once.
+Equal rows, which short answers often are, are packed once.
 """
 
 from __future__ import annotations
@@ -27,14 +26,9 @@ _PADDING = 0.1  # of what attention is computed for, where there is no variable-
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of similar lengths, one after another.
+    """Consecutive rows of similar lengths: their number, their tokens, and those of the longest row.
 
-    Attributes
-    ----------
-    rows, tokens, longest
-        how many rows, their tokens, and those of the longest.
-    place
-        (tokens,): where each token is among rows × longest; None where all rows are as long.
+    ``place``, (tokens,), is each token's place among rows × longest; None if all rows are equally long.
     """
 
     rows: int
@@ -45,61 +39,35 @@ class Block:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where U rows are in a sequence of N tokens.
+    """The places of U rows in a sequence of N tokens."""
 
-    Attributes
-    ----------
-    starts
-        (U + 1,), int32: row u is at ``starts[u]`` up to ``starts[u + 1]``.
-    longest
-        tokens of the longest row.
-    blocks
-        the rows as they lie side by side; empty where the variable-length kernel takes them as they are.
-    """
-
-    starts: Tensor
-    longest: int
-    blocks: tuple[Block, ...]
+    starts: Tensor  # (U + 1,), int32: row u is at starts[u] up to starts[u + 1]
+    longest: int  # tokens of the longest row
+    blocks: tuple[Block, ...]  # the rows side by side; empty for the variable-length kernel
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows packed for a forward pass.
+    """Rows packed for a forward pass."""
 
-    Attributes
-    ----------
-    ids, positions
-        (1, N): tokens, and their positions in their rows.
-    layout
-        of the rows in them.
-    predicts, targets
-        (K,): where the tokens stand that predict a response token each, and those response tokens.
-    mask
-        (R, T), bool: which tokens are of a response, for all rows, equal ones too.
-    distinct
-        (U, T), bool: the same for the rows packed.
-    same_as
-        (R,): which of them each row equals; None where no two rows are equal.
-    """
-
-    ids: Tensor
-    positions: Tensor
+    ids: Tensor  # (1, N), tokens
+    positions: Tensor  # (1, N), of the tokens in their rows
     layout: Layout
-    predicts: Tensor
-    targets: Tensor
-    mask: Tensor
-    distinct: Tensor
-    same_as: Tensor | None
+    predicts: Tensor  # (K,), the places of the tokens that predict a response token each
+    targets: Tensor  # (K,), those response tokens
+    mask: Tensor  # (R, T), bool: which tokens are of a response, for all rows
+    distinct: Tensor  # (U, T), bool: the same for the distinct rows, which are packed
+    same_as: Tensor | None  # (R,), the distinct row that each row equals; None if no two rows are equal
 
     def by_row(self, values: Tensor) -> Tensor:
-        """Return numbers for each of ``targets``, (…, K), as (…, R, T), zeros where the mask is False."""
+        """Return a number for each of ``targets``, (…, K), as (…, R, T), zeros where the mask is False."""
         rows = values.new_zeros(*values.shape[:-1], *self.distinct.shape)
         rows = rows.masked_scatter(self.distinct, values)
         return rows if self.same_as is None else rows.index_select(-2, self.same_as)
 
 
 def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> Packed:
-    """Return rows packed, for that device; a response without tokens predicts nothing."""
+    """Return rows packed on a device; a response without tokens has no targets."""
     rows = list(zip(map(tuple, rollouts.prompts), map(tuple, rollouts.tokens), strict=True))
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     same_as = [known.setdefault(row, len(known)) for row in rows]
@@ -133,7 +101,7 @@ def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> P
 
 
 def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
-    """Cut rows into blocks, each as long as at most a tenth of it is padding."""
+    """Cut rows into the longest blocks of which at most a tenth is padding."""
     out = []
     first = 0
     while first < len(lengths):
@@ -154,9 +122,9 @@ def _blocks(lengths: np.ndarray, device: torch.device) -> tuple[Block, ...]:
 
 
 def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
-    """Return rows cut into micro-batches of at most so many tokens: of similar lengths, the longest first.
+    """Return rows cut into micro-batches of at most so many tokens, the longest rows first.
 
-    Equal rows count once, and stand together. A row that is longer by itself is alone.
+    Equal rows count once and are in one micro-batch. A row longer than a micro-batch is alone.
 
     >>> rows = Rollouts([[1], [1], [1], [1, 2]], [[5], [5], [6], [7, 8]], [], [])
     >>> micro_batches(rows, 4)
@@ -189,30 +157,22 @@ def attention(
     sliding_window: int | None = None,
     **other: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within the rows of a layout, as `transformers` calls it.
+    """Return causal attention within the rows of a layout, as `transformers` calls it.
 
-    Parameters
-    ----------
-    module
-        not used.
-    query, key, value
-        (1, heads, N, D), key and value with as many heads or a divisor of them.
-    layout
-        of the rows; what comes to the model has to reach this function.
-    sliding_window
-        how many tokens a token sees, itself included; None: all before it.
+    Query, key and value are (1, heads, N, D), key and value with as many heads or a divisor of them. The
+    model's layers pass ``layout`` on. A token sees ``sliding_window`` tokens, itself included (None: all).
 
     Raises
     ------
     NotImplementedError
-        for what only some models have: dropout, masks of their own, soft caps, sinks; and without a layout.
+        dropout, a mask, soft caps or sinks, which only some models have; or no layout.
     """
     special = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
     special += ["dropout"] * bool(dropout) + ["a mask of its own"] * (attention_mask is not None)
     if special:
         raise NotImplementedError(f"attention with {', '.join(special)} is not supported")
     if layout is None:
-        raise NotImplementedError("its layers do not pass on to attention where rows begin")
+        raise NotImplementedError("its layers do not pass the layout of rows on to attention")
     window = sliding_window if sliding_window and sliding_window < layout.longest else None
     shared = query.shape[1] // key.shape[1]
     how: dict[str, Any] = {"scale": scaling, "enable_gqa": shared > 1}
@@ -231,12 +191,12 @@ def attention(
         del how["enable_gqa"]
         flat[1:] = [x.repeat_interleave(shared, 1) for x in flat[1:]]
     rows = (layout.starts, layout.starts, layout.longest, layout.longest)
-    before = -1 if window is None else window - 1  # of the kernel: not counting the token itself
+    before = -1 if window is None else window - 1  # the kernel does not count the token itself
     return varlen_attn(*flat, *rows, window_size=(before, 0), **how)[None], None
 
 
 def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -> Tensor:
-    """Causal attention of rows side by side, (rows, heads, longest, D), within a window of tokens."""
+    """Return causal attention of rows side by side, (rows, heads, longest, D), within a window of tokens."""
     longest = rows[0].shape[2]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     if window is None or longest <= window:
@@ -246,7 +206,7 @@ def _side_by_side(rows: list[Tensor], window: int | None, how: dict[str, Any]) -
 
 
 def _apart(x: Tensor, block: Block) -> Tensor:
-    """(tokens, H, D), rows one after another, as (rows, H, longest, D), rows side by side."""
+    """Return (tokens, H, D), rows one after another, as (rows, H, longest, D), rows side by side."""
     if block.place is not None:
         x = x.new_zeros(block.rows * block.longest, *x.shape[1:]).index_copy(0, block.place, x)
     return x.reshape(block.rows, block.longest, *x.shape[1:]).transpose(1, 2)
@@ -259,7 +219,7 @@ def _together(x: Tensor, block: Block) -> Tensor:
 
 
 def register() -> None:
-    """Make `attention` known to `transformers`, by the name `ATTENTION`."""
+    """Register `attention` with `transformers` as `ATTENTION`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION, attention)

@@ -1,7 +1,7 @@
-"""A language model as trained here: packed rows in, log-probabilities and entropies of responses out.
+"""A language model for training: packed rows in, log-probabilities and entropies of responses out.
 
-The equations are in `head`, rows and attention in `packing`. Whether a model is one that this is right for
-(no other attention, no scaled logits, nothing that leaks from row to row) is measured, not known: `agrees`.
+The equations are in `head`, rows and attention in `packing`. `agrees` measures whether a model can be trained
+so: with this attention, without scaled logits, and with nothing that leaks from row to row.
 """
 
 from __future__ import annotations
@@ -16,27 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isolaw.backends.real.options import TOLERANCE
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import head, packing
 from isolaw.backends.real.train.packing import Packed
 from isolaw.errors import RunError
 
-# Mean |Δ log p| per token above which a model is computed wrongly: rounding, and nothing else, is below.
-_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
-
 
 class Policy(nn.Module):  # type: ignore[misc]
-    """A language model that returns log-probabilities.
-
-    Parameters
-    ----------
-    model
-        a causal language model of `transformers`.
-    float32_head
-        whether its logits are computed in float32.
-    gradient_checkpointing
-        whether the activations within a layer are computed again in the backward pass.
-    """
+    """A causal language model of `transformers` that returns log-probabilities."""
 
     def __init__(
         self, model: Any, *, float32_head: bool = False, gradient_checkpointing: bool = False
@@ -46,21 +34,21 @@ class Policy(nn.Module):  # type: ignore[misc]
         self.longest = _longest(model.config)
         head.chunked(model.get_output_embeddings(), float32=float32_head)
         if gradient_checkpointing:
-            # What is recomputed is compared by ZeRO-3 with weights that are not there: no check of shapes.
+            # No check of shapes: ZeRO-3 would compare recomputed tensors with weights that it has released.
             how = {"use_reentrant": False, "determinism_check": "none", "preserve_rng_state": False}
             model.gradient_checkpointing_enable(how)
 
     def forward(self, packed: Packed, temperature: float) -> Tensor:
-        """Return log-probabilities and entropies of response tokens, (2, R, T), zeros where there is none.
+        """Return log-probabilities and entropies of response tokens, (2, R, T), zeros elsewhere.
 
-        They are one tensor: ZeRO-3 counts the gradients of what a module returns, and processes of which one
-        has no use for the entropy would wait for each other forever.
+        They are one tensor: ZeRO-3 counts the gradients of what a module returns, and would wait for ever for
+        a process that does not use the entropy.
         """
         if self.longest is not None and packed.layout.longest > self.longest:
             raise RunError(
                 f"{_kind(self.model.config)} cannot be trained on a row of {packed.layout.longest} tokens: "
-                f"beyond {self.longest}, its positions (longrope) depend on the rows beside it; "
-                f"accepted: at most {self.longest} tokens of prompt and response"
+                f"beyond {self.longest}, its positions (longrope) depend on the other rows; "
+                f"expected at most {self.longest} tokens of prompt and response"
             )
         hidden = self.model.base_model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, layout=packed.layout
@@ -78,16 +66,10 @@ def load(
     float32_head: bool = False,
     gradient_checkpointing: bool = False,
 ) -> Policy:
-    """Return the policy of a model's folder on a device.
+    """Return the policy of a model's folder on a device, with weights of type ``dtype``.
 
-    Parameters
-    ----------
-    dtype
-        of the weights.
-    zero
-        DeepSpeed's configuration, where the weights are divided among the processes from the start
-        (ZeRO-3): no device ever holds the whole model, and only the first process reads it, into host
-        memory.
+    ``zero`` is DeepSpeed's configuration for ZeRO-3, which divides the weights among the processes from the
+    start: no device ever holds the whole model, and only the first process reads it, into host memory.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -103,13 +85,13 @@ def load(
         if error.args != (packing.ATTENTION,):
             raise
         raise RunError(
-            f"{_kind(config)} cannot be trained: its attention is its own, not one of transformers' interface"
+            f"{_kind(config)} cannot be trained: its attention does not use transformers' interface"
         ) from None
     return Policy(model, float32_head=float32_head, gradient_checkpointing=gradient_checkpointing)
 
 
 def _without_dropout(config: Any) -> Any:
-    """Return a configuration without dropout: what samples has none, and ratios to it would be noise."""
+    """Return a configuration without dropout, which the sampler does not have."""
     for name, value in vars(config).items():
         if ("dropout" in name or name.endswith("_pdrop")) and isinstance(value, float):
             setattr(config, name, 0.0)
@@ -117,7 +99,7 @@ def _without_dropout(config: Any) -> Any:
 
 
 def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **how: Any) -> Any:
-    """Build a model with its weights divided, and fill them one by one from the first process's."""
+    """Return a model with divided weights, filled one by one from those of the first process."""
     import torch.distributed as dist
     from deepspeed import zero
     from transformers import AutoModelForCausalLM, GenerationConfig
@@ -125,13 +107,13 @@ def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **h
 
     build = functools.partial(AutoModelForCausalLM.from_config, **how)
     with no_init_weights():
-        # Given a type of its own, DeepSpeed 0.19 takes another one on machines without float16.
+        # Without a dtype: DeepSpeed 0.19 replaces a given one on machines without float16.
         with zero.Init(config_dict_or_path=zero_config):
             model = build()
         with _weightless():
             whole = build()
-    model.tie_weights()  # which transformers does with the initialisation that is left out here
-    for name, buffer in whole.named_buffers():  # which were rounded (RoPE's frequencies) with the weights
+    model.tie_weights()  # part of the initialisation that is left out here
+    for name, buffer in whole.named_buffers():  # in `model` they are rounded with the weights (RoPE)
         owner, _, own = name.rpartition(".")
         model.get_submodule(owner)._buffers[own] = buffer.to(device)
     if (Path(folder) / "generation_config.json").is_file():
@@ -139,23 +121,23 @@ def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **h
     first = dist.get_rank() == 0
     stored: dict[str, Any] = {}
     missing: list[str] = []
-    if first:  # as transformers reads them: files may have other names, and experts one by one
+    if first:  # as transformers reads them: names in files may differ
         whole, found = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **how)
         stored, missing = dict(whole.named_parameters()), sorted(found["missing_keys"])
     for name, parameter in model.named_parameters():
         with zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
             if first:
                 parameter.copy_(stored.pop(name))
-    told = [missing]
-    dist.broadcast_object_list(told, src=0)
-    if told[0]:
-        raise RunError(f"{folder}: no {told[0][0]} in its files, nor {len(told[0]) - 1} further weights")
+    everywhere = [missing]
+    dist.broadcast_object_list(everywhere, src=0)
+    if missing := everywhere[0]:
+        raise RunError(f"{folder}: no {missing[0]} in its files, nor {len(missing) - 1} further weights")
     return model
 
 
 @contextlib.contextmanager
 def _weightless() -> Iterator[None]:
-    """While entered, modules are made without the memory of their parameters, but with their buffers."""
+    """While entered, new modules have buffers, but no memory for their parameters."""
     register = nn.Module.register_parameter
 
     def without(self: nn.Module, name: str, value: nn.Parameter | None) -> None:
@@ -175,20 +157,21 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
     Raises
     ------
     RunError
-        they differ, or could in other rows: the model scales or caps its logits, its layers mix rows, or its
-        attention is of another kind.
+        they differ, or could differ in other rows: the model scales or caps its logits, its layers mix rows,
+        or its attention is of another kind.
     """
     model = policy.module.model if hasattr(policy, "module") else policy.model
     size = model.get_output_embeddings().out_features
     rows = [[(7 * i + 3 * k) % size for i in range(length)] for k, length in enumerate((9, 6))]
+    rollouts = Rollouts([row[:2] for row in rows], [row[2:] for row in rows], [], [])
     refused = f"{_kind(model.config)} cannot be trained"
     try:
-        packed_logprobs = policy(packing.pack(_rollouts(rows), device, varlen=varlen), 1.0)[0]
+        packed_logprobs = policy(packing.pack(rollouts, device, varlen=varlen), 1.0)[0]
     except NotImplementedError as error:
         raise RunError(f"{refused}: {error}") from None
     except (AttributeError, TypeError) as error:  # of a model of another build
         raise RunError(f"{refused}: it cannot be called with packed rows ({error})") from error
-    if _mixes(model, policy, rows, device):
+    if _mixes(model, policy, rollouts, device):
         raise RunError(f"{refused}: its layers pass something on from row to row")
     gap, count = 0.0, 0
     for row, values in zip(rows, packed_logprobs, strict=True):
@@ -196,30 +179,26 @@ def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> No
         own = logits.log_softmax(-1)[range(1, len(row) - 1), row[2:]]
         gap += float((own - values[: len(own)]).abs().sum())
         count += len(own)
-    if not gap / count <= _TOLERANCE[dtype]:
+    if not gap / count <= TOLERANCE[dtype]:
         raise RunError(
             f"{refused}: rows packed into one sequence have other log-probabilities "
             f"than each by itself (by {gap / count:.3g} per token)"
         )
 
 
-def _rollouts(rows: list[list[int]]) -> Rollouts:
-    return Rollouts([row[:2] for row in rows], [row[2:] for row in rows], [], [])
+def _mixes(model: Any, policy: Any, rollouts: Rollouts, device: torch.device) -> bool:
+    """Return whether NaN in the first row gets into the second.
 
-
-def _mixes(model: Any, policy: Any, rows: list[list[int]], device: torch.device) -> bool:
-    """Whether anything of the first row gets into the second, however little: NaN does.
-
-    The rows are side by side for attention, so that kernels which load more than they use do not matter.
+    Attention computes the rows side by side, so that a kernel may load more than it uses.
     """
 
     def spoil(_: Any, __: Any, embedded: Tensor) -> Tensor:
-        first = torch.arange(embedded.shape[1], device=device) < len(rows[0])
+        first = torch.arange(embedded.shape[1], device=device) < len(rollouts.prompts[0] + rollouts.tokens[0])
         return embedded.masked_fill(first[:, None], torch.nan)
 
     hook = model.get_input_embeddings().register_forward_hook(spoil)
     try:
-        found = policy(packing.pack(_rollouts(rows), device), 1.0)[0]
+        found = policy(packing.pack(rollouts, device), 1.0)[0]
     finally:
         hook.remove()
     return bool(found[1].isnan().any())
@@ -228,8 +207,7 @@ def _mixes(model: Any, policy: Any, rows: list[list[int]], device: torch.device)
 def _logits(model: Any, ids: Tensor, refused: str) -> Tensor:
     """Return the logits of a row, (tokens, V), by the model's own attention.
 
-    Scaling and capping of small logits are hardly seen: what the head returns is made wide, and has to be
-    what the model returns.
+    The head's logits times 100 have to be what the model returns: this reveals scaling and capping.
     """
     heads: list[Tensor] = []
 
@@ -250,7 +228,7 @@ def _logits(model: Any, ids: Tensor, refused: str) -> Tensor:
 
 
 def _longest(config: Any) -> int | None:
-    """Return the length of row up to which positions are the same whatever else is packed; None: any."""
+    """Return the longest row whose positions do not depend on the other rows; None: any."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "longrope":
         return None

@@ -11,15 +11,9 @@ import numpy as np
 class ProblemOrder:
     """Batches of problems: epochs of a new permutation each, whose incomplete last batch is dropped.
 
-    The permutations depend on the seed and the set alone, so that all configurations of a sweep visit the
-    problems in the same order. With ``replacement`` every problem of every batch is drawn anew.
-
-    Parameters
-    ----------
-    n_train, batch
-        D and B_p ≤ D.
-    seed, content
-        the run's seed, and the training set's hash (hexadecimal).
+    The permutations depend on the seed and the hexadecimal hash ``content`` of the training set alone: all
+    configurations of a sweep visit the problems in the same order. With ``replacement`` every problem of
+    every batch is drawn anew. ``n_train`` is D, ``batch`` B_p ≤ D.
 
     >>> order = ProblemOrder(6, batch=3, seed=0, content="ab")
     >>> sorted(order.take() + order.take())

@@ -1,4 +1,4 @@
-"""The process group of a run: objects travel over gloo, tensors over NCCL, and no rank gives up early."""
+"""The process group of a run: objects over gloo, tensors over NCCL, with a long time limit."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TIMEOUT_HOURS = 4.0
 
 
 def start(timeout_hours: float = TIMEOUT_HOURS) -> None:
-    """Start the default group, of one process unless torchrun says otherwise; once per process.
+    """Start the default group, once per process; without torchrun it has one process.
 
-    Ranks wait for each other while one of them still generates, scores, or writes the state, which takes
-    longer than the 10 minutes that NCCL and the 30 that gloo grant. DeepSpeed and vLLM create further groups
-    and name no timeout, so torch's defaults change too.
+    Ranks wait for each other while one of them generates, scores, or writes the state, which takes longer
+    than NCCL's 10 minutes and gloo's 30. DeepSpeed and vLLM create further groups with torch's default
+    timeouts, so these change too.
     """
     alone = "RANK" not in os.environ  # which torchrun sets
     if alone:
-        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asks for it
-    if dist.is_initialized():  # by vLLM, or for the previous run
+        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
+    if dist.is_initialized():  # by vLLM or the previous run
         return
     timeout = timedelta(hours=timeout_hours)
     distributed_c10d.default_pg_timeout = timeout

@@ -1,22 +1,22 @@
-"""The optimiser's side: a DeepSpeed engine around a causal language model.
+"""The optimiser: a DeepSpeed engine around a causal language model.
 
 A step is one update from all rows of the global batch, for any number of processes and micro-batches. The
 objective is a sum over rows with weights of the *global* batch (`algorithms.objective`), so
 
     gradient = Σ_processes Σ_micro-batches ∂loss
 
-holds exactly when nothing in between rescales: gradient accumulation is held open by hand (DeepSpeed would
-divide by its number of steps), and DeepSpeed's mean over processes is undone by a factor.
+holds exactly if nothing rescales it: the trainer sets the boundaries of gradient accumulation itself
+(DeepSpeed would divide by its number of steps), and a factor undoes DeepSpeed's mean over processes.
 
-AdamW is torch's own; ZeRO 0 to 3, float32 or bfloat16 with float32 master weights. State is kept as
-whole tensors by name (safetensors), so that a run continues on another number of processes or ZeRO stage.
+AdamW is torch's own; ZeRO 0 to 3, float32 or bfloat16 with float32 master weights. The state is whole tensors
+by name (safetensors), so that a run continues on another number of processes or ZeRO stage.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,26 +36,9 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Trainer:
-    """A model under DeepSpeed.
+    """The model of a folder under DeepSpeed, with options of the section ``[real]``.
 
-    Parameters
-    ----------
-    model
-        folder of the base model.
-    dtype
-        ``float32`` or ``bfloat16``.
-    zero_stage
-        DeepSpeed's ZeRO stage, 0 to 3.
-    weight_decay, max_grad_norm
-        AdamW's, and the norm to which gradients are clipped (0: not).
-    micro_batch_tokens
-        of one forward and backward pass.
-    gradient_checkpointing
-        whether activations are computed again in the backward pass.
-    offload_optimizer
-        whether master weights and moments are in host memory, and the optimiser's step is made there.
-    float32_head
-        whether logits are computed in float32.
+    ``max_grad_norm`` clips gradients (0: not); with ``float32_head`` logits are computed in float32.
     """
 
     def __init__(
@@ -78,14 +61,11 @@ class Trainer:
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         self.varlen = on_gpu and dtype == "bfloat16"
         if dtype == "bfloat16" or offload_optimizer:
-            zero_stage = max(zero_stage, 1)  # where DeepSpeed keeps float32 master weights by name
+            zero_stage = max(zero_stage, 1)  # from which DeepSpeed keeps float32 master weights by name
         self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
+        zero = config if zero_stage == 3 else None
         self._load = functools.partial(
-            load,
-            dtype=dtype,
-            device=self.device,
-            zero=config if zero_stage == 3 else None,
-            float32_head=float32_head,
+            load, dtype=dtype, device=self.device, zero=zero, float32_head=float32_head
         )
         policy = self._load(model, gradient_checkpointing=gradient_checkpointing).train()
         optimizer = torch.optim.AdamW(
@@ -96,13 +76,13 @@ class Trainer:
             fused=on_gpu or offload_optimizer,  # no temporary copies; fast in host memory
         )
         self.engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
-        self.world = dist.get_world_size()
-        self.rank = dist.get_rank()
+        self.module = self.engine.module.model
+        self.world, self.rank = dist.get_world_size(), dist.get_rank()
         self.steps = 0
         agrees(self.engine, dtype, self.device, varlen=self.varlen)
 
     def frozen(self, model: str) -> Any:
-        """Return the policy of a model's folder, not to be trained: under ZeRO-3 it is divided, too."""
+        """Return the policy of a model's folder with constant weights, divided under ZeRO-3, too."""
         policy = self._load(model).eval().requires_grad_(False)
         if not hasattr(next(policy.parameters()), "ds_id"):
             return policy
@@ -110,28 +90,19 @@ class Trainer:
 
         return deepspeed.initialize(model=policy, config=self._config)[0]
 
-    @property
-    def module(self) -> Any:
-        """The model itself."""
-        return self.engine.module.model
-
     def micro_batches(self, rollouts: Rollouts) -> list[list[int]]:
         """Return rows cut into micro-batches (`packing.micro_batches`), equally many in every process."""
         parts = micro_batches(rollouts, self.micro_batch_tokens)
-        return parts + [[]] * (self._largest(len(parts)) - len(parts))
+        count = torch.tensor(len(parts), device=self.device)
+        if self.world > 1:
+            dist.all_reduce(count, op=dist.ReduceOp.MAX)
+        return parts + [[]] * (int(count) - len(parts))
 
     def pack(self, rollouts: Rollouts) -> Packed:
-        """Return rows as this trainer computes them; no rows as one that counts for nothing."""
-        if not len(rollouts):  # the other processes wait for this one's part in the exchange of weights
+        """Return rows packed for this trainer; without rows one that counts for nothing."""
+        if not len(rollouts):  # other processes need this one's part in the exchange of weights
             rollouts = Rollouts([[0]], [[0]], [], [])
         return pack(rollouts, self.device, varlen=self.varlen)
-
-    def _largest(self, value: int) -> int:
-        if self.world == 1:
-            return value
-        tensor = torch.tensor(value, device=self.device)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return int(tensor)
 
     def logprobs(self, rollouts: Rollouts, temperature: float) -> list[torch.Tensor]:
         """Return the log-probabilities of each row's response tokens under the current weights."""
@@ -154,18 +125,11 @@ class Trainer:
         *,
         temperature: float,
     ) -> None:
-        """Accumulate the gradient of the whole batch.
+        """Accumulate the gradient of the whole batch, of which ``rollouts`` are this process's rows, or none.
 
-        Parameters
-        ----------
-        rollouts
-            this process's rows of the batch; may be empty.
-        loss_of
-            given the indices of a micro-batch's rows, their tensors, log-probabilities (R, T) and entropy
-            (R, T), its part of the loss. It is called for no rows too, so that a reference model is run by
-            all processes or none; the tensors are then of a row that is to count for nothing.
-        temperature
-            the sampler's.
+        ``loss_of`` returns a micro-batch's part of the loss, from the indices of its rows, their tensors,
+        log-probabilities (R, T) and entropy (R, T). All processes call it equally often, so that all run a
+        reference model; without rows the tensors are of one row that counts for nothing.
         """
         parts = self.micro_batches(rollouts)
         for number, rows in enumerate(parts):
@@ -173,7 +137,7 @@ class Trainer:
             packed = self.pack(rollouts.rows(rows))
             logp, entropy = self.engine(packed, temperature)
             loss = loss_of(rows, packed, logp, entropy)
-            # DeepSpeed takes the mean over processes; the objective is their sum.
+            # DeepSpeed takes the mean over processes, the objective is their sum.
             self.engine.backward(loss * self.world)
 
     def update(self, lr: float) -> float:
@@ -181,7 +145,7 @@ class Trainer:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
         whole = [p.grad for p in self.module.parameters() if p.grad is not None and not _partitioned(p)]
-        norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed tells only its own
+        norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed only knows its own
         self.engine.step()
         self.steps += 1
         return float(self.engine.get_global_grad_norm() if norm is None else norm)
@@ -197,16 +161,8 @@ class Trainer:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the current weights by name, each as a whole tensor; all processes take part."""
         for name, parameter in self.module.named_parameters():
-            with self._gathered([parameter]):
+            with _whole(parameter):
                 yield name, parameter.detach()
-
-    def _gathered(self, parameters: Iterable[torch.nn.Parameter]) -> Any:
-        partitioned = [p for p in parameters if hasattr(p, "ds_id")]
-        if not partitioned:
-            return nullcontext()
-        from deepspeed import zero
-
-        return zero.GatheredParameters(partitioned)
 
     def save(self, folder: Path) -> None:
         """Write weights and moments; all processes take part, the first one writes."""
@@ -237,7 +193,7 @@ class Trainer:
         self.steps = steps
 
     def _materialise(self) -> None:
-        """Make AdamW's moments exist: an update with lr 0 and no gradient."""
+        """Create AdamW's moments by an update with lr 0 and no gradient."""
         loss = self.engine(self.pack(Rollouts([], [], [], [])), 1.0)[0].sum() * 0.0
         self.engine.set_gradient_accumulation_boundary(True)
         self.engine.backward(loss)
@@ -251,7 +207,7 @@ class Trainer:
 def _config(
     dtype: str, zero_stage: int, max_grad_norm: float, offload_optimizer: bool, on_gpu: bool
 ) -> dict[str, Any]:
-    """DeepSpeed's configuration; its buckets, counted in numbers, are memory beside the model's."""
+    """Return DeepSpeed's configuration."""
     zero: dict[str, Any] = {
         "stage": zero_stage,
         "reduce_bucket_size": BUCKET,
@@ -272,9 +228,9 @@ def _config(
         "bf16": {"enabled": dtype == "bfloat16"},
         "steps_per_print": 10**9,
     }
-    if dtype == "bfloat16":  # whose sums get worse with the number of micro-batches, and so with B
+    if dtype == "bfloat16":  # its sums get worse with the number of micro-batches, and so with B
         config["data_types"] = {"grad_accum_dtype": "fp32"}
-        if zero_stage == 1:  # which exchanges the sum, and not each micro-batch's gradient
+        if zero_stage == 1:  # it exchanges the sum, not each micro-batch's gradient
             config["communication_data_type"] = "fp32"
     return config
 
@@ -287,7 +243,7 @@ def _deepspeed() -> Any:
     if not environment.gpus():
         import deepspeed.ops
 
-        # Compiling its shared-memory operator takes 45 s; gloo does without.
+        # Compiling its shared-memory operator takes 45 s; gloo does not need it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     process_group.start()
     deepspeed.init_distributed(verbose=False)
@@ -296,6 +252,15 @@ def _deepspeed() -> Any:
 
 def _partitioned(parameter: torch.nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")
+
+
+def _whole(parameter: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
+    """While entered, ZeRO-3 has gathered a parameter from all processes."""
+    if not hasattr(parameter, "ds_id"):
+        return nullcontext()
+    from deepspeed import zero
+
+    return zero.GatheredParameters([parameter], modifier_rank=modifier_rank)
 
 
 def _read(engine: Any, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:
@@ -309,29 +274,22 @@ def _read(engine: Any, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor
 
 
 def _write(engine: Any, parameter: torch.nn.Parameter, kind: str, value: torch.Tensor) -> None:
-    from deepspeed import zero
     from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
     with torch.no_grad():
-        if kind != "model":
-            if _partitioned(parameter):
-                safe_set_full_optimizer_state(parameter, value, kind)
-            else:
-                engine.optimizer.state[parameter][kind].copy_(value)
-            return
-        if _partitioned(parameter):  # the float32 master, then the copy that computes
-            safe_set_full_fp32_param(parameter, value)
-        context = (
-            zero.GatheredParameters([parameter], modifier_rank=0)
-            if hasattr(parameter, "ds_id")
-            else nullcontext()
-        )
-        with context:
-            parameter.copy_(value)
+        if kind == "model":
+            if _partitioned(parameter):  # the float32 master, then the copy that computes
+                safe_set_full_fp32_param(parameter, value)
+            with _whole(parameter, modifier_rank=0):
+                parameter.copy_(value)
+        elif _partitioned(parameter):
+            safe_set_full_optimizer_state(parameter, value, kind)
+        else:
+            engine.optimizer.state[parameter][kind].copy_(value)
 
 
 def _adam_states(optimizer: Any) -> Iterator[dict[str, Any]]:
-    """Yield AdamW's own states, through DeepSpeed's wrappers."""
+    """Yield the states of the AdamW that DeepSpeed wraps."""
     while not isinstance(optimizer, torch.optim.AdamW):
         optimizer = optimizer.optimizer
     for state in optimizer.state.values():

@@ -241,7 +241,7 @@ def sums(made: Any, tmp_path: Path) -> list[object]:
 def test_the_command(sums: list[object], isolaw: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     command = [*sums, "--out", tmp_path / "out", "--sampler", "transformers", "--more-samples", 32]
     code, stdout, _ = isolaw(*command, "--dry-run")
-    assert (code, stdout) == (0, "68 problems; 1,088 to 3,264 rollouts are to be sampled.\n")
+    assert (code, stdout) == (0, "68 problems; 1,088 to 3,264 rollouts to sample.\n")
     assert not (tmp_path / "out").exists()
     code, stdout, _ = isolaw(*command, "--json")
     report = json.loads(stdout)

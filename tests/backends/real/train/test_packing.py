@@ -105,7 +105,7 @@ def test_attention_is_that_of_each_row(
         ({"dropout": 0.1}, "dropout"),
         ({"softcap": 50.0}, "softcap"),
         ({"s_aux": 1}, "s_aux"),
-        ({}, "where rows"),
+        ({}, "the layout of rows"),
     ],
 )
 def test_attention_of_another_kind_is_refused(more: dict, what: str) -> None:

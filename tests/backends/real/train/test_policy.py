@@ -56,8 +56,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Qwen3Next": (LINEAR, "pass something on from row to row"),
     "Lfm2": ({"layer_types": ["conv", "full_attention"]}, "pass something on from row to row"),
     "Doge": ({}, "attention with a mask of its own is not supported"),
-    "StableLm": ({}, "do not pass on to attention where rows begin"),
-    "GPTJ": ({"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, "its attention is its own"),
+    "StableLm": ({}, "do not pass the layout of rows on to attention"),
+    "GPTJ": ({"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, "its attention does not use"),
     "Llama4Text": (
         {"num_local_experts": 2, "intermediate_size_mlp": 96},
         "cannot be called with packed rows",

@@ -18,7 +18,8 @@ RANK = """\
 import os
 from datetime import timedelta
 import torch, torch.distributed as dist
-from isolaw.backends.real import environment, process_group
+from isolaw.backends.real import environment
+from isolaw.backends.real.train import process_group
 asked = []
 start = dist.init_process_group
 def init(backend, **more):

@@ -17,31 +17,17 @@ _KINDS = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, Fa
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes of a decoder; in brackets, the equations' symbols.
+    """Sizes of a decoder; in brackets, the equations' symbols."""
 
-    Attributes
-    ----------
-    hidden, intermediate, layers, vocabulary
-        of the residual stream (E), of the MLP (I), of the stack (L), of embedding and head (V).
-    query, key_value
-        sizes of a token's queries (Q, all heads) and of its keys, or of its values (K).
-    head_size
-        of one attention head (D).
-    vectors
-        numbers of a layer's norms and biases.
-    tied
-        whether the head is the embedding.
-    """
-
-    hidden: int
-    intermediate: int
-    layers: int
-    vocabulary: int
-    query: int
-    key_value: int
-    head_size: int
-    vectors: int
-    tied: bool
+    hidden: int  # of the residual stream (E)
+    intermediate: int  # of the MLP (I)
+    layers: int  # (L)
+    vocabulary: int  # of embedding and head (V)
+    query: int  # of a token's queries, all heads (Q)
+    key_value: int  # of a token's keys, or of its values (K)
+    head_size: int  # of one attention head (D)
+    vectors: int  # numbers of a layer's norms and biases
+    tied: bool  # whether the head is the embedding
 
     @property
     def embedding(self) -> int:

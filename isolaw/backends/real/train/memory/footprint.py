@@ -52,29 +52,14 @@ Parts = dict[str, int]
 
 @dataclass(frozen=True)
 class Guesses:
-    """Bytes on a GPU that belong to no tensor, guessed until a GPU is measured.
+    """Bytes on a GPU that belong to no tensor, guessed until a GPU is measured."""
 
-    Attributes
-    ----------
-    driver
-        of the memory that ``nvidia-smi`` reports, what no program gets.
-    context
-        CUDA's context of a process with torch's, vLLM's and cuBLAS's kernels.
-    nccl
-        NCCL's buffers, with several processes.
-    graphs
-        vLLM's CUDA graphs, which stay while it sleeps.
-    fragmentation
-        share of the trainer's tensors that the allocator holds beyond them.
-    sampler_tokens, sampler_rows
-        tokens and rows of a step of vLLM, whose activations and logits come out of its share.
-    """
-
-    driver: int = round(0.75 * GIB)
-    context: int = round(0.75 * GIB)
-    nccl: int = GIB
-    graphs: int = round(1.5 * GIB)
-    fragmentation: float = 0.03
+    driver: int = round(0.75 * GIB)  # of the memory that nvidia-smi reports, out of reach of programs
+    context: int = round(0.75 * GIB)  # CUDA's, with the kernels of torch, vLLM and cuBLAS
+    nccl: int = GIB  # buffers, with several processes
+    graphs: int = round(1.5 * GIB)  # vLLM's CUDA graphs, which stay while it sleeps
+    fragmentation: float = 0.03  # share of the trainer's tensors that the allocator holds beyond them
+    # Tokens and rows of a step of vLLM, whose activations and logits come out of its share.
     sampler_tokens: int = 16_384
     sampler_rows: int = 1_024
 
@@ -84,27 +69,13 @@ GUESSES = Guesses()
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run demands of GPU memory, apart from its section ``[real]``.
-
-    Attributes
-    ----------
-    model
-        its sizes.
-    gpu_bytes
-        of the smallest card.
-    row_tokens
-        of the longest prompt and its response.
-    reference
-        whether there is a KL term.
-    float32_head
-        whether logits are computed in float32.
-    """
+    """What a run demands of GPU memory, apart from its section ``[real]``."""
 
     model: Decoder
-    gpu_bytes: int
-    row_tokens: int
-    reference: bool
-    float32_head: bool
+    gpu_bytes: int  # of the smallest card
+    row_tokens: int  # of the longest prompt and its response
+    reference: bool  # whether there is a KL term
+    float32_head: bool  # whether logits are computed in float32
 
 
 class Footprint:

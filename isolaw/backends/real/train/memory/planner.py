@@ -44,28 +44,14 @@ _CHOSEN = (
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """A run's memory on each of its GPUs.
+    """A run's memory on each of its GPUs."""
 
-    Attributes
-    ----------
-    options
-        the section with nothing left open.
-    phases
-        bytes by phase and part.
-    gpu_bytes, host_bytes
-        of the smallest card; of host memory, for each process.
-    sampler_bytes
-        the least that the sampler takes.
-    row_tokens
-        of the longest prompt and its response.
-    """
-
-    options: RealOptions
-    phases: dict[str, Parts]
-    gpu_bytes: int
-    host_bytes: int
-    sampler_bytes: int
-    row_tokens: int
+    options: RealOptions  # the section with nothing left open
+    phases: dict[str, Parts]  # bytes by phase and part
+    gpu_bytes: int  # of the smallest card
+    host_bytes: int  # of host memory, for each process
+    sampler_bytes: int  # the least that the sampler takes
+    row_tokens: int  # of the longest prompt and its response
 
     @classmethod
     def of(cls, demand: Demand, options: RealOptions) -> MemoryPlan:
