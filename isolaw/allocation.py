@@ -73,32 +73,22 @@ def grid(
 def grid_issues(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
 ) -> list[Issue]:
-    """Return a problem for each grid value that fits under the cap with no partner at all.
+    """Return an issue for each grid value whose batches are all above the cap.
 
     A rectangular grid under a cap loses its corner, as in the paper; a value that loses
     *everything* is a mistake.
     """
-    axes = {
-        "problems_per_batch": sorted(set(problems_per_batch)),
-        "rollouts_per_problem": sorted(set(rollouts_per_problem)),
-    }
-    out = []
-    for name, other in [
-        ("problems_per_batch", "rollouts_per_problem"),
-        ("rollouts_per_problem", "problems_per_batch"),
-    ]:
-        least = axes[other][0]
-        out += [
-            Issue(
-                f"grid.{name}",
-                f"a batch of {value} · {least} = {value * least} rollouts is above the cap, "
-                f"even with the smallest {other}",
-                found=value,
-                accepted=f"at most {max_batch_rollouts // least} "
-                f"(limits.max_batch_rollouts = {max_batch_rollouts})",
-            )
-            for value in axes[name]
-            if value * least > max_batch_rollouts
-        ]
-    # One pair alone is one mistake, and n is what one would change.
-    return out[-1:] if len(axes["problems_per_batch"]) == len(axes["rollouts_per_problem"]) == 1 else out
+    b, n = sorted(set(problems_per_batch)), sorted(set(rollouts_per_problem))
+    issues = []
+    for name, values, other, least in (
+        ("problems_per_batch", b, "rollouts_per_problem", n[0]),
+        ("rollouts_per_problem", n, "problems_per_batch", b[0]),
+    ):
+        accepted = f"at most {max_batch_rollouts // least} (limits.max_batch_rollouts = {max_batch_rollouts})"
+        for value in values:
+            if value * least > max_batch_rollouts:
+                batch = f"a batch of {value} · {least} = {value * least} rollouts is above the cap"
+                message = f"{batch}, even with the smallest {other}"
+                issues.append(Issue(f"grid.{name}", message, value, accepted))
+    # One pair alone is one mistake, and users rather change n.
+    return issues[-1:] if len(b) == len(n) == 1 else issues

@@ -69,6 +69,13 @@ def _all_of(correct: NDArray[np.int64], samples: int, k: int) -> NDArray[np.floa
     return np.asarray(np.prod(ratios, axis=-1))
 
 
+def _kind_and_k(metric: str) -> tuple[str, int]:
+    parsed = parse(metric)
+    if parsed is None:
+        raise InputError(f"metric: found {metric!r}; expected avg@k, best@k or worst@k")
+    return parsed
+
+
 def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.float64]:
     """Return the metric of each problem.
 
@@ -84,13 +91,10 @@ def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.flo
     >>> per_problem("best@2", [0, 1, 4], samples=4)
     array([0. , 0.5, 1. ])
     """
-    parsed = parse(metric)
-    if parsed is None:
-        raise InputError(f"metric {metric!r}: accepted: avg@k, best@k, worst@k")
-    kind, k = parsed
+    kind, k = _kind_and_k(metric)
     counts = np.asarray(correct, dtype=np.int64)
     if k > samples:
-        raise InputError(f"metric {metric!r} needs at least {k} samples per problem, there are {samples}")
+        raise InputError(f"metric {metric!r} needs at least {k} samples per problem, found {samples}")
     if counts.size and (counts.min() < 0 or counts.max() > samples):
         raise InputError(f"correct counts must be within 0..{samples}")
     if kind == "avg":
@@ -109,7 +113,7 @@ def evaluate(metric: str, correct: ArrayLike, samples: int) -> float:
     counts = np.asarray(correct, dtype=np.int64).ravel()
     if counts.size <= samples:
         return float(np.mean(per_problem(metric, counts, samples)))
-    # Of many problems only how many had 0, 1, … K correct matters.
+    # With many problems, only the numbers of problems with 0, 1, … K correct matter.
     if counts.min() < 0 or counts.max() > samples:
         raise InputError(f"correct counts must be within 0..{samples}")
     return float(np.bincount(counts, minlength=samples + 1) @ _of_each_count(metric, samples) / counts.size)
@@ -121,24 +125,14 @@ def _of_each_count(metric: str, samples: int) -> NDArray[np.float64]:
 
 
 def expected(metric: str, p: ArrayLike) -> float:
-    """Return the expectation of a metric over k samples, from the success probabilities themselves.
+    """Return the expectation of a metric over k samples, from success probabilities ``p``, shape (problems,).
 
     avg@k = mean p, best@k = mean 1 − (1 − p)^k, worst@k = mean p^k.
-
-    Parameters
-    ----------
-    metric
-        ``avg@k``, ``best@k`` or ``worst@k``.
-    p
-        success probability of each problem, shape (problems,).
 
     >>> expected("best@2", [0.0, 0.5])
     0.375
     """
-    parsed = parse(metric)
-    if parsed is None:
-        raise InputError(f"metric {metric!r}: accepted: avg@k, best@k, worst@k")
-    kind, k = parsed
+    kind, k = _kind_and_k(metric)
     success = np.asarray(p, dtype=np.float64)
     if kind == "best":
         success = 1.0 - (1.0 - success) ** k

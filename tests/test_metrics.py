@@ -78,7 +78,7 @@ def test_expectations_are_what_samples_estimate() -> None:
 
 
 def test_expectation_of_an_unknown_metric() -> None:
-    with pytest.raises(InputError, match="accepted: avg@k, best@k, worst@k"):
+    with pytest.raises(InputError, match="expected avg@k, best@k or worst@k"):
         metrics.expected("reward", [0.5])
 
 

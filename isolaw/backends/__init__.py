@@ -7,19 +7,13 @@ import importlib
 from isolaw.backends.base import Backend
 from isolaw.errors import Issue, SpecError, nearest
 
-# Imported when used: each brings its own libraries.
-_MODULES = {
-    "bandit": "isolaw.backends.bandit",
-    "replay": "isolaw.backends.replay",
-    "real": "isolaw.backends.real",
-}
-NAMES = tuple(_MODULES)
+NAMES = ("bandit", "replay", "real")
 
 
 def get(name: str) -> Backend:
-    """Return the backend called ``name``, or raise `SpecError` naming the ones there are."""
-    if name not in _MODULES:
+    """Return the backend called ``name``, or raise `SpecError` with the valid names."""
+    if name not in NAMES:
         accepted = ", ".join(NAMES)
         raise SpecError([Issue("sweep.backend", found=name, accepted=accepted, nearest=nearest(name, NAMES))])
-    backend: Backend = importlib.import_module(_MODULES[name]).BACKEND
+    backend: Backend = importlib.import_module(f"isolaw.backends.{name}").BACKEND  # each brings its libraries
     return backend

@@ -1,9 +1,9 @@
 """The protocol between the sweep engine and what trains.
 
-A backend knows how to make one run; an executor knows where. `run` yields a `Checkpoint` at each
-step of ``spec.schedule()``; whoever consumes it stores the rows and, when it wants to, calls
-``checkpoint.save(folder)`` before it asks for the next one. Given that folder back as
-``ctx.state``, `run` must continue so that the finished run equals an uninterrupted one.
+A backend knows how to make one run; an executor knows where. `run` yields a `Checkpoint` at each step of
+``spec.schedule()``; the store keeps its rows and may call ``checkpoint.save(folder)`` before it takes the
+next one. Given that folder as ``ctx.state``, `run` must continue so that the finished run equals an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -42,22 +42,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known after ``step`` updates.
+    """The results after ``step`` updates: rollouts and tokens generated (None: no tokens), measured values.
 
-    Attributes
-    ----------
-    step, compute, tokens
-        updates made, rollouts generated, tokens generated (None where there are none).
-    rows
-        the measured values; none where a run only makes sure of what it has done.
-    save
-        writes all that `Backend.run` needs to continue from here into an empty folder.
-    final
-        True for the last checkpoint of the horizon.
-    counts
-        results of single problems, where the backend has them.
-    seconds
-        spent on each part of the run so far; kept in the line, not in the table of results.
+    ``save`` writes the state from which `Backend.run` continues into an empty folder. A checkpoint without
+    rows only saves the state; ``final`` is the last one of the horizon. ``counts`` are results of single
+    problems, where the backend has them; ``seconds`` the times of the run's parts so far, for the line alone.
     """
 
     step: int
@@ -84,23 +73,23 @@ class Checkpoint:
 
 
 class Nodes(Protocol):
-    """The machines of a run that has several; this one is the first of them."""
+    """The machines of a run on several; this one is the first of them."""
 
     count: int
     address: str  # of this one, as the others reach it
 
     def call(self, meeting: dict[str, Any]) -> None:
-        """Let the others do their part, which is the backend's to say (JSON-able)."""
+        """Start the others' part, which the backend describes (JSON-able)."""
         ...
 
     def dismiss(self) -> None:
-        """Let the others go."""
+        """Release the others."""
         ...
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What one run takes: of the machines that it is made on, and for its state, which stays, of a disk."""
+    """The resources of one run: of its machines, and the disk that its state takes permanently."""
 
     cpus: int = 1
     gpus: int = 0
@@ -109,20 +98,11 @@ class Needs:
 
 @dataclass(frozen=True)
 class Processes:
-    """A run that several processes make together, started by torchrun (`isolaw.executors.launcher`).
+    """A run of several processes, which torchrun starts (`isolaw.executors.launcher`).
 
-    Attributes
-    ----------
-    spec
-        the run as they make it.
-    module
-        what each executes: ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.line` connects it.
-    count
-        how many processes, over all machines of the run.
-    torchrun
-        more options of torchrun.
-    threaded
-        whether each takes its share of this machine's cores (an optimiser in host memory), or one.
+    ``spec`` is the run for them. Each of the ``count`` processes, over all machines of the run, executes
+    ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.line` connects it. ``torchrun`` are more
+    options; a ``threaded`` process takes its share of the machine's cores (for an optimiser in host memory).
     """
 
     spec: RunSpec
@@ -134,16 +114,9 @@ class Processes:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What an executor gives to a run.
+    """The executor's part of a run: the folder to continue from, and the run's machines if it has several.
 
-    Attributes
-    ----------
-    state
-        the folder to continue from, or None.
-    stopping
-        whether the run is asked to end: it shall yield a `Checkpoint` as soon as it can be continued.
-    nodes
-        its machines, where there are more than this one.
+    Once ``stopping`` returns True, the run yields a `Checkpoint` as soon as it can be continued.
     """
 
     state: Path | None = None
@@ -152,20 +125,20 @@ class RunContext:
 
 
 class UnreadableState(RunError):
-    """A state is as it was written (its checksum is right), and the run cannot continue from it.
+    """A state is unchanged (its checksum is right), and the run cannot continue from it.
 
-    Another version wrote it, or this machine lacks what reads it: what the run has cost is not thrown away.
+    Another version wrote it, or this machine lacks a library: isolaw does not discard the run's work.
     """
 
     def __init__(self, folder: Path, error: Exception) -> None:
         super().__init__(
-            f"{folder}: the run cannot continue from it ({type(error).__name__}: {error}). The state is as "
-            "it was written; remove that folder, and the run starts again"
+            f"{folder}: the run cannot continue from this state ({type(error).__name__}: {error}). The state "
+            "is unchanged; remove the folder, and the run starts again"
         )
 
 
 class Backend(Protocol):
-    """How one run is made."""
+    """How one run is made; the defaults are for runs of one process without a GPU."""
 
     name: str
     version: int  # of its semantics: raise it when the same spec gives other numbers
@@ -175,56 +148,32 @@ class Backend(Protocol):
         ...
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return what a user should know of the defaults of a spec that is not resolved yet."""
-        ...
+        """Return notes for the user on the defaults of a spec that is not resolved yet."""
+        return []
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return everything that is wrong with a resolved spec, before anything is spent."""
+        """Return all issues of a resolved spec, before anything is spent."""
         ...
 
     def jobs(self, spec: RunSpec) -> int:
-        """Return how many runs this machine makes at a time, unless told otherwise."""
-        ...
+        """Return the default number of runs at a time on this machine."""
+        return os.cpu_count() or 1
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return what one run takes."""
-        ...
+        """Return the resources of one run."""
+        return Needs()
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
-        """While entered, runs are resolved and checked for machines of this kind, and not for this one.
+        """While entered, resolve and check runs for machines of this kind instead of this machine.
 
-        ``gpu_bytes`` is the memory of a GPU, where it is known.
+        ``gpu_bytes`` is the memory of a GPU; None: unknown.
         """
-        ...
+        return nullcontext()
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes that make the run; None where `run` makes it in this one."""
-        ...
+        return None
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Make the run, or what is left of it after ``ctx.state``."""
         ...
-
-
-class OneCore:
-    """The part of a `Backend` that says where runs are made, for runs of one process without a GPU."""
-
-    def notes(self, spec: RunSpec) -> list[str]:
-        """None."""
-        return []
-
-    def jobs(self, spec: RunSpec) -> int:
-        """One for each core."""
-        return os.cpu_count() or 1
-
-    def needs(self, spec: RunSpec) -> Needs:
-        """One core."""
-        return Needs()
-
-    def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
-        """Any machine will do."""
-        return nullcontext()
-
-    def processes(self, spec: RunSpec) -> Processes | None:
-        """This one."""
-        return None

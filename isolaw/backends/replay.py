@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from isolaw.backends.base import Checkpoint, OneCore, Row, RunContext, UnreadableState
+from isolaw.backends.base import Backend, Checkpoint, Row, RunContext, UnreadableState
 from isolaw.config import ProblemsSpec, RunSpec, canonical_json
 from isolaw.config.parsing import parse_section
 from isolaw.errors import DataError, Issue, SpecError
@@ -37,14 +37,14 @@ class ReplayOptions(BaseModel):
     constants: dict[str, str | int | FiniteFloat] = {}
 
 
-class Replay(OneCore):
+class Replay(Backend):
     """`Backend` over a recorded table."""
 
     name = "replay"
     version = 1
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the table once; identity takes its hash and its mapping, never its path."""
+        """Read the table once; its hash and its mapping enter the identity, never its path."""
         path, digest, mapping, runs = _open(spec.options or spec.sources)
         sets = sorted(set(runs.points["problem_set"]))
         if len(sets) > 1 and spec.problems.set not in sets:
@@ -65,28 +65,23 @@ class Replay(OneCore):
         )
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return a problem when the table holds no such run, or more than one."""
+        """Return an issue when the table holds no such run, or more than one."""
         runs = _runs(spec)
         found = _matching(spec, runs)
-        asked = spec.recipe.model_dump(exclude_defaults=True, exclude={"algorithm"})
-        out = [
-            Issue(f"recipe.{key}", "a recorded run has the recipe that it had", found=value)
-            for key, value in asked.items()
-        ]
-        if len(found) == 1:
-            return out
+        given = spec.recipe.model_dump(exclude_defaults=True, exclude={"algorithm"})
+        message = "replay cannot change the recipe of a recorded run"
+        issues = [Issue(f"recipe.{key}", message, found=value) for key, value in given.items()]
         where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
         if len(found) > 1:
-            return [*out, Issue("replay.source", f"{len(found)} recorded runs have {where}", found=found)]
-        table = runs.table()
-        there = sorted(
-            {
-                (int(row.problems_per_batch), int(row.rollouts_per_problem), int(row.seed))
-                for row in table.itertuples()
-            }
-        )
-        shown = ", ".join(map(str, there[:12])) + (" …" if len(there) > 12 else "")
-        return [*out, Issue("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")]
+            issues.append(Issue("replay.source", f"{len(found)} recorded runs have {where}", found=found))
+        elif not found:
+            table = runs.table()[["problems_per_batch", "rollouts_per_problem", "seed"]]
+            recorded = sorted({tuple(map(int, row)) for row in table.itertuples(index=False)})
+            shown = ", ".join(map(str, recorded[:12])) + (" …" if len(recorded) > 12 else "")
+            issues.append(
+                Issue("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")
+            )
+        return issues
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""
@@ -104,43 +99,34 @@ class Replay(OneCore):
                 done = json.loads((ctx.state / "state.json").read_text())["step"]
             except Exception as error:
                 raise UnreadableState(ctx.state, error) from error
-        for step, rows in points.groupby("step", sort=True):
-            if int(step) <= done:
-                continue
+        for step, rows in points[points["step"] > done].groupby("step", sort=True):
+            step = int(step)
 
-            def save(folder: Path, step: int = int(step)) -> None:
+            def save(folder: Path, step: int = step) -> None:
                 (folder / "state.json").write_text(json.dumps({"step": step}))
 
             first = rows.iloc[0]
-            yield Checkpoint(
-                step=int(step),
-                compute=int(first["compute"]),
-                tokens=_optional(first["tokens"]),
-                rows=[
-                    Row(r.eval_set, r.metric, float(r.value), _optional(r.n_problems), _optional(r.n_samples))
-                    for r in rows.itertuples()
-                ],
-                save=save,
-                final=int(step) == last,
-            )
+            values = [
+                Row(r.eval_set, r.metric, float(r.value), _optional(r.n_problems), _optional(r.n_samples))
+                for r in rows.itertuples()
+            ]
+            tokens = _optional(first["tokens"])
+            yield Checkpoint(step, int(first["compute"]), values, save, tokens, final=step == last)
 
     def axes(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what the whole table offers: the default grid, seeds and horizon of a sweep."""
+        """Return the table's grid, seeds and horizon: the defaults of a sweep."""
         *_, runs = _open(options)
-        table = runs.table()
-        return {
-            "problems_per_batch": sorted({int(v) for v in table["problems_per_batch"]}),
-            "rollouts_per_problem": sorted({int(v) for v in table["rollouts_per_problem"]}),
-            "seeds": sorted({int(v) for v in table["seed"]}),
-            "compute": int(runs.points["compute"].max()),
-        }
+        table = runs.table().rename(columns={"seed": "seeds"})
+        columns = ("problems_per_batch", "rollouts_per_problem", "seeds")
+        axes = {name: sorted({int(value) for value in table[name]}) for name in columns}
+        return {**axes, "compute": int(runs.points["compute"].max())}
 
 
 BACKEND = Replay()
 
 
 def _open(section: dict[str, Any]) -> tuple[Path, str, dict[str, Any], Runs]:
-    """The table of a ``[replay]`` section: its path, its hash, the mapping, and its runs."""
+    """Return the path, the hash, the mapping and the runs of a ``[replay]`` section's table."""
     options = parse_section(ReplayOptions, section, prefix="replay")
     path = Path(options.source).resolve()
     try:

@@ -74,14 +74,7 @@ def publish(directory: Folder, runs: Runs) -> None:
 
 
 def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    run = {
-        "run_id": run_id,
-        "problem_set": spec.problems.set,
-        "algorithm": spec.recipe.algorithm,
-        "problems_per_batch": spec.problems_per_batch,
-        "rollouts_per_problem": spec.rollouts_per_problem,
-        "seed": spec.seed,
-    }
+    run = {**columns_of(spec), "run_id": run_id}
     per_line = ("step", "compute", "tokens", "wall_s")
     return [{**run, **{k: line[k] for k in per_line}, **row} for line in lines for row in line["rows"]]
 
@@ -103,6 +96,18 @@ def _problem_results(
         for line in lines
         for eval_set, counts in line.get("counts", {}).items()
     ]
+
+
+def columns_of(spec: RunSpec) -> dict[str, Any]:
+    """Return the columns of the table that are the same in all of a run's rows."""
+    return {
+        "run_id": spec.run_id,
+        "problem_set": spec.problems.set,
+        "algorithm": spec.recipe.algorithm,
+        "problems_per_batch": spec.problems_per_batch,
+        "rollouts_per_problem": spec.rollouts_per_problem,
+        "seed": spec.seed,
+    }
 
 
 def attributes_of(spec: RunSpec) -> dict[str, Any]:

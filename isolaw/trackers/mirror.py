@@ -1,9 +1,8 @@
-"""`Mirror`: a sweep's runs, written to trackers from the store's own lines.
+"""`Mirror`: writes a sweep's runs to trackers, from the store's lines.
 
-Only checkpoints that no resume can cut are mirrored, each once and in order; what a tracker holds already
-is asked of the tracker. So a run that is killed, continued or extended neither goes backwards nor doubles. A
-tracker that fails is left alone for the rest of the sweep, with one warning: the next ``isolaw sweep`` brings
-it up to date.
+It mirrors only checkpoints that no resume can cut, each once and in order, after the tracker's last one. A
+run that is killed, continued or extended therefore neither goes backwards nor doubles. After a failure, the
+sweep ignores the tracker, with one warning; the next ``isolaw sweep`` brings it up to date.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from isolaw.config import RunSpec, TrackingSection
 from isolaw.errors import Issue
 from isolaw.executors.base import Event
 from isolaw.store import SweepStore
-from isolaw.store.tables import attributes_of
+from isolaw.store.tables import attributes_of, columns_of
 from isolaw.trackers.base import SECONDS, STEP, TOKENS, TrackedRun, Tracker, Writer
 
-EVERY_S = 10.0  # how often a run that is executing is looked at
+EVERY_S = 10.0  # between two updates of a run that executes
 
 
 def trackers(section: TrackingSection) -> list[Tracker]:
@@ -32,15 +31,15 @@ def trackers(section: TrackingSection) -> list[Tracker]:
 
 
 def check(section: TrackingSection) -> list[Issue]:
-    """Return what is wrong with a ``[tracking]`` section, before anything is spent."""
-    problems = [
+    """Return the issues of a ``[tracking]`` section, before anything is spent."""
+    issues = [
         Issue("tracking.to", f"{own.library} is not installed: pip install 'isolaw[{own.name}]'")
         for own in trackers(section)
         if not _installed(own)
     ]
     if section.directory is not None and Path(section.directory).is_file():
-        problems.append(Issue("tracking.directory", found=section.directory, accepted="a directory"))
-    return problems
+        issues.append(Issue("tracking.directory", found=section.directory, accepted="a directory"))
+    return issues
 
 
 def _installed(tracker: Tracker) -> bool:
@@ -49,15 +48,7 @@ def _installed(tracker: Tracker) -> bool:
 
 
 class Mirror:
-    """The trackers of one sweep, fed by the engine that executes it.
-
-    Parameters
-    ----------
-    section
-        what the sweep file says.
-    store
-        the sweep's directory, whose lines are mirrored.
-    """
+    """The trackers of one sweep; its engine calls `after` for each event."""
 
     def __init__(self, section: TrackingSection, store: SweepStore) -> None:
         self._section = section
@@ -65,14 +56,14 @@ class Mirror:
         self._trackers = trackers(section)
         self._writers: dict[tuple[str, str], Writer] = {}
         self._reached: dict[tuple[str, str], int] = {}
-        self._looked: dict[str, float] = {}
+        self._updated: dict[str, float] = {}
 
     def after(self, event: Event) -> Iterator[Event]:
-        """Mirror what an event made final; yield a warning for a tracker that fails."""
+        """Mirror a run after an event; yield a warning for a tracker that fails."""
         now = time.monotonic()
         ended = event.kind != "checkpoint"
-        if ended or now - self._looked.setdefault(event.run_id, now) >= EVERY_S:
-            self._looked[event.run_id] = now
+        if ended or now - self._updated.setdefault(event.run_id, now) >= EVERY_S:
+            self._updated[event.run_id] = now
             yield from self.update(event.run_id, ended=ended)
 
     def update(self, run_id: str, *, ended: bool = True) -> Iterator[Event]:
@@ -82,10 +73,10 @@ class Mirror:
                 self._write(tracker, run_id)
                 if ended and (writer := self._writers.pop((tracker.name, run_id), None)):
                     writer.close(finished=self._store.run(run_id).done_compute() > 0)
-            except Exception as error:  # a library of somebody else's must not stop a run
+            except Exception as error:  # a tracker's library must not stop a run
                 self._trackers.remove(tracker)
                 reason = str(error) or type(error).__name__
-                yield Event(run_id, "warning", cause=f"{tracker.name}: not mirrored from here on: {reason}")
+                yield Event(run_id, "warning", cause=f"{tracker.name}: isolaw stops mirroring: {reason}")
 
     def _write(self, tracker: Tracker, run_id: str) -> None:
         run, key = self._store.run(run_id), (tracker.name, run_id)
@@ -105,17 +96,9 @@ class Mirror:
             self._reached[key] = line["compute"]
 
     def _tracked(self, spec: RunSpec, lines: list[dict[str, Any]]) -> TrackedRun:
-        config = {
-            "run_id": spec.run_id,
-            "problem_set": spec.problems.set,
-            "algorithm": spec.recipe.algorithm,
-            "problems_per_batch": spec.problems_per_batch,
-            "rollouts_per_problem": spec.rollouts_per_problem,
-            "seed": spec.seed,
-            **attributes_of(spec),
-        }
+        config = {**columns_of(spec), **attributes_of(spec)}
         for name in ("n_problems", "n_samples"):
-            # Some metrics (drift) are of no number of problems; a tracker has one for the whole run.
+            # Some metrics (drift) have no number of problems; a tracker has one number for the whole run.
             counts = {row.get(name) for line in lines for row in line["rows"]} - {None}
             if len(counts) == 1:
                 config[name] = counts.pop()
@@ -128,7 +111,7 @@ class Mirror:
         )
 
     def close(self) -> None:
-        """Close what is open, where a sweep was interrupted."""
+        """Close the runs that an interrupted sweep leaves open."""
         for writer in self._writers.values():
             with contextlib.suppress(Exception):
                 writer.close(finished=False)

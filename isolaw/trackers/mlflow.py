@@ -1,7 +1,7 @@
 """MLflow: the server of ``MLFLOW_TRACKING_URI``, else a file store in ``<directory>/mlruns``.
 
-An experiment for the project, a run for each of ours, known by its tag ``isolaw.run_id``. MLflow accepts
-no ``@`` in names, so it is written ``_at_``, as veRL does: ``validation/avg_at_4``.
+An experiment for the project, and a run for each of isolaw's, identified by the tag ``isolaw.run_id``. MLflow
+accepts no ``@`` in names; isolaw writes ``_at_``, as veRL does: ``validation/avg_at_4``.
 """
 
 from __future__ import annotations
@@ -18,51 +18,49 @@ _TAG = "isolaw.run_id"
 
 class _Writer:
     def __init__(self, run: TrackedRun) -> None:
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Param
 
-        self._metric = Metric
-        self._client = _client(run)
-        experiment = self._client.get_experiment_by_name(run.project)
-        known = _find(self._client, run)
+        self._client, experiment, known = _find(run)
         if known is not None:
             self._id = known
             self._client.update_run(known, status="RUNNING")
             return
-        experiment_id = (
-            experiment.experiment_id if experiment else self._client.create_experiment(run.project)
+        created = self._client.create_run(
+            experiment or self._client.create_experiment(run.project),
+            run_name=run.name,
+            tags={_TAG: run.run_id},
         )
-        created = self._client.create_run(experiment_id, run_name=run.name, tags={_TAG: run.run_id})
         self._id = created.info.run_id
         params = [Param(key, str(value)) for key, value in flatten(run.config).items()]
         self._client.log_batch(self._id, params=params)
 
     def log(self, compute: int, values: Mapping[str, float], at: float) -> None:
-        # A batch is written metric by metric: with the step as the last, it says that all are there.
+        from mlflow.entities import Metric
+
+        # MLflow writes a batch metric by metric: the step comes last, and shows that the batch is complete.
         tags = [*(tag for tag in values if tag != STEP), STEP]
-        time_ms = int(at * 1000)
-        metrics = [self._metric(_name(tag), float(values[tag]), time_ms, compute) for tag in tags]
+        metrics = [Metric(_name(tag), float(values[tag]), int(at * 1000), compute) for tag in tags]
         self._client.log_batch(self._id, metrics=metrics)
 
     def close(self, finished: bool) -> None:
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
 
 
-def _client(run: TrackedRun) -> Any:
-    # Newer versions accept a file store only when told to.
+def _find(run: TrackedRun) -> tuple[Any, str | None, str | None]:
+    """Return a client, and the ids of the experiment and the run that it knows."""
+    # Newer versions refuse a file store without this.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
 
     run.directory.mkdir(parents=True, exist_ok=True)
     store = (run.directory / "mlruns").resolve().as_uri()
-    return MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or store)
-
-
-def _find(client: Any, run: TrackedRun) -> str | None:
+    client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or store)
     experiment = client.get_experiment_by_name(run.project)
     if experiment is None:
-        return None
-    found = client.search_runs([experiment.experiment_id], f"tags.`{_TAG}` = '{run.run_id}'", max_results=1)
-    return str(found[0].info.run_id) if found else None
+        return client, None, None
+    of_run = f"tags.`{_TAG}` = '{run.run_id}'"
+    found = client.search_runs([experiment.experiment_id], of_run, max_results=1)
+    return client, experiment.experiment_id, found[0].info.run_id if found else None
 
 
 def _name(tag: str) -> str:
@@ -70,8 +68,7 @@ def _name(tag: str) -> str:
 
 
 def _reached(run: TrackedRun) -> int:
-    client = _client(run)
-    known = _find(client, run)
+    client, _, known = _find(run)
     history = client.get_metric_history(known, _name(STEP)) if known else []
     return max((point.step for point in history), default=-1)
 

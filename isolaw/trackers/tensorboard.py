@@ -1,6 +1,6 @@
 """TensorBoard: ``<directory>/tensorboard/<name>/events.out.tfevents.*``.
 
-Values are TensorBoard's ``simple_value``, 32 bits: of 64 bits its own data server shows nothing.
+Values are TensorBoard's ``simple_value``, 32 bits: its data server does not show 64 bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from isolaw.trackers.base import TrackedRun, Tracker
 
 
 class _Writer:
-    """One event for each checkpoint: it is there as a whole, or not at all."""
+    """One event for each checkpoint: it is complete or absent."""
 
     def __init__(self, run: TrackedRun) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -27,7 +27,7 @@ class _Writer:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text.summary import text_pb
 
-        if self._config:  # not before: TensorBoard's clock starts with the first event
+        if self._config:  # here because TensorBoard's clock starts with the first event
             text = text_pb("config/text_summary", self._config)
             self._file.add_event(Event(step=compute, wall_time=at, summary=text))
             self._config = ""

@@ -279,7 +279,7 @@ def test_a_tracker_that_fails_warns_once_and_stops_nothing(
     assert code == 0
     assert "4 of 4 runs are done" in said
     assert "warning" not in said
-    assert notes.count("warning: tensorboard: not mirrored from here on") == 1
+    assert notes.count("warning: tensorboard: isolaw stops mirroring") == 1
     assert "No space left on device" in notes
     assert len(broken) == 1
     same(library.read(tmp_path / "out"), engine.sweep(tiny()))
@@ -293,7 +293,7 @@ def test_and_the_next_sweep_brings_it_up_to_date(
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr("tensorboard.summary.writer.event_file_writer.EventFileWriter", None)
-        with pytest.warns(UserWarning, match="not mirrored from here on"):
+        with pytest.warns(UserWarning, match="isolaw stops mirroring"):
             isolaw.sweep(spec("tensorboard"), out)
     isolaw.sweep(spec("tensorboard"), out)
     assert_mirrored(out, "tensorboard")

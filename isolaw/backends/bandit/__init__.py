@@ -1,8 +1,8 @@
 """The bandit backend: the sweep engine on simulators (`isolaw.simulators`).
 
 ``bandit.model`` names the simulator. The recipe's lr (η) and KL weight (β) default to the preset's for
-``problems.difficulty`` or, where that is not given, for the problems' mean success before training. What a
-simulator cannot represent is refused, never ignored.
+``problems.difficulty`` or, where that is not given, for the problems' mean success before training. isolaw
+refuses settings that a simulator cannot represent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from isolaw.backends.bandit import checks, options
 from isolaw.backends.bandit.batches import Batches
 from isolaw.backends.bandit.evaluation import Evaluation
-from isolaw.backends.base import Checkpoint, OneCore, RunContext, UnreadableState
+from isolaw.backends.base import Backend, Checkpoint, RunContext, UnreadableState
 from isolaw.config import RunSpec
 from isolaw.config.run import REFERENCE_BATCH
 from isolaw.errors import Issue, SpecError
@@ -30,7 +30,7 @@ _LR_PER_ETA = math.sqrt(REFERENCE_BATCH)
 _ROLLOUTS, _EVALUATION = range(2)
 
 
-class Bandit(OneCore):
+class Bandit(Backend):
     """`Backend` over the simulators."""
 
     name = "bandit"
@@ -40,17 +40,16 @@ class Bandit(OneCore):
         """Fill in the preset, its lr and KL, the algorithm's advantage, D and V."""
         try:
             return options.resolved(spec, self.version)
-        except SpecError as error:
-            # The rest is looked at all the same, without the keys that cannot be understood.
-            wrong = {problem.where.split(".")[1] for problem in error.issues}
+        except SpecError as error:  # check the other options too
+            wrong = {issue.where.split(".")[1] for issue in error.issues}
             rest = {key: value for key, value in spec.options.items() if key not in wrong}
-            others = self.check(options.resolved(spec.model_copy(update={"options": rest}), self.version))
+            more = self.check(options.resolved(spec.model_copy(update={"options": rest}), self.version))
             if "histograms" in wrong:
-                others = [problem for problem in others if problem.where != "problems.set"]
-            raise SpecError([*error.issues, *others]) from None
+                more = [issue for issue in more if issue.where != "problems.set"]
+            raise SpecError([*error.issues, *more]) from None
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return what this simulator cannot represent, and what makes no sense."""
+        """Return the settings that this simulator cannot represent or that make no sense."""
         return checks.issues_of(spec)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
@@ -91,7 +90,7 @@ BACKEND = Bandit()
 
 
 def update_of(spec: RunSpec) -> Update:
-    """Return how a resolved spec's batches become updates; lr(B) is η √1024 · `RunSpec.lr_factor`."""
+    """Return a resolved spec's update; lr(B) is η √1024 · `RunSpec.lr_factor`."""
     recipe = spec.recipe
     assert recipe.lr is not None
     assert recipe.kl is not None
@@ -110,7 +109,7 @@ def update_of(spec: RunSpec) -> Update:
 
 
 def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
-    """Return what gives the run's random streams by key; they depend on nothing of order or place."""
+    """Return the run's random streams by key; no order or place of execution changes them."""
     run = int(spec.run_id, 16)
     return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
 

@@ -1,4 +1,4 @@
-"""What is wrong with a simulated run, before anything is spent: all of it at once."""
+"""All issues of a simulated run, before anything is spent."""
 
 from __future__ import annotations
 
@@ -17,21 +17,13 @@ from isolaw.simulators.problems import NAMED
 _ALGORITHMS: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
 _MOST_GIGABYTES = 4.0
 _REPRESENTED = {
-    "algorithm",
-    "lr",
-    "lr_scaling",
-    "advantage",
-    "gradient_rollouts",
-    "zero_variance_filter",
-    "replacement",
-    "kl",
-    "entropy",
-    "staleness",
-}
+    "algorithm", "lr", "lr_scaling", "advantage", "gradient_rollouts", "zero_variance_filter", "replacement",
+    "kl", "entropy", "staleness",
+}  # fmt: skip
 
 
 def issues_of(spec: RunSpec) -> list[Issue]:
-    """Return everything that is wrong with a resolved spec."""
+    """Return all issues of a resolved spec."""
     return [*_model(spec), *_problem_set(spec), *_recipe(spec), *_grid(spec), *_evaluation(spec)]
 
 

@@ -1,17 +1,16 @@
-"""What a simulated run records at a checkpoint.
+"""The metrics of a simulated run's checkpoint.
 
 For each evaluation set, from the success probabilities p_i that the simulator knows:
 
 - ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as from a
   language model; or, with ``samples = 0``, exactly (`isolaw.metrics.expected`);
 - ``zero_fraction``, ``gini``: the pass@1 landscape (`isolaw.metrics.landscape`), always exact;
-- ``histogram``, when asked for: the share of problems with p in each of 20 bins, as
-  ``pass@1 in [0.00, 0.05)`` and so on.
+- ``histogram`` (optional): the share of problems with p in each of 20 bins, ``pass@1 in [0.00, 0.05)`` etc.
 
-Of the run as a whole, under ``train``: ``drift``, the squared distance of the policy's parameters from
-where they started; and ``interference`` and ``spillover``, when asked for. These two measure how a step
-on some problems changes the others: one more step is tried, on B_p training problems S with rollouts of
-its own, and taken back. With Δ_i the change of p_i over the training problems outside S::
+For the whole run, under ``train``: ``drift``, the squared distance of the policy's parameters from their
+start; and optionally ``interference`` and ``spillover``, which measure how a step on some problems changes
+the others. The simulator tries one more step, on B_p training problems S with rollouts of its own, and takes
+it back. With Δ_i the change of p_i over the training problems outside S::
 
     spillover    = mean |Δ_i|                      by how much the others change
     interference = Σ max(0, −Δ_i) / Σ |Δ_i|        the share of it that is a loss; 0 is pure transfer
@@ -41,7 +40,7 @@ _BINS = 20
 class Evaluation:
     """Measures a run's model; ``stream(part, step)`` gives the random stream of one measurement.
 
-    Streams are keyed on the step: what is measured does not depend on how often one looks.
+    The step is the streams' key: results do not depend on the number of evaluations.
     """
 
     def __init__(
@@ -49,23 +48,20 @@ class Evaluation:
     ) -> None:
         self.spec, self.stream = spec, stream
         self.probe = replace(update, staleness=0)
-        asked = spec.evaluation.metrics
-        self.accuracies = [name for name in asked if name not in EXTRA]
-        self.histogram, self.interference = ("histogram" in asked, "interference" in asked)
+        names = spec.evaluation.metrics
+        self.accuracies = [name for name in names if name not in EXTRA]
+        self.histogram, self.interference = ("histogram" in names, "interference" in names)
 
     def rows(self, model: Model, step: int) -> list[Row]:
-        """Return all that is measured after ``step`` steps; raise `RunError` if the run diverged."""
+        """Return all values after ``step`` steps; raise `RunError` if the run diverged."""
         rows: list[Row] = []
-        for index, name in enumerate(EVAL_SETS):
-            if name in self.spec.evaluation.sets:
-                p = model.success(train=name == "train")
-                if not np.all(np.isfinite(p)):
-                    raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
-                rows += self._accuracies(name, p, index, step)
-                rows += self._landscape(name, p)
-        drift = model.drift()
-        if not math.isfinite(drift):
+        success = {s: model.success(train=s == "train") for s in EVAL_SETS if s in self.spec.evaluation.sets}
+        finite = all(np.isfinite(p).all() for p in success.values())
+        if not finite or not math.isfinite(drift := model.drift()):
             raise RunError(f"the simulation diverged by step {step}; try a smaller lr")
+        for name, p in success.items():
+            rows += self._accuracies(name, p, EVAL_SETS.index(name), step)
+            rows += self._landscape(name, p)
         rows.append(Row("train", "drift", drift))
         if self.interference:
             rows += self._interference(model, step)

@@ -19,11 +19,11 @@ ModelName = Literal["interference", "arms", "tabular"]
 _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
 
 
-class Options(BaseModel):
+class BanditOptions(BaseModel):
     """The ``[bandit]`` section.
 
-    ``parameters`` are constants that differ from the preset's; ``histograms`` name further problem
-    sets by their avg@16 histograms, 17 shares each or a text file with them.
+    ``parameters`` are constants that differ from the preset's; ``histograms`` name more problem sets by
+    their avg@16 histograms, 17 shares each or a text file with them.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -39,11 +39,8 @@ def simulator(name: str) -> Any:
 
 
 def resolved(spec: RunSpec, version: int) -> RunSpec:
-    """Fill in what is left open; raise `SpecError` where the section cannot be understood.
-
-    What can be understood and makes no sense is left to `checks.issues_of`.
-    """
-    options = parse_section(Options, spec.options, prefix="bandit")
+    """Fill in the defaults; raise `SpecError` for a section that does not parse."""
+    options = parse_section(BanditOptions, spec.options, prefix="bandit")
     module = simulator(options.model)
     preset = options.preset or next(iter(module.PRESETS))
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
@@ -63,30 +60,24 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
             kind = "easy" if difficulty_of(spec).easy else "hard"
         except SpecError:
             kind = "hard"
-    recipe, problems = spec.recipe, spec.problems
-    n_train, n_validation = module.SIZES
-    return spec.model_copy(
-        update={
-            "recipe": recipe.model_copy(
-                update={
-                    "lr": recipe.lr if recipe.lr is not None else constants.get(f"lr_{kind}"),
-                    "kl": recipe.kl if recipe.kl is not None else constants.get(f"kl_{kind}"),
-                    "entropy": recipe.entropy or 0.0,
-                    "advantage": recipe.advantage or _ADVANTAGE.get(recipe.algorithm, "group_std"),
-                }
-            ),
-            "problems": problems.model_copy(
-                update={
-                    "n_train": problems.n_train or n_train,
-                    "n_validation": problems.n_validation or n_validation,
-                }
-            ),
-        }
-    )
+    recipe = {
+        "lr": constants.get(f"lr_{kind}"),
+        "kl": constants.get(f"kl_{kind}"),
+        "entropy": 0.0,
+        "advantage": _ADVANTAGE.get(spec.recipe.algorithm, "group_std"),
+    }
+    problems = dict(zip(("n_train", "n_validation"), module.SIZES, strict=True))
+    update = {"recipe": _filled(spec.recipe, recipe), "problems": _filled(spec.problems, problems)}
+    return spec.model_copy(update=update)
+
+
+def _filled(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:
+    given = {key for key in defaults if getattr(section, key) is not None}
+    return section.model_copy(update={key: value for key, value in defaults.items() if key not in given})
 
 
 def _shares(name: str, given: list[float] | str) -> list[float]:
-    """The shares of a histogram; those of a file are separated by commas, blanks or new lines."""
+    """Return the shares of a histogram; commas, blanks or new lines separate those of a file."""
     if not isinstance(given, str):
         return given
     try:
@@ -97,7 +88,7 @@ def _shares(name: str, given: list[float] | str) -> list[float]:
 
 
 def difficulty_of(spec: RunSpec) -> Difficulty:
-    """Return the difficulty that a resolved spec names; raise `SpecError` where there is none such."""
+    """Return the difficulty that a resolved spec names, or raise `SpecError`."""
     return difficulty(spec.problems.set, spec.options.get("histograms", {}))
 
 
