@@ -1,12 +1,13 @@
 """The command line: one file per command.
 
-Data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 failed or
-refused, 2 wrong usage or input, 3 partly done, 130 interrupted.
+Data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 failed or refused,
+2 wrong usage or input, 3 partly done, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 import click
 
@@ -29,10 +30,12 @@ from isolaw.cli.sweep import sweep
 from isolaw.errors import IsolawError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+)
 @click.version_option(__version__, prog_name="isolaw")
 def cli() -> None:
-    """Which n, B_p and M to spend a sampling budget on, in RL post-training.
+    """Find the best n, B_p and M for a sampling budget in RL post-training.
 
     \b
     A budget of C rollouts is C = B_p · n · M:
@@ -41,14 +44,14 @@ def cli() -> None:
       M    update steps
 
     \b
-    isolaw sweep --out DIR               make small runs (simulated unless told otherwise)
-    isolaw read LOGS                     what logs hold, and where that is known from
-    isolaw fit DIR --out law.json        fit the law n*(C), to a sweep or to logs
+    isolaw sweep --out DIR               execute small runs (simulated by default)
+    isolaw read LOGS                     list the runs in logs
+    isolaw fit DIR --out law.json        fit the law n*(C) to a sweep or to logs
     isolaw predict law.json --compute 1e7
-    isolaw report DIR -o report.html     all of it as a page to look at
-    isolaw backtest DIR --fit-below 1e6  would small runs have told?
-    isolaw findings                      what the simulators show, and how surely
-    isolaw doctor                        is this machine set up?
+    isolaw report DIR -o report.html     write a page about the runs and their law
+    isolaw backtest DIR --fit-below 1e6  would small runs have predicted the best allocation?
+    isolaw findings                      test the paper's findings on simulators
+    isolaw doctor                        check this machine for each backend
     """
 
 
@@ -61,10 +64,11 @@ for command in (
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; a user's mistake is one message, no traceback."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        code = cli.main(args=arguments, prog_name="isolaw", standalone_mode=False)
+        code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
-        error.message = shown(error.message)  # type: ignore[misc]  # it may hold a name of a file
+        error.message = shown(error.message)  # type: ignore[misc]  # it may contain a file's name
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -73,7 +77,7 @@ def run(arguments: list[str] | None = None) -> int:
     except IsolawError as error:
         click.echo(f"isolaw: {shown(str(error))}", err=True)
         return error.exit_code
-    except BrokenPipeError:  # the reader of our output went away
+    except BrokenPipeError:  # the reader of our output is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory

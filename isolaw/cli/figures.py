@@ -7,19 +7,22 @@ from typing import Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, constants, note, print_json, shown
-from isolaw.cli.options import law_keywords, law_options
-from isolaw.cli.read import read_sources, source_options
+from isolaw.cli.common import note, print_json, print_lines
+from isolaw.cli.options import json_option, law_keywords, law_options, read_to_fit, source_options
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("--out", "-o", required=True, type=click.Path(), metavar="DIR", help="Write the figures there.")
+@click.option(
+    "--out", "-o", required=True, type=click.Path(), metavar="DIR", help="Write the figures to DIR."
+)
 @law_options
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print what was drawn, and what not and why, as JSON.")
+@json_option
 def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
-    """Draw the figures of arXiv 2603.12151 of the runs in SOURCE…, as PNG, SVG and PDF.
+    """Draw the figures of arXiv 2603.12151 from runs.
+
+    The figures of the runs in SOURCE… are PNG, SVG and PDF files:
 
     \b
     frontier    reward against compute at one B_p, with the frontier
@@ -30,23 +33,20 @@ def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -
     tokens      reward and n* for budgets in tokens
     d-sweep     n*(C) for each number of training problems
 
-    Those that the runs cannot carry are named, with the reason.
+    isolaw names the figures that the runs do not support, and why.
     """
     from isolaw.report.figures.paper import Material, write
 
     if not out or Path(out).is_file():
-        raise click.UsageError(f"--out {out}: not a directory's name")
-    reading = read_sources(sources, options["metric"], options)
-    for text in reading.notes:
-        note(f"note: {text}")
-    announce_compilation()
-    fixed = constants(options["fixed"], "--fixed")
-    paths, reasons = write(Material(reading.runs, fixed, law_keywords(options)), out)
+        raise click.UsageError(f"--out: found {out!r}; expected a directory")
+    runs = read_to_fit(sources, options).runs
+    keywords = law_keywords(options)
+    paths, reasons = write(Material(runs, keywords.pop("fixed"), keywords), out)
     if as_json:
         print_json({"files": [str(path) for path in paths], "not_drawn": reasons})
         return
     for name in dict.fromkeys(path.stem for path in paths):
         kinds = ", ".join(path.suffix[1:] for path in paths if path.stem == name)
-        click.echo(shown(f"{name}: {Path(out) / name} ({kinds})"))
+        print_lines([f"{name}: {Path(out) / name} ({kinds})"])
     for name, reason in reasons.items():
         note(f"not drawn: {name}: {reason}")

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, interruptible, note, print_json, shown
+from isolaw.cli.common import (
+    announce_compilation,
+    interruptible,
+    note,
+    print_json,
+    print_lines,
+    progress_bar,
+)  # fmt: skip
+from isolaw.cli.options import json_option
+
+_FAILURES_SHOWN = 5
 
 
 @click.command()
+@click.option("--model", default="interference", help="Simulator: interference or arms.")
+@click.option("--preset", help="Preset of the simulator's constants.  [default: the model's first preset]")
 @click.option(
-    "--model", default="interference", show_default=True, help="The simulator: interference or arms."
-)
-@click.option("--preset", help="Its constants; the model's first preset unless given.")
-@click.option(
-    "--seeds", type=click.IntRange(min=2), default=8, show_default=True, help="Judging seeds: 100, 101, …"
-)
+    "--seeds", type=click.IntRange(min=2), default=8,
+    help="Number of judging seeds (100, 101, …).",
+)  # fmt: skip
 @click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
-    help="Change the budget, the grid, the recipe or a constant of the model, as in a sweep file.",
+    help="Set a key of the budget, grid, recipe or model, as in a sweep file.",
 )  # fmt: skip
+@click.option("--out", type=click.Path(), help="Save runs, table and figures here; continue if it exists.")
 @click.option(
-    "--out", type=click.Path(), help="Keep the runs, the table and the pictures; continued if it exists."
-)
-@click.option(
-    "--jitter", type=click.IntRange(min=0), default=0, show_default=True,
-    help="Also judge so many presets around this one, each constant times a factor from 1/2 to 2.",
+    "--jitter", type=click.IntRange(min=0), default=0,
+    help="Also judge this many variants of the preset, each constant scaled by a factor from 1/2 to 2.",
 )  # fmt: skip
-@click.option(
-    "--jobs", type=click.IntRange(min=1), help="Threads; two more than there are cores unless given."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of threads.  [default: cores + 2]")
+@json_option
 @interruptible()
 def findings(
     model: str,
@@ -46,12 +48,14 @@ def findings(
     jobs: int | None,
     as_json: bool,
 ) -> int:
-    """Run the battery F1 to F7 of arXiv 2603.12151 on a simulator and judge it.
+    """Test the paper's findings F1 to F7 on a simulator.
+
+    The findings of arXiv 2603.12151:
 
     \b
     F1   n* rises with the budget C, then saturates; F1 lr: also with the lr re-tuned
     F2   a harder set saturates at smaller n*
-    F3   worst@4 wants larger n than best@4 on the easy set, the reverse on the hard one
+    F3   worst@4 needs larger n than best@4 on the easy set, the reverse on the hard set
     F4a  B_p matters little; F4b, F4c  at fixed B = B_p · n, n* moves with M
     F5a  one problem alone: steps beat n; F5b  many: larger n leaves fewer unsolved
     F6   a smaller training set caps n* lower
@@ -60,10 +64,10 @@ def findings(
     \b
     yes     the 95 % interval over seeds excludes zero in the stated direction, and the effect is
             at least one doubling of n (F4a, F5b, F7: 0.01 of reward or of the problems)
-    partly  only the interval excludes zero
-    no      neither; or "not measured", where the grid is too small for it
+    partly  the interval excludes zero, but the effect is smaller
+    no      the interval contains zero; or "not measured" if the grid is too small
 
-    Some minutes for the whole battery. With --out, the same command again continues.
+    The whole battery takes some minutes. With --out, the same command continues it.
     """
     from isolaw.findings.battery import FIRST_SEED, battery
     from isolaw.findings.document import judge, save
@@ -74,11 +78,11 @@ def findings(
     for name in (model, "tabular"):
         announce_compilation(f"isolaw.simulators.{name}", f"simulator {name}")
     threads = jobs or (os.cpu_count() or 1) + 2  # while some wait for the disk
-    with _progress("the battery") as advance:
-        document = judge(chosen, out, threads, advance)
+    with progress_bar("the battery") as update:
+        document = judge(chosen, out, threads, lambda share: update(advance=share))
     if jitter:
-        with _progress(f"{jitter} jittered presets") as advance:
-            document["jitter"] = study(chosen, jitter, out, threads, advance)
+        with progress_bar(f"{jitter} jittered presets") as update:
+            document["jitter"] = study(chosen, jitter, out, threads, lambda share: update(advance=share))
     written = []
     if out is not None:
         from isolaw.report.figures.findings import write
@@ -87,30 +91,14 @@ def findings(
     if as_json:
         print_json(document)
     else:
-        for line in lines(document):
-            click.echo(shown(line))
-    for failure in document["failed_runs"][:5]:
+        print_lines(lines(document))
+    failed = document["failed_runs"]
+    for failure in failed[:_FAILURES_SHOWN]:
         note(f"failed: {failure}")
-    if len(document["failed_runs"]) > 5:
-        note(f"failed: {len(document['failed_runs']) - 5} runs more")
+    if len(failed) > _FAILURES_SHOWN:
+        note(f"failed: {len(failed) - _FAILURES_SHOWN} more runs")
     if written:
-        note(f"written: {', '.join(str(path) for path in written)}")
+        note(f"written: {', '.join(map(str, written))}")
     else:
-        note("note: nothing was written; --out DIR keeps the runs, the table and a picture for each finding")
+        note("note: nothing is saved; add --out DIR for the runs, the table and a figure of each finding")
     return 0
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[float], Any]]:
-    """A bar with the time left on a terminal, quiet elsewhere; yields what adds a share of the work."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(), TextColumn("left"),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=1.0)
-        yield lambda share: progress.advance(task, share)

@@ -1,98 +1,183 @@
-"""The options of a fit, for every command that fits."""
+"""Options that several commands share, and what they become."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from isolaw.cli.read import Command
+if TYPE_CHECKING:
+    from isolaw.readers.mapping import ColumnMapping
+    from isolaw.readers.read import Reading
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def setting_option(default: str | None) -> Callable[[Command], Command]:
-    """Return what adds ``--setting``; None leaves it to the command."""
-    return click.option(
-        "--setting",
-        type=click.Choice(["fixed-bp", "fixed-b", "joint"]),
-        default=default,
-        show_default=True if default else "as B_p and n vary",
-        help="What is held: B_p, B = B_p · n, or nothing.",
-    )
+def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE options as a dictionary."""
+    out = {}
+    for text in values:
+        name, _equals, value = (part.strip() for part in text.partition("="))
+        if not name or not value:
+            raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected NAME=VALUE")
+        out[name] = value
+    return out
 
 
-def law_options(command: Command) -> Command:
-    """Add the options of a fit but for its setting: the same for every command that fits."""
-    for option in reversed(
-        [
-            click.option(
-                "--metric",
-                help="What counts as reward; avg@4 unless given, or the only accuracy that was measured.",
-            ),
-            click.option(
-                "--eval-set", help="Which evaluation set; validation unless given, or the only one."
-            ),
-            click.option(
-                "--fixed",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="Use only runs with this, as problems_per_batch=32 or lr=0.02.",
-            ),
-            click.option(
-                "--method",
-                type=click.Choice(["surface", "paper"]),
-                default="surface",
-                show_default=True,
-                help="n* from a smooth surface over n, or as in arXiv 2603.12151 from the highest curve.",
-            ),
-            click.option(
-                "--curve",
-                type=click.Choice(["auto", "exp", "hill", "power"]),
-                default="auto",
-                show_default=True,
-                help="Learning curve; auto: by AICc (surface), exp (paper).",
-            ),
-            click.option(
-                "--records",
-                default="auto",
-                show_default=True,
-                metavar="WIDTH|off",
-                help="Bin width of record points, off for all checkpoints; "
-                "auto: off (surface), 0.005 (paper).",
-            ),
-            click.option(
-                "--robust",
-                is_flag=True,
-                help="Huber's loss in the curves, for evaluations that go astray.",
-            ),
-            click.option(
-                "--bootstrap",
-                type=click.IntRange(0, 10_000),
-                default=400,
-                show_default=True,
-                help="Draws; 0 for none.",
-            ),
-            click.option(
-                "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws."
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
+    """Return NAME=VALUE options as a dictionary, with numbers as numbers."""
+    return {name: _number(text) for name, text in _pairs(ctx, option, values).items()}
 
 
-def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what `law_options` say, as keywords of `isolaw.fit`; not what is fixed."""
-    names = ("metric", "eval_set", "method", "curve", "robust", "bootstrap", "seed")
-    return {**{name: options[name] for name in names}, "records": _records(options["records"])}
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else text
+    return text
 
 
-def _records(text: str) -> float | Literal["auto", "off"]:
-    if text == "auto":
-        return "auto"
-    if text == "off":
-        return "off"
+def _records(_: click.Context, option: click.Parameter, text: str) -> float | Literal["auto", "off"]:
+    if text in ("auto", "off"):
+        return "auto" if text == "auto" else "off"
     try:
         return float(text)
     except ValueError:
-        raise click.UsageError(f"--records {text!r}: accepted: a width, as 0.005, auto, or off") from None
+        expected = "a width such as 0.005, auto or off"
+        raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected {expected}") from None
+
+
+def add_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return what adds options to a command, in their order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+bootstrap_option = click.option(
+    "--bootstrap", type=click.IntRange(0, 10_000), default=400,
+    help="Number of draws behind the intervals; 0 for no intervals.",
+)  # fmt: skip
+seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, help="Bootstrap seed.")
+mapping_options = add_options(
+    click.option(
+        "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs,
+        help="isolaw's name for a column of the table, e.g. compute=samples.",
+    ),
+    click.option(
+        "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=_pairs,
+        help='Compute a column from others, e.g. "compute=prompts_seen*rollout_n".',
+    ),
+    click.option(
+        "--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=constants,
+        help="Constant for every row, e.g. problems_per_batch=512.",
+    ),
+)  # fmt: skip
+source_options = add_options(
+    click.option("--format", default="auto", help="Log format; auto detects it."),
+    click.option(
+        "--set", "settings", multiple=True, metavar="[GLOB:]NAME=VALUE",
+        help="A value that a log lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
+    ),
+    click.option(
+        "--group-by", metavar="file|directory|KEY",
+        help="How several logs form one run: by file, by directory, or by a KEY of their configuration.",
+    ),
+    click.option(
+        "--mapping", type=click.Path(),
+        help="TOML file that maps the columns of a table (isolaw read --write-mapping drafts one).",
+    ),
+    mapping_options,
+)  # fmt: skip
+budget_options = add_options(
+    click.option(
+        "--max-batch-rollouts", type=click.IntRange(min=1), help="Hardware limit on B_p · n, in rollouts."
+    ),
+    click.option(
+        "--n-train-problems", type=click.IntRange(min=1), help="Number of training problems D; shows epochs."
+    ),
+)
+
+
+def setting_option(default: str | None) -> Callable[[Command], Command]:
+    """Return what adds ``--setting``; None lets the command choose."""
+    return click.option(
+        "--setting", type=click.Choice(["fixed-bp", "fixed-b", "joint"]), default=default,
+        show_default=None if default else "from how B_p and n vary",
+        help="What is fixed: B_p, the batch B = B_p · n, or nothing.",
+    )  # fmt: skip
+
+
+_LAW = {
+    "metric": click.option(
+        "--metric", help="Reward metric.  [default: avg@4, else the only accuracy metric in the runs]"
+    ),
+    "eval_set": click.option(
+        "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
+    ),
+    "fixed": click.option(
+        "--fixed", multiple=True, metavar="NAME=VALUE", callback=constants,
+        help="Use only runs with this value, e.g. problems_per_batch=32 or lr=0.02.",
+    ),
+    "method": click.option(
+        "--method", type=click.Choice(["surface", "paper"]), default="surface",
+        help="surface: n* maximizes a smooth reward surface over n. paper: n* has the highest learning "
+        "curve, as in arXiv 2603.12151.",
+    ),
+    "curve": click.option(
+        "--curve", type=click.Choice(["auto", "exp", "hill", "power"]), default="auto",
+        help="Learning-curve family. auto: lowest AICc (surface) or exp (paper).",
+    ),
+    "records": click.option(
+        "--records", default="auto", metavar="WIDTH|off", callback=_records,
+        help="Bin width of record points; off fits all checkpoints. auto: off (surface) or 0.005 (paper).",
+    ),
+    "robust": click.option(
+        "--robust", is_flag=True,
+        help="Huber loss for learning curves; downweights outlier evaluations.",
+    ),
+    "bootstrap": bootstrap_option,
+    "seed": seed_option,
+}  # fmt: skip
+LAW_NAMES = tuple(_LAW)
+law_options = add_options(*_LAW.values())
+
+
+def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what `law_options` hold, as keywords of `isolaw.fit`."""
+    return {name: options[name] for name in LAW_NAMES}
+
+
+def column_mapping(options: dict[str, Any]) -> ColumnMapping:
+    """Return what `mapping_options` hold."""
+    from isolaw.readers.mapping import ColumnMapping
+
+    return ColumnMapping(options["columns"], options["derive"], options["constants"])
+
+
+def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
+    """Read the sources of a command that has `source_options` and ``--metric``."""
+    from isolaw.readers.read import survey
+
+    names = ("mapping", "settings", "format", "group_by")
+    return survey(sources, options["metric"], column_mapping(options), *(options[name] for name in names))
+
+
+def read_to_fit(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
+    """Read the sources of a command that fits, and print the notes."""
+    from isolaw.cli.common import announce_compilation, note
+
+    reading = read_sources(sources, options)
+    for text in reading.notes:
+        note(f"note: {text}")
+    announce_compilation()
+    return reading

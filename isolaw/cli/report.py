@@ -1,4 +1,4 @@
-"""``isolaw report``: a page to look at."""
+"""``isolaw report``: a page about the runs and their law."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from isolaw.cli.common import announce_compilation, constants, note, print_json, shown
-from isolaw.cli.options import law_keywords, law_options, setting_option
-from isolaw.cli.read import read_sources, source_options
+from isolaw.cli.common import note, print_json, print_lines
+from isolaw.cli.options import (
+    LAW_NAMES,
+    budget_options,
+    json_option,
+    law_keywords,
+    law_options,
+    read_to_fit,
+    setting_option,
+    source_options,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -22,82 +30,66 @@ if TYPE_CHECKING:
     from isolaw.report.study import Study
     from isolaw.runs import Runs
 
-_OF_A_LAW = (
-    "metric", "eval_set", "setting", "fixed", "x", "method", "curve", "records", "robust", "bootstrap",
-    "seed",
-)  # fmt: skip
-_SMALL = 8  # the backtest sees an eighth of the largest compute, unless told
-_DRAWS = 100  # of each fit of the backtest
+_BACKTEST_SHARE = 8  # by default the backtest fits checkpoints up to this share of the largest compute
+_BACKTEST_DRAWS = 100
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("--out", "-o", required=True, type=click.Path(), help="Write the page here, as report.html.")
+@click.option("--out", "-o", required=True, type=click.Path(), help="Write the page to this HTML file.")
 @click.option(
-    "--law", "law_file", type=click.Path(), help="A law of these runs, made with isolaw fit … --out."
+    "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
 )
-@click.option(
-    "--compute", type=float, help="The budget that the page opens with; what was measured unless given."
-)
-@click.option("--max-batch-rollouts", type=click.IntRange(min=1), help="The hardware's cap on B_p · n.")
-@click.option("--n-train-problems", type=click.IntRange(min=1), help="D, to count epochs.")
+@click.option("--compute", type=float, help="Budget that the page opens with.  [default: the measured one]")
+@budget_options
 @click.option(
     "--fit-below", type=float, metavar="C",
-    help="What the backtest sees; an eighth of the largest compute unless given.",
+    help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute]",
 )  # fmt: skip
 @click.option(
-    "--x", type=click.Choice(["compute", "tokens", "wall_s"]), default="compute", show_default=True,
-    help="What a budget counts.",
+    "--x", type=click.Choice(["compute", "tokens", "wall_s"]), default="compute",
+    help="Unit of the budget.",
 )  # fmt: skip
 @setting_option(None)
 @law_options
 @source_options
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+@json_option
 @click.pass_context
 def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
-    """Write a page about SOURCE… and the law of their runs: one file that opens in any browser.
+    """Write a page about runs and their law.
 
-    A sweep's law.json is used if it is of these runs and no option of a fit is given; otherwise they are
-    fitted here, as isolaw fit does. Where B_p varies among the runs, it varies in the fit (--setting joint).
+    The page is one HTML file that opens in any browser. A SOURCE is as in isolaw fit. Without options of a
+    fit, isolaw uses the sweep's law.json if it was fitted to the same runs. Otherwise it fits the runs as
+    isolaw fit does, with --setting joint if B_p varies.
     """
     from isolaw.report.page import check_replaceable, render, write
-    from isolaw.report.text import answer as answer_words
-    from isolaw.report.text.advice import advice
+    from isolaw.report.text.prediction import advice, prediction_summary
 
     check_replaceable(out)
-    with _working() as say:
-        say("reading")
-        reading = read_sources(sources, options["metric"], options)
-        for text in reading.notes:
-            note(f"note: {text}")
-        announce_compilation()
-        study, origin = _study(ctx, reading, sources, options, say)
-        facts = _facts(study, reading, sources, command_line(ctx), options, say)
-        say("drawing")
+    with _status() as show:
+        show("reading")
+        reading = read_to_fit(sources, options)
+        study, origin = _study(ctx, reading.runs, sources, options, show)
+        facts = _facts(study, reading, sources, shlex.join(["isolaw", *ctx.obj]), options, show)
+        show("drawing")
         path = write(render(study, facts), out)
-    answer = None if facts.budgets is None else facts.budgets.answer
+    budgets = facts.budgets
     if as_json:
-        prediction = None if answer is None else answer.to_dict()
-        size = path.stat().st_size
-        print_json(
-            {
-                "report": str(path), "bytes": size, "law": origin, "refused": study.refused,
-                "prediction": prediction,
-            }
-        )  # fmt: skip
+        prediction = None if budgets is None else budgets.answer.to_dict()
+        print_json({
+            "report": str(path), "bytes": path.stat().st_size, "law": origin, "refused": study.refused,
+            "prediction": prediction,
+        })  # fmt: skip
         return
-    if answer is not None and study.document is not None:
-        nearest = None if facts.budgets is None else facts.budgets.nearest
-        for line in answer_words.prediction_summary(answer, study.document, nearest):
-            click.echo(shown(line))
-        for own in advice(study.document, answer):
-            click.echo(shown(f"Next: {own.what} {own.why}"))
-    click.echo(shown(f"Report: {path}"))
+    if budgets is not None and study.document is not None:
+        print_lines(prediction_summary(budgets.answer, study.document, budgets.nearest))
+        print_lines(f"Next: {own.what} {own.why}" for own in advice(study.document, budgets.answer))
+    print_lines([f"Report: {path}"])
 
 
 @contextmanager
-def _working() -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being done, nothing elsewhere."""
+def _status() -> Iterator[Callable[[str], None]]:
+    """Show the current activity on a terminal, nothing elsewhere."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -110,31 +102,30 @@ def _working() -> Iterator[Callable[[str], None]]:
 
 def _study(
     ctx: click.Context,
-    reading: Reading,
+    runs: Runs,
     sources: tuple[str, ...],
     options: dict[str, Any],
-    say: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> tuple[Study, str | None]:
-    """The runs with their law, and where that is from: a file, ``fitted``, or None."""
+    """The runs with their law, and its origin: a file, ``fitted``, or None."""
     import isolaw
     from isolaw.errors import Refused
     from isolaw.fits.metric import choose
     from isolaw.report.study import Study, usual_setting
 
-    runs = reading.runs
-    asked = [name for name in _OF_A_LAW if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    law, origin = _law_there(runs, sources, options["law_file"], asked)
+    names = ("setting", "x", *LAW_NAMES)
+    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    law, origin = _saved_law(runs, sources, options["law_file"], given)
     if law is not None:
-        d = law.document
-        note(f"note: the law is that of {origin}")
-        return Study(runs, d.metric, d.eval_set, law), origin
-    metric, eval_set, _ = choose(runs, options["metric"], options["eval_set"])
-    fixed = constants(options["fixed"], "--fixed")
-    setting = options["setting"] or usual_setting(runs, fixed)
-    keywords = {**law_keywords(options), "metric": metric, "eval_set": eval_set, "setting": setting}
-    say("fitting")
+        note(f"note: the law is {origin}")
+        return Study(runs, law.document.metric, law.document.eval_set, law), origin
+    keywords = law_keywords(options)
+    metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
+    setting, fixed = options["setting"] or usual_setting(runs, keywords["fixed"]), keywords["fixed"]
+    keywords |= {"metric": metric, "eval_set": eval_set, "setting": setting, "x": options["x"]}
+    show("fitting")
     try:
-        law = isolaw.fit(runs, fixed=dict(fixed), x=options["x"], **keywords)
+        law = isolaw.fit(runs, **keywords)
     except Refused as error:
         note(f"note: no law: {error}")
         return Study(runs, metric, eval_set, None, str(error), fixed), None
@@ -142,31 +133,29 @@ def _study(
     return Study(runs, metric, eval_set, law, fixed=fixed), "fitted"
 
 
-def _law_there(
-    runs: Runs, sources: tuple[str, ...], named: str | None, asked: list[str]
+def _saved_law(
+    runs: Runs, sources: tuple[str, ...], file: str | None, given: list[str]
 ) -> tuple[Law | None, str | None]:
-    """The law in the file that was named, or that lies in the sweep's directory, and the file."""
+    """The law in ``file``, or in the sweep's directory if it was fitted to these runs, and its file."""
     from isolaw.errors import DataError
     from isolaw.fits.law import Law
     from isolaw.report.study import is_of
 
-    if named is not None:
-        if asked:
-            raise click.UsageError(
-                f"--{asked[0].replace('_', '-')} is not for --law, which is fitted already"
-            )
-        law = Law.load(named)
+    if file is not None:
+        if given:
+            raise click.UsageError(f"--{given[0].replace('_', '-')} does not go with --law")
+        law = Law.load(file)
         if not is_of(law, runs):
-            raise DataError(f"{named}: fitted to other runs than these; without --law they are fitted here")
-        return law, named
-    beside = Path(sources[0]) / "law.json"
-    if asked or len(sources) > 1 or not beside.is_file():
+            raise DataError(f"{file}: fitted to other runs; without --law isolaw fits these runs")
+        return law, file
+    path = Path(sources[0]) / "law.json"
+    if given or len(sources) > 1 or not path.is_file():
         return None, None
-    law = Law.load(beside)
-    if not is_of(law, runs):
-        note(f"note: {beside} was fitted to other runs than are there now, so they are fitted here")
-        return None, None
-    return law, str(beside)
+    law = Law.load(path)
+    if is_of(law, runs):
+        return law, str(path)
+    note(f"note: {path} was fitted to other runs, so isolaw fits these runs")
+    return None, None
 
 
 def _facts(
@@ -175,26 +164,26 @@ def _facts(
     sources: tuple[str, ...],
     command: str,
     options: dict[str, Any],
-    say: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> Facts:
     from isolaw import engine
     from isolaw.report.page import Facts, provenance
     from isolaw.report.page.budgets import budgets
 
-    predicted = None
+    predictions = None
     if study.law is not None:
-        say("predicting")
+        show("predicting")
         names = ("compute", "max_batch_rollouts", "n_train_problems")
-        predicted = budgets(study.law, *(options[name] for name in names))
-    sweeps = sorted({a.sources[0] for a in reading.accounts if a.container == "sweep"})
+        predictions = budgets(study.law, *(options[name] for name in names))
+    sweeps = sorted({run.sources[0] for run in reading.provenance if run.container == "sweep"})
     states = [engine.status(directory) for directory in sweeps]
     continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
-    say("backtest")
+    show("backtest")
     return Facts(
-        predicted,
+        predictions,
         _backtest(study, options),
         [failure for state in states for failure in state["failures"]],
-        provenance.sources(file for account in reading.accounts for file in account.sources),
+        provenance.sources(file for run in reading.provenance for file in run.sources),
         command,
         [*reading.notes, *study.runs.notes],
         ", ".join(sources),
@@ -203,52 +192,26 @@ def _facts(
 
 
 def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:
-    """What a backtest of these runs finds, or why there is none."""
+    """A backtest of these runs, or why there is none."""
     from isolaw.errors import IsolawError
     from isolaw.fits.health import DIAGNOSTICS
     from isolaw.fits.studies.backtest import backtest
     from isolaw.runs import Runs
 
-    document = study.document
-    if document is None:
+    d, points = study.document, study.held.points
+    if d is None:
         return "there is no law"
-    if document.x.name not in ("compute", "steps"):
-        return f"budgets in {document.x.unit} are not backtested"
-    points = study.held.points
+    if d.x.name not in ("compute", "steps"):
+        return f"isolaw does not backtest budgets in {d.x.unit}"
     needed = points["metric"].isin([study.metric, *DIAGNOSTICS])  # the rest would only take time
-    runs = Runs(points[needed], study.held.attributes, study.held.source)
-    below = options["fit_below"] or max(g.measured[1] for g in document.grid) / _SMALL
-    keywords = {
-        **law_keywords(options),
-        "setting": document.setting,
-        "fixed": document.fixed,
-        "method": document.method,
-    }
-    draws = min(_DRAWS, document.bootstrap.draws)
+    below = options["fit_below"] or max(g.measured[1] for g in d.grid) / _BACKTEST_SHARE
+    keywords = law_keywords(options) | {
+        "metric": study.metric, "eval_set": study.eval_set, "setting": d.setting, "fixed": d.fixed,
+        "method": d.method, "bootstrap": min(_BACKTEST_DRAWS, d.bootstrap.draws),
+    }  # fmt: skip
     try:
-        return backtest(
-            runs,
-            below,
-            **{**keywords, "metric": study.metric, "eval_set": study.eval_set, "bootstrap": draws},
-        )
+        return backtest(Runs(points[needed], study.held.attributes, study.held.source), below, **keywords)
     except IsolawError as error:
-        if options["fit_below"] is not None:  # it was asked for
+        if options["fit_below"] is not None:  # the user chose it
             raise
         return str(error)
-
-
-def command_line(ctx: click.Context) -> str:
-    """Return the command that was given, as one would type it again."""
-    parts = ["isolaw", str(ctx.info_name)]
-    for parameter in ctx.command.params:
-        name, value = str(parameter.name), ctx.params.get(str(parameter.name))
-        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
-        if isinstance(parameter, click.Argument):
-            parts += map(str, value if isinstance(value, tuple) else [value])
-        elif value is True:
-            parts.append(parameter.opts[0])
-        else:
-            for own in value if isinstance(value, tuple) else [value]:
-                parts += [parameter.opts[0], f"{own:.12g}" if isinstance(own, float) else str(own)]
-    return shlex.join(parts)

@@ -1,7 +1,8 @@
-"""``isolaw run-one``: make one run of a sweep; what jobs of a cluster execute."""
+"""``isolaw run-one``: execute one run of a sweep; cluster jobs call it."""
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import threading
@@ -16,31 +17,33 @@ from isolaw.cli.common import note
 
 
 @click.command("run-one")
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", type=click.Path(file_okay=False))
 def run_one(directory: str) -> int:
-    """Make the run in DIRECTORY, OUT/runs/<run_id> of a sweep, or what is left of it.
+    """Execute or continue one run of a sweep.
 
-    SIGINT, SIGTERM or SIGUSR2 let it keep its state and end, with exit code 3; the same command continues.
+    DIRECTORY is OUT/runs/<run_id> of the sweep in OUT. The run id may be cut to an unambiguous prefix. At
+    SIGINT, SIGTERM or SIGUSR2 the run saves its state and ends with exit code 3; the same command continues
+    it.
     """
-    with _asked() as asked:  # before threads are started, which numpy does when it is imported
-        return _make(directory, asked)
+    with _stop_at_signal() as stop:  # before importing numpy, which starts threads
+        return _execute(directory, stop)
 
 
-def _make(directory: str, asked: threading.Event) -> int:
+def _execute(directory: str, stop: threading.Event) -> int:
     from isolaw.errors import StoreError
     from isolaw.executors.base import execute
     from isolaw.executors.worker import logged
     from isolaw.store import SweepStore, check
 
-    folder = Path(directory).resolve()
+    folder = _whole(Path(directory).absolute()).resolve()
     sweep = SweepStore(folder.parent.parent)
     run = sweep.run(folder.name)
     if run.folder != folder or not sweep.exists:
-        raise StoreError(f"{directory}: not a run of a sweep; accepted: OUT/runs/<run_id>")
+        raise StoreError(f"{directory}: not a run of a sweep; expected OUT/runs/<run_id>")
     check.run(run.open())
     spec = run.read_spec()
     nodes = None
-    # A task of such a job, not somebody's shell in one.
+    # A task of a job on several nodes, not a shell inside one.
     if os.environ.get("SLURM_JOB_NUM_NODES", "1") != "1" and "SLURM_NODEID" in os.environ:
         from isolaw.executors.slurm_nodes import Nodes
 
@@ -53,7 +56,7 @@ def _make(directory: str, asked: threading.Event) -> int:
         return 0
     run.proceed()
     with logged(run):
-        *before, last = execute(sweep.directory, folder.name, nodes, asked)
+        *before, last = execute(sweep.directory, folder.name, nodes, stop)
     for event in before:
         if event.kind == "warning":
             note(f"isolaw: {event.cause}")
@@ -67,34 +70,47 @@ def _make(directory: str, asked: threading.Event) -> int:
     return {"done": 0, "stopped": 3}.get(last.kind, 1)
 
 
-@contextmanager
-def _asked() -> Iterator[threading.Event]:
-    """What a signal sets that tells the run to end; processes that the run starts are spared SIGUSR2.
+def _whole(folder: Path) -> Path:
+    """The run folder whose name begins with that of ``folder``, if there is exactly one."""
+    from isolaw.errors import StoreError
 
-    SLURM sends that one to all processes of a job, and it would end those that do not know it. Blocked here,
-    it is blocked in them.
+    if folder.exists():
+        return folder
+    found = sorted(folder.parent.glob(f"{glob.escape(folder.name)}*")) if folder.parent.is_dir() else []
+    if len(found) != 1:
+        runs = ", ".join(own.name[:16] for own in found[:5]) or "none"
+        raise StoreError(f"{folder}: found {len(found)} runs with this prefix ({runs}); expected one")
+    return found[0]
+
+
+@contextmanager
+def _stop_at_signal() -> Iterator[threading.Event]:
+    """Yield an event that a signal sets, and keep SIGUSR2 from the processes that the run starts.
+
+    SLURM sends SIGUSR2 to all processes of a job, and it would end those without a handler. They inherit
+    that it is blocked here.
     """
-    asked, ended = threading.Event(), threading.Event()
+    stop, ended = threading.Event(), threading.Event()
 
     def wait() -> None:
-        over = False
-        while not over:
-            over = ended.wait(0.2)
-            # Not sigtimedwait: once a process was held and goes on, that returns what nobody has sent.
+        while not ended.wait(0.2):
+            # Not sigtimedwait: after a process was held and continues, that returns a signal nobody sent.
             if signal.SIGUSR2 in signal.sigpending():
                 signal.sigwait({signal.SIGUSR2})
-                asked.set()
+                stop.set()
 
-    handler: Any = lambda number, frame: asked.set()  # noqa: E731
+    handler: Any = lambda number, frame: stop.set()  # noqa: E731
     before = {name: signal.signal(name, handler) for name in (signal.SIGINT, signal.SIGTERM)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     try:
-        yield asked
+        yield stop
     finally:
         ended.set()
         thread.join()
+        if signal.SIGUSR2 in signal.sigpending():  # it would end the process once unblocked
+            signal.sigwait({signal.SIGUSR2})
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, former in before.items():
             signal.signal(name, former)

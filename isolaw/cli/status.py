@@ -1,4 +1,4 @@
-"""``isolaw status``: how a sweep stands."""
+"""``isolaw status``: the progress of a sweep."""
 
 from __future__ import annotations
 
@@ -11,44 +11,42 @@ from typing import TYPE_CHECKING
 
 import click
 
-from isolaw.cli.common import print_json, shown
+from isolaw.cli.common import print_json, print_lines, shown
+from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from isolaw.report.watch import Watch
 
-_LINES_EVERY_S = 30.0  # where there is no terminal
+_LINES_EVERY_S = 30.0  # where the output is no terminal
 
 
 @click.command()
 @click.argument("directory", type=click.Path())
-@click.option("--watch", is_flag=True, help="Go on until the sweep ends, with its pace and the law so far.")
-@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+@click.option("--watch", is_flag=True, help="Update until the sweep ends, with its pace and the law so far.")
+@json_option
 def status(directory: str, watch: bool, as_json: bool) -> None:
-    """Say how the sweep in DIRECTORY stands; also while it is running."""
+    """Show the progress of a sweep, also while it runs."""
     from isolaw import engine
-    from isolaw.report.text.runs import sweep_state
+    from isolaw.report.text.sweep import sweep_state
 
     if watch and as_json:
-        raise click.UsageError("--watch shows, --json prints once: one of them")
+        raise click.UsageError("--watch does not go with --json")
     if watch:
         from isolaw.report.watch import Watch
 
-        with _until_interrupted() as leave:  # the usual way to leave; the sweep goes on
+        with _until_interrupted() as leave:
             _watch(Watch(directory), leave)
-        return
-    state = engine.status(directory)
-    if as_json:
-        print_json(state)
-        return
-    for line in sweep_state(state):
-        click.echo(shown(line))
+    elif as_json:
+        print_json(engine.status(directory))
+    else:
+        print_lines(sweep_state(engine.status(directory)))
 
 
 @contextmanager
 def _until_interrupted() -> Iterator[threading.Event]:
-    """Yield what Ctrl-C sets; as an exception it gets lost where it meets a library's callback."""
+    """Yield an event that Ctrl-C sets; as an exception it would be lost inside a library's callback."""
     leave = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: leave.set())
     try:
@@ -58,54 +56,44 @@ def _until_interrupted() -> Iterator[threading.Event]:
 
 
 def _watch(watch: Watch, leave: threading.Event) -> None:
-    """On a terminal one picture that changes; elsewhere lines at intervals."""
+    """Refresh one picture on a terminal; elsewhere print lines at intervals."""
     from rich.console import Console
 
     console = Console()
     if console.is_terminal:
         _live(watch, console, leave)
         return
-    said = 0.0
-    while watch.look():
-        if time.monotonic() - said >= _LINES_EVERY_S or not said:
+    printed_at = -_LINES_EVERY_S
+    while watch.read():
+        if time.monotonic() - printed_at >= _LINES_EVERY_S:
             watch.fit()
-            _say(watch)
-            said = time.monotonic()
+            print_lines(watch.lines())
+            printed_at = time.monotonic()
         if leave.wait(watch.pause_s):
             return
     watch.fit(at_once=True)
-    _say(watch)
-
-
-def _say(watch: Watch) -> None:
-    for line in watch.lines():
-        click.echo(shown(line))
+    print_lines(watch.lines())
 
 
 def _live(watch: Watch, console: Console, leave: threading.Event) -> None:
-    from rich.console import RenderableType
+    from rich.console import Group
     from rich.live import Live
     from rich.progress_bar import ProgressBar
-    from rich.table import Table
     from rich.text import Text
 
-    def picture() -> Table:
+    def picture() -> Group:
         state = watch.state
         bar = ProgressBar(total=max(state["rollouts_planned"], 1), completed=state["rollouts"])
         head, *rest = (Text(shown(line)) for line in watch.lines())
-        table = Table.grid()
-        rows: list[RenderableType] = [head, bar, *rest]
-        for row in rows:
-            table.add_row(row)
-        return table
+        return Group(head, bar, *rest)
 
-    watch.look()
+    watch.read()
     with Live(picture(), console=console, auto_refresh=False) as live:
         while watch.state["running"]:
             watch.fit()
             live.update(picture(), refresh=True)
             if leave.wait(watch.pause_s):
                 return
-            watch.look()
+            watch.read()
         watch.fit(at_once=True)
         live.update(picture(), refresh=True)

@@ -1,4 +1,4 @@
-"""`Study`: runs, the law fitted to them or why there is none, and what figures and the page draw of them."""
+"""`Study`: runs with their law, or the reason why there is none, as figures and the page draw them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,28 @@ from isolaw.fits.selection import Setting, hold, select
 from isolaw.runs import Runs
 
 Floats = NDArray[np.float64]
+PLACE = ["problems_per_batch", "rollouts_per_problem"]
+# Checkpoints around C that are averaged: runs of different batches do not end at exactly the same C.
+_FROM, _TO = 0.8, 1.1
+_SHORTEST = 16  # configurations that end before a sixteenth of the largest compute are left out
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is reported on.
+    """The subject of a report.
 
     Attributes
     ----------
     runs
         all runs of the sources.
     metric, eval_set
-        what counts as reward.
+        the reward.
     law
-        what was fitted; None where the runs cannot carry a law.
+        the fitted law; None if the runs do not support one.
     refused
-        why not.
+        the reason.
     fixed
-        what was asked to be held, as ``{"lr": 0.02}``; the runs that differ are left out of every picture.
+        values that the drawn runs share, as ``{"lr": 0.02}``.
     """
 
     runs: Runs
@@ -53,11 +57,11 @@ class Study:
 
     @cached_property
     def held(self) -> Runs:
-        """The runs that are alike in what is held, whatever their B_p and n."""
+        """The runs with the fixed values, whatever their B_p and n."""
         table = self.runs.table()
-        own = self.document.fixed if self.document else {}
-        held = {k: v for k, v in {**own, **self.fixed}.items() if k in table and k != "problems_per_batch"}
-        return self.runs.select(hold(table, held).index) if held else self.runs
+        fixed = {**(self.document.fixed if self.document else {}), **self.fixed}
+        fixed = {k: v for k, v in fixed.items() if k in table and k != "problems_per_batch"}
+        return self.runs.select(hold(table, fixed).index) if fixed else self.runs
 
     @cached_property
     def levels(self) -> list[int]:
@@ -69,13 +73,10 @@ class Study:
         """Every B_p among the runs, ascending."""
         return sorted(int(b) for b in self.held.points["problems_per_batch"].unique())
 
-    def rows(self, metric: str | None = None, eval_set: str | None = None) -> pd.DataFrame:
-        """Return the rows of one metric, of the reward unless named."""
+    def rows(self, metric: str | None = None) -> pd.DataFrame:
+        """Return the rows of one metric, of the reward by default."""
         points = self.held.points
-        chosen = (points["metric"] == (metric or self.metric)) & (
-            points["eval_set"] == (eval_set or self.eval_set)
-        )
-        return points[chosen]
+        return points[(points["metric"] == (metric or self.metric)) & (points["eval_set"] == self.eval_set)]
 
     def fitted(self) -> pd.DataFrame:
         """Return the rows of the reward that the law was fitted to; all of them without a law."""
@@ -87,10 +88,7 @@ class Study:
         return rows[[place in places for place in pairs]]
 
     def x(self, rows: pd.DataFrame) -> Floats:
-        """Return the abscissa of rows in the law's unit: rollouts, tokens, seconds, or steps (``fixed-b``).
-
-        NaN where it was not recorded.
-        """
+        """Return x of rows in the law's unit (rollouts, tokens, seconds or steps); NaN if not recorded."""
         name = self.document.x.name if self.document else "compute"
         if name == "steps":
             batch = rows["problems_per_batch"] * rows["rollouts_per_problem"]
@@ -98,24 +96,60 @@ class Study:
         values = rows[name].astype("Float64").mask(rows["step"] == 0, 0.0)
         return values.to_numpy(np.float64, na_value=np.nan)
 
+    def best_and_worst(self) -> tuple[int, list[str]] | None:
+        """Return the largest k of which both best@k and worst@k were measured, and their names."""
+        found = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
+        both = [k for kind, k in found if kind == "best" and k > 1 and ("worst", k) in found]
+        return (max(both), [f"best@{max(both)}", f"worst@{max(both)}"]) if both else None
 
-def spread(study: Study) -> tuple[int, list[str]] | None:
-    """Return k and the names of best@k and worst@k, of the largest k that both were measured with."""
-    there = [p for p in map(metrics.parse, study.held.metrics(study.eval_set)) if p]
-    both = [k for kind, k in there if kind == "best" and k > 1 and ("worst", k) in there]
-    return (max(both), [f"best@{max(both)}", f"worst@{max(both)}"]) if both else None
+    def one_batch(self) -> int:
+        """Return the B_p with the most n; the smallest of those."""
+        counts = self.rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
+        return int(counts[counts == counts.max()].index.min())
 
 
-def one_batch(study: Study) -> int:
-    """Return the B_p with the most n; the smallest of those."""
-    counts = study.rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
-    return int(counts[counts == counts.max()].index.min())
+def common_compute(points: pd.DataFrame) -> float:
+    """Return the largest compute that every configuration reached.
+
+    Configurations that ended before a sixteenth of the largest compute do not count.
+
+    >>> common_compute(pd.DataFrame({"problems_per_batch": 32, "rollouts_per_problem": [8, 8, 16],
+    ...                              "compute": [256, 2560, 2048]}))
+    2048.0
+    """
+    ends = points.groupby(PLACE)["compute"].max()
+    return float(ends[ends >= ends.max() / _SHORTEST].min())
+
+
+def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
+    """Return the reward of each configuration at ``compute``, without a fit: a row each.
+
+    Parameters
+    ----------
+    points
+        rows of one metric on one evaluation set.
+    compute
+        C. The checkpoints of a run between 0.8 C and 1.1 C are averaged, then the runs.
+
+    Returns
+    -------
+    `PLACE`, ``runs``, ``value``, and ``error``, the standard error over runs (NaN of a single run).
+
+    >>> points = pd.DataFrame({"run_id": list("aab"), "problems_per_batch": 1, "rollouts_per_problem": 2,
+    ...                        "compute": [8, 10, 10], "value": [0.4, 0.6, 0.7]})
+    >>> final_rewards(points, 10)["value"].tolist()
+    [0.6]
+    """
+    near = points[points["compute"].between(_FROM * compute, _TO * compute)]
+    grouped = near.groupby([*PLACE, "run_id"])["value"].mean().groupby(PLACE)
+    table = pd.DataFrame({"runs": grouped.size(), "value": grouped.mean(), "error": grouped.sem()})
+    return table.reset_index()
 
 
 def usual_setting(runs: Runs, fixed: Mapping[str, Any] | None = None) -> Setting:
-    """Return the setting that fits how B_p and n vary among the runs that have what is fixed.
+    """Return the setting for how B_p and n vary among the runs with the fixed values.
 
-    ``fixed-bp`` where there is one B_p, ``fixed-b`` where all runs share B = B_p · n, else ``joint``.
+    ``fixed-bp`` for one B_p, ``fixed-b`` if all runs share B = B_p · n, else ``joint``.
     """
     table = runs.table()
     table = hold(table, {name: value for name, value in (fixed or {}).items() if name in table})
@@ -128,16 +162,15 @@ def usual_setting(runs: Runs, fixed: Mapping[str, Any] | None = None) -> Setting
 def is_of(law: Law, runs: Runs) -> bool:
     """Return whether ``law`` was fitted to these runs, by their configurations and checkpoints."""
     d = law.document
-    x = d.x.name
+    x = "compute" if d.x.name == "steps" else d.x.name
     try:
-        selection = select(runs, d.metric, d.eval_set, d.setting, d.fixed, "compute" if x == "steps" else x)
+        selection = select(runs, d.metric, d.eval_set, d.setting, d.fixed, x)
     except (IsolawError, KeyError):
         return False
     found = [
         (c.problems_per_batch, c.rollouts_per_problem, c.runs, c.compute.size, *c.measured)
         for c in selection.configurations
     ]
-    kept = [
+    return found == [
         (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, *g.measured) for g in d.grid
     ]
-    return found == kept

@@ -1,4 +1,4 @@
-"""How a running sweep gets on: its pace, the time left, and the law of what is there so far."""
+"""The progress of a running sweep: its pace, the time left, and the law of the checkpoints so far."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 
 from isolaw import engine
 from isolaw.errors import IsolawError
-from isolaw.report.text import runs as run_words
-from isolaw.report.text import words
+from isolaw.report.study import usual_setting
+from isolaw.report.text.law import ends
+from isolaw.report.text.numbers import duration, number
+from isolaw.report.text.sweep import sweep_state
 
-_WINDOW_S = 120.0  # the pace is that of the last two minutes
+_WINDOW_S = 120.0  # the pace is the mean over the last two minutes
 _FIT_EVERY_S = 30.0
-_SHARE = 0.1  # of the time at most goes into looking and fitting
+_SHARE = 0.1  # of the time, at most, goes into reading and fitting
 
 
 class Watch:
-    """Looks at a sweep's directory again and again; the sweep itself does not notice.
+    """Reads a sweep's directory repeatedly, without an effect on the sweep.
 
     Parameters
     ----------
@@ -34,41 +36,35 @@ class Watch:
         self.clock = clock
         self.state: dict[str, Any] = {}
         self.law: list[str] = []
-        self._seen: deque[tuple[float, int]] = deque()
+        self.pause_s = 1.0  # until the next reading
+        self._rollouts: deque[tuple[float, int]] = deque()
         self._fitted_at: tuple[float, int] | None = None  # when, and with how many rollouts
         self._fit_took = 0.0
-        self.pause_s = 1.0  # until the next look
 
-    def look(self) -> bool:
-        """Look again; return whether the sweep is still at work.
-
-        Raises
-        ------
-        StoreError
-            the directory holds no sweep.
-        """
+    def read(self) -> bool:
+        """Read the directory and return whether the sweep runs; raise `StoreError` if there is none."""
         began = self.clock()
         self.state = engine.status(self.directory)
-        self._seen.append((began, self.state["rollouts"]))
-        while self._seen[-1][0] - self._seen[0][0] > _WINDOW_S:
-            self._seen.popleft()
+        self._rollouts.append((began, self.state["rollouts"]))
+        while self._rollouts[-1][0] - self._rollouts[0][0] > _WINDOW_S:
+            self._rollouts.popleft()
         self.pause_s = max(1.0, (self.clock() - began) / _SHARE)
         return bool(self.state["running"])
 
     @property
     def per_second(self) -> float | None:
-        """Rollouts per second in the last two minutes; None before anything was seen to move."""
-        (first, less), (last, more) = self._seen[0], self._seen[-1]
+        """Rollouts per second in the last two minutes; None before the first new rollout."""
+        (first, less), (last, more) = self._rollouts[0], self._rollouts[-1]
         return (more - less) / (last - first) if last > first and more > less else None
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left at this pace; None where it is not known."""
+        """Seconds left at this pace; None where the pace is not known."""
         pace = self.per_second
         return (self.state["rollouts_planned"] - self.state["rollouts"]) / pace if pace else None
 
     def fit(self, at_once: bool = False) -> None:
-        """Fit what is there without draws, if there is more; unless ``at_once`` every 30 s at most."""
+        """Fit new checkpoints without draws; unless ``at_once``, at most every 30 s."""
         now, rollouts = self.clock(), self.state["rollouts"]
         if self._fitted_at is not None:
             when, before = self._fitted_at
@@ -78,27 +74,20 @@ class Watch:
         self.law = law_so_far(self.directory)
         self._fitted_at = now, rollouts
         self._fit_took = self.clock() - now
-        self.look()  # the sweep went on meanwhile
-
-    def pace(self) -> str:
-        """Return the pace and the time left, in words."""
-        if self.per_second is None:
-            return "pace not known yet"
-        left = "" if self.left_s is None else f", about {run_words.duration(self.left_s)} left"
-        return f"{words.number(float(f'{self.per_second:.3g}'))} rollouts per second{left}"
+        self.read()  # the sweep advanced meanwhile
 
     def lines(self) -> list[str]:
-        """Return all of it."""
-        head, rollouts, *rest = run_words.sweep_state(self.state)
-        if self.state["running"]:
-            rollouts = f"{rollouts.removesuffix('; an engine is at work')}; {self.pace()}"
-        return [head, rollouts, *rest, *self.law]
+        """Return the progress, the pace and the law."""
+        pace = "pace not known yet"
+        if self.per_second is not None and self.left_s is not None:
+            per_second = number(float(f"{self.per_second:.3g}"))
+            pace = f"{per_second} rollouts per second, about {duration(self.left_s)} left"
+        return [*sweep_state(self.state, pace), *self.law]
 
 
 def law_so_far(directory: Path) -> list[str]:
-    """Return the law of the checkpoints that are there, or why there is none yet."""
+    """Return the law of the checkpoints in a sweep's directory, or why there is none yet."""
     import isolaw
-    from isolaw.report.study import usual_setting
     from isolaw.store import SweepStore
 
     try:
@@ -106,4 +95,4 @@ def law_so_far(directory: Path) -> list[str]:
         document = isolaw.fit(runs, setting=usual_setting(runs), bootstrap=0).document
     except IsolawError as error:
         return [f"No law yet: {error}"]
-    return ["So far, without intervals:", *(f"  {line}" for line in words.ends(document)[-1:])]
+    return ["So far, without intervals:", *(f"  {line}" for line in ends(document)[-1:])]

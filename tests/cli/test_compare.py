@@ -132,7 +132,7 @@ def test_names_that_are_alike_are_told_apart(
         (["--eval-set", "aime"], 2, "no evaluation set 'aime'"),
         (["--compute", "much"], 2, "much"),
         (["--compute", "nan"], 2, "positive number of rollouts"),
-        (["--column", "seed"], 2, "accepted: NAME=VALUE"),
+        (["--column", "seed"], 2, "expected NAME=VALUE"),
     ],
 )
 def test_wrong_usage(

@@ -300,12 +300,12 @@ def test_this_machine(isolaw: Any) -> None:
     ("machine", "code", "lines"),
     [
         (REAL, 0, ["real    ready", "no GPU", "8 cores with AVX2, 16.0 GiB of memory"]),
-        (LAPTOP, 0, ["real    not installed", "note: real: not installed", f"  mend: {INSTALL_CPU}"]),
-        (replace(REAL, libnuma=False), 1, ["real    does not work", "broken: real: libnuma.so.1"]),
+        (LAPTOP, 0, ["real    not installed", "note: real: not installed", f"  fix: {INSTALL_CPU}"]),
+        (replace(REAL, libnuma=False), 1, ["real    does not work", "fault: real: libnuma.so.1"]),
         (
             changed(LAPTOP, numba="0.1"),
             1,
-            ["bandit  does not work", "broken: base: isolaw 0.1.0 needs numba"],
+            ["bandit  does not work", "fault: base: isolaw 0.1.0 needs numba"],
         ),
         (
             replace(NODE, visible_gpus=4),
@@ -323,7 +323,7 @@ def test_what_is_printed(
     assert done == code
     for line in lines:
         assert line in out
-    assert out.count("mend:") == len(diagnose(machine))
+    assert out.count("fix:") == len(diagnose(machine))
 
 
 def test_it_is_quick_and_imports_nothing_heavy() -> None:

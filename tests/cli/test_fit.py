@@ -92,7 +92,7 @@ def test_without_out_nothing_is_written(isolaw: Call, csv: Path, tmp_path: Path,
     before = tree(tmp_path)
     code, _, stderr = isolaw("fit", csv, *MAPPED, *QUICK)
     assert code == 0
-    assert "nothing was written; --out law.json keeps the law" in stderr
+    assert "the law is not saved; add --out law.json" in stderr
     assert tree(tmp_path) == before
 
 
@@ -279,14 +279,14 @@ def test_bad_input(isolaw: Call, table: pd.DataFrame, tmp_path: Path, tree: Tree
 
 WRONG: dict[str, tuple[list[object], list[str]]] = {
     "nothing to fit": ([], ["nothing to fit", "--points FILE.csv"]),
-    "records": (["x.csv", "--records", "some"], ["--records 'some'", "0.005, auto, or off"]),
+    "records": (["x.csv", "--records", "some"], ["--records: found 'some'", "0.005, auto or off"]),
     "method": (["{csv}", "--method", "guess"], ["--method", "'surface'", "'paper'"]),
     "records that are no width": (["{csv}", *MAPPED, "--records", "0"], ["records 0.0", "positive width"]),
     "records that are no number": (["{csv}", *MAPPED, "--records", "nan"], ["positive width"]),
     "curve": (["{csv}", "--curve", "linear"], ["--curve", "'exp'"]),
     "setting": (["{csv}", "--setting", "fixed"], ["--setting", "'fixed-bp'"]),
     "draws": (["{csv}", "--bootstrap", "-1"], ["--bootstrap"]),
-    "a mapping without =": (["{csv}", "--column", "compute"], ["--column 'compute'", "NAME=VALUE"]),
+    "a mapping without =": (["{csv}", "--column", "compute"], ["--column: found 'compute'", "NAME=VALUE"]),
     "a missing file": (["gone.csv"], ["gone.csv: No such file"]),
     "metric": (["{csv}", *MAPPED[2:], "--metric", "acuracy"], ["no column 'acuracy'", "'accuracy'"]),
     "evaluation set": (["{csv}", *MAPPED, "--eval-set", "test"], ["no evaluation set 'test'", "validation"]),

@@ -38,7 +38,7 @@ def test_in_words(isolaw: Call, law: Path) -> None:
     assert (code, stderr) == (0, "")
     assert stdout.startswith(f"For a budget of C = 500,000 rollouts: n = {a.rollouts_per_problem} rollouts")
     assert f"M = {a.steps:,} steps" in stdout
-    assert "95 % of draws" in stdout
+    assert "95 % interval" in stdout
 
 
 def test_as_json(isolaw: Call, law: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_budget_too_far_away_is_refused(isolaw: Call, law: Path) -> None:
     code, stdout, stderr = isolaw("predict", law, "--compute", "1e8")
     assert (code, stderr) == (1, "")
     first, why, head, answer, *_ = stdout.splitlines()
-    assert first == "No allocation can be recommended for this budget."
+    assert first == "isolaw recommends no allocation for this budget."
     assert "run n = 8, 32, 128, 512 to 3.33e+07 or more" in why
     assert head == "The largest budget with a recommendation is C = 1e+07 rollouts:"
     assert answer.startswith("  For a budget of C = 1e+07 rollouts: n = ")

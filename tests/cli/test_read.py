@@ -56,7 +56,7 @@ def test_a_directory_is_told_run_by_run(isolaw: Call, sweep: Path) -> None:
     assert code == 0
     blocks = out.split("\n\n")
     assert len(blocks) == 7
-    assert blocks[0].splitlines()[0] == f"{sweep}/n8-s1 (veRL, JSON lines)"
+    assert blocks[0].splitlines()[0] == f"{sweep}/n8-s1 (veRL, jsonl)"
     for word in (
         "B_p            32       data.train_batch_size in config.yaml",
         "n              8        actor_rollout_ref.rollout.n in config.yaml",
@@ -161,7 +161,7 @@ def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> 
             ["--group-by trainer.experiment", "accepted: file, directory"],
         ),
         (["--mapping", "gone.toml"], ["gone.toml: No such file"]),
-        (["--column", "step"], ["--column 'step': accepted: NAME=VALUE"]),
+        (["--column", "step"], ["--column: found 'step'; expected NAME=VALUE"]),
     ],
 )
 @pytest.mark.parametrize("command", ["read", "fit"])
@@ -190,7 +190,7 @@ def test_out_replaces_only_a_table_of_runs(
     before = out.read_bytes()
     code, stdout, err = isolaw("read", sweep, "-o", out)
     assert (code, stdout) == (2, "")
-    assert err.strip() == f"isolaw: {out}: exists and is not a table of runs; nothing was written over"
+    assert err.strip() == f"isolaw: {out}: exists and is not a table of runs; it is left unchanged"
     assert out.read_bytes() == before
     out.unlink()
     assert isolaw("read", sweep, "-o", out)[0] == 0
@@ -200,14 +200,14 @@ def test_out_replaces_only_a_table_of_runs(
     assert len(list(tmp_path.glob(".points*"))) == 0
     code, _, err = isolaw("read", sweep, "-o", tmp_path)
     assert code == 2
-    assert "is a directory" in err
+    assert "found a directory" in err
 
 
 def test_a_mapping_is_drafted_edited_and_used(isolaw: Call, tmp_path: Path) -> None:
     mapping = tmp_path / "mapping.toml"
     code, out, _ = isolaw("read", TAN, "--write-mapping", mapping)
     assert code == 0
-    assert out.strip() == f"Mapping: {mapping}. Look it over; next: isolaw read {TAN} --mapping {mapping}"
+    assert out.strip() == f"Mapping: {mapping}. Edit it, then: isolaw read {TAN} --mapping {mapping}"
     code, _, err = isolaw("read", TAN, "--mapping", mapping)
     assert code == 2
     assert "unknown problems_per_batch" in err
@@ -221,10 +221,10 @@ def test_a_mapping_is_drafted_edited_and_used(isolaw: Call, tmp_path: Path) -> N
     before = mapping.read_text()
     code, _, err = isolaw("read", TAN, "--write-mapping", mapping)
     assert (code, mapping.read_text()) == (2, before)
-    assert "exists; nothing was written over" in err
+    assert "exists; it is left unchanged" in err
     code, _, err = isolaw("read", TAN, TAN, "--write-mapping", tmp_path / "two.toml")
     assert code == 2
-    assert "takes one table" in err
+    assert "expected one table" in err
 
 
 def test_reading_is_not_for_ready_made_points(isolaw: Call, tmp_path: Path) -> None:
@@ -236,4 +236,4 @@ def test_reading_is_not_for_ready_made_points(isolaw: Call, tmp_path: Path) -> N
     ):
         code, _, err = isolaw("fit", "--points", TAN, option, value)
         assert code == 2
-        assert f"{option} is not for --points" in err
+        assert f"--points does not go with {option}" in err

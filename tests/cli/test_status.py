@@ -34,7 +34,7 @@ def sweep(tiny: Make, tmp_path: Path) -> Path:
 def test_once(isolaw: Call, sweep: Path) -> None:
     code, out, err = isolaw("status", sweep)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0].endswith("6 done, 0 begun, 0 waiting, 0 failed")
+    assert out.splitlines()[0].endswith("6 done, 0 started, 0 waiting, 0 failed")
     code, out, _ = isolaw("status", sweep, "--json")
     assert json.loads(out)["done"] == 6
 
@@ -117,7 +117,7 @@ def test_live(command: str, tiny: Make, tmp_path: Path, how: str) -> None:
             pass
     if how == "the sweep ends":
         assert terminal.end() == 0
-        assert "6 done, 0 begun, 0 waiting, 0 failed" in terminal.text
+        assert "6 done, 0 started, 0 waiting, 0 failed" in terminal.text
         assert "So far, without intervals:" in terminal.text
     assert terminal.text.rstrip().endswith("\x1b[?25h")  # the cursor is back
     assert "Traceback" not in terminal.text

@@ -169,7 +169,7 @@ def test_two_engines_on_one_directory(isolaw, command: str, file: Path, tmp_path
         state = json.loads(isolaw("status", out, "--json")[1])
         assert state["running"]
         assert state["rollouts"] > 0
-        assert "an engine is at work" in isolaw("status", out)[1]
+        assert "an engine is running" in isolaw("status", out)[1]
         assert first.poll() is None
         assert len(SweepStore(out).collect()) >= 1
     finally:

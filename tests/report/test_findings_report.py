@@ -111,5 +111,5 @@ def test_a_picture_for_each_finding(document: dict[str, Any], tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_written(document: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "figures").write_text("a file")
-    with pytest.raises(DataError, match="figures cannot be written"):
+    with pytest.raises(DataError, match="cannot write figures"):
         write(document, tmp_path)

@@ -36,14 +36,14 @@ def test_pace_and_time_left(spec: SweepSpec, tmp_path: Path) -> None:
     with closing(engine.execute(engine.plan(spec, out), out)) as events:
         next(events)
         watch = Watch(out, clock)
-        assert watch.look()
+        assert watch.read()
         before = watch.state["rollouts"]
         assert watch.per_second is None
         assert "pace not known yet" in watch.lines()[1]
         for _ in range(20):
             next(events)
         clock.now = 50.0
-        assert watch.look()
+        assert watch.read()
         made = watch.state["rollouts"] - before
         assert made > 0
         assert watch.per_second == pytest.approx(made / 50)
@@ -52,12 +52,12 @@ def test_pace_and_time_left(spec: SweepSpec, tmp_path: Path) -> None:
         assert "rollouts per second, about" in watch.lines()[1]
         # Older than two minutes does not count.
         clock.now = 200.0
-        watch.look()
+        watch.read()
         assert watch.per_second is None
         for _ in events:
             pass
-    assert not watch.look()
-    assert watch.lines()[0].endswith("6 done, 0 begun, 0 waiting, 0 failed")
+    assert not watch.read()
+    assert watch.lines()[0].endswith("6 done, 0 started, 0 waiting, 0 failed")
     assert "rollouts per second" not in watch.lines()[1]
 
 
@@ -76,7 +76,7 @@ def test_the_law_is_fitted_seldom_and_only_to_something_new(
             for _ in range(events_too):
                 next(events)
             clock.now += seconds
-            watch.look()
+            watch.read()
             watch.fit(at_once)
             return len(fits)
 
@@ -110,7 +110,7 @@ def test_what_is_counted_is_counted_after_the_fit(
     with closing(engine.execute(engine.plan(spec, out), out)) as events:
         next(events)
         watch = Watch(out, Clock())
-        watch.look()
+        watch.read()
         before = watch.state["rollouts"]
         monkeypatch.setattr(module, "law_so_far", lambda _: [str(next(events)) and "law" for _ in range(20)])
         watch.fit()
@@ -119,4 +119,4 @@ def test_what_is_counted_is_counted_after_the_fit(
 
 def test_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a sweep's directory"):
-        Watch(tmp_path).look()
+        Watch(tmp_path).read()

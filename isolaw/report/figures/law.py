@@ -1,65 +1,32 @@
-"""A law's two figures: reward against compute with its frontier, and n*(C).
-
-Figures are drawn on plain `matplotlib.figure.Figure` objects: no display, no global state.
-"""
+"""A law's two figures: reward against compute with its frontier, and n*(C)."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from isolaw.errors import DataError
 from isolaw.fits.document.schema import FrontierPoint, LawDocument
 from isolaw.fits.law import Law
 from isolaw.report.figures.series import closed, fitted_curve, law_line, n_stars
+from isolaw.report.figures.style import BLUE, GREY, PALE, STYLE, n_colours, n_ticks, plain, save
 from isolaw.report.study import Study
-from isolaw.report.text import words
+from isolaw.report.text import law as text
 from isolaw.runs import Runs
 
-STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "isolaw",
-    "pdf.fonttype": 42,
-}
-_COLOURS = "viridis_r"
-GREY = "#8c8c8c"
-DPI = 160
-# No date, so that the same figure is the same file; and by whom, so that only such files are replaced.
-_MARK = "isolaw"
-_METADATA: dict[str, dict[str, Any]] = {
-    "png": {"Author": _MARK},
-    "svg": {"Date": None, "Creator": _MARK},
-    "pdf": {"CreationDate": None, "Author": _MARK},
-}
+_SYMBOLS = {"problems_per_batch": "B_p", "batch_rollouts": "B"}
 
 
 def frontier_figure(law: Law, runs: Runs | None = None) -> Figure:
-    """Draw reward against compute: checkpoints, fitted curves over their measured ranges, the frontier.
-
-    Parameters
-    ----------
-    law
-        what was fitted.
-    runs
-        where given, their checkpoints are drawn behind the curves.
-    """
+    """Draw reward against compute: the checkpoints of ``runs``, fitted curves, the frontier."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         draw_frontier(figure.add_subplot(), law, runs)
@@ -93,7 +60,7 @@ def draw_frontier(axes: Axes, law: Law, runs: Runs | None = None) -> None:
         textcoords="offset points", color=GREY, fontsize=7, va="top",
     )  # fmt: skip
     axes.set_xscale("log")
-    axes.set_xlabel(words.axis(document))
+    axes.set_xlabel(text.axis(document))
     axes.set_ylabel(plain(f"{document.metric} ({document.eval_set})"))
     axes.set_title(_title(document, "reward and the compute-optimal frontier"), loc="left", fontsize=9)
     bar = axes.figure.colorbar(colour, ax=axes, label="n, rollouts per problem", pad=0.01)
@@ -117,12 +84,12 @@ def draw_n_star(axes: Axes, law: Law) -> None:
         _draw_ridge(axes, frontier, x, levels)
     size = 2.5 if surface else 4
     axes.plot(
-        x[~censored], strict[~censored], "o", ms=size, color="#1f4e79",
+        x[~censored], strict[~censored], "o", ms=size, color=BLUE,
         label="measured n, highest", zorder=4,
     )  # fmt: skip
     if censored.any():
         axes.plot(
-            x[censored], strict[censored], "o", ms=size, mfc="white", mec="#1f4e79", mew=0.8,
+            x[censored], strict[censored], "o", ms=size, mfc="white", mec=BLUE, mew=0.8,
             label="the same, where n* is only a bound", zorder=4,
         )  # fmt: skip
     for edge in (levels[0], levels[-1]):
@@ -134,23 +101,9 @@ def draw_n_star(axes: Axes, law: Law) -> None:
     axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
     n_ticks(axes, "y", levels)
     axes.set_xscale("log")
-    axes.set_xlabel(words.axis(document))
+    axes.set_xlabel(text.axis(document))
     axes.set_ylabel("n*, rollouts per problem")
     axes.set_title(_title(document, "the best n for a budget"), loc="left", fontsize=9)
-
-
-def n_colours(levels: Sequence[int] | np.ndarray[Any, Any]) -> ScalarMappable:
-    """Return the colour of every n."""
-    return ScalarMappable(LogNorm(levels[0] / 1.2, levels[-1] * 1.2), mpl.colormaps[_COLOURS])
-
-
-def n_ticks(axes: Axes, which: Literal["x", "y"], levels: Sequence[int] | np.ndarray[Any, Any]) -> None:
-    """Make an axis logarithmic, with a tick at every measured n or B_p."""
-    axes.set_yscale("log", base=2) if which == "y" else axes.set_xscale("log", base=2)
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_locator(FixedLocator([float(n) for n in levels]))
-    axis.set_major_formatter(ScalarFormatter())
-    axis.set_minor_formatter(NullFormatter())
 
 
 def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
@@ -162,43 +115,6 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
         the folder cannot be written.
     """
     return save({"frontier": frontier_figure(law, runs), "law": law_figure(law)}, folder, ("png", "svg"))
-
-
-def save(figures: Mapping[str, Figure], folder: str | Path, kinds: Sequence[str]) -> list[Path]:
-    """Write figures by their names in each of the formats; return the paths. The same figure, the same file.
-
-    Raises
-    ------
-    DataError
-        the folder cannot be written, or something else has the name of a figure there.
-    """
-    folder = Path(folder)
-    paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
-    try:
-        foreign = [path for path in paths.values() if path.exists() and not _is_ours(path)]
-        if foreign:
-            listed = ", ".join(map(str, foreign))
-            raise DataError(f"{listed}: no figure of isolaw's; nothing is written over")
-        folder.mkdir(parents=True, exist_ok=True)
-        for (name, kind), path in paths.items():
-            with mpl.rc_context(STYLE):
-                figures[name].savefig(path, dpi=DPI, metadata=_METADATA.get(kind))
-    except OSError as error:
-        raise DataError(f"{folder}: figures cannot be written ({error.strerror or error})") from None
-    return list(paths.values())
-
-
-def _is_ours(path: Path) -> bool:
-    return path.is_file() and (path.stat().st_size == 0 or _MARK.encode() in path.read_bytes())
-
-
-def plain(text: str) -> str:
-    """Return text from data so that a dollar sign in it begins no formula.
-
-    >>> plain("acc$")
-    'acc\\\\$'
-    """
-    return text.replace("$", r"\$")
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
@@ -232,13 +148,13 @@ def _draw_ridge(
     if any(p.n_star.interval for p in frontier):
         low, high = closed([p.n_star.interval for p in frontier], levels)
         axes.fill_between(
-            x, low, high, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws, at each C", zorder=1
+            x, low, high, color=PALE, alpha=0.4, lw=0, label="95 % of draws, at each C", zorder=1
         )
         for edge, label in zip(
             closed([p.band for p in frontier], levels), ("95 % of draws, at all C", None), strict=True
         ):
-            axes.plot(x, edge, color="#9dc3e6", lw=0.8, ls=":", label=label, zorder=1)
-    axes.plot(x, n_stars(frontier), color="#1f4e79", lw=1.6, label="n*", zorder=3)
+            axes.plot(x, edge, color=PALE, lw=0.8, ls=":", label=label, zorder=1)
+    axes.plot(x, n_stars(frontier), color=BLUE, lw=1.6, label="n*", zorder=3)
 
 
 def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None:
@@ -248,16 +164,13 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None
         return
     if band and ends is not None:
         axes.fill_between(
-            fine, *ends, color="#9dc3e6", alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
+            fine, *ends, color=PALE, alpha=0.4, lw=0, label="95 % of draws (pointwise)", zorder=1
         )
-    colour, width, dashes = ("#1f4e79", 1.6, "-") if band else ("#404040", 1.0, "--")
-    label = f"law ({words.law_name(words.preferred(law.document) or '')})"
+    colour, width, dashes = (BLUE, 1.6, "-") if band else ("#404040", 1.0, "--")
+    label = f"law ({text.law_name(text.preferred(law.document) or '')})"
     axes.plot(fine, n, color=colour, lw=width, ls=dashes, label=label, zorder=3)
 
 
-def _title(document: LawDocument, text: str) -> str:
-    fixed = ", ".join(
-        f"{ {'problems_per_batch': 'B_p', 'batch_rollouts': 'B'}.get(k, k) } = {v}"
-        for k, v in document.fixed.items()
-    )
-    return plain(f"{text} ({fixed})") if fixed else text
+def _title(document: LawDocument, title: str) -> str:
+    fixed = ", ".join(f"{_SYMBOLS.get(name, name)} = {value}" for name, value in document.fixed.items())
+    return plain(f"{title} ({fixed})") if fixed else title

@@ -1,13 +1,4 @@
-"""The figures of arXiv 2603.12151, drawn of any runs that can carry them; the others say why they cannot.
-
-frontier    reward against compute at one B_p, with the frontier
-law         n*(C) at one B_p
-fixed-b     reward and n*, B_p* against M, where n trades with B_p at one B = B_p · n
-joint       reward and n*, B_p against C, where both vary
-best-worst  best@k and worst@k by n
-tokens      reward and n* for budgets in tokens
-d-sweep     n*(C) for each number of training problems
-"""
+"""The figures of arXiv 2603.12151, drawn of any runs that support them; the others state why they are not."""
 
 from __future__ import annotations
 
@@ -27,32 +18,22 @@ from isolaw.fits.document.schema import FrontierPoint
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.report.figures.law import GREY, STYLE, draw_frontier, draw_n_star, n_colours, n_ticks, plain, save
+from isolaw.report.figures.law import draw_frontier, draw_n_star
 from isolaw.report.figures.series import closed, n_stars
-from isolaw.report.final_rewards import common_compute, finals
-from isolaw.report.study import Study, one_batch, spread
-from isolaw.report.text import words
+from isolaw.report.figures.style import BLUE, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
+from isolaw.report.study import Study, common_compute, final_rewards
+from isolaw.report.text.law import axis
+from isolaw.report.text.numbers import number
 from isolaw.runs import Runs
 
 KINDS = ("png", "svg", "pdf")
-_BLUE, _ORANGE = "#1f4e79", "#c55a11"
 _BUDGETS = 30
 _D = "n_train_problems"
 
 
 @dataclass(frozen=True)
 class Material:
-    """The runs, and how they are fitted.
-
-    Attributes
-    ----------
-    runs
-        recorded runs.
-    fixed
-        what is held in every fit.
-    options
-        further keywords of `isolaw.fit`.
-    """
+    """Runs, the values fixed in every fit, and further keywords of `isolaw.fit`."""
 
     runs: Runs
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -65,21 +46,21 @@ class Material:
 
     @cached_property
     def at_one_batch(self) -> Law:
-        """The law at one B_p, which two figures show."""
+        """The law at one B_p, for two figures."""
         return self.law("fixed-bp")
 
 
 def write(material: Material, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
-    """Draw every figure that the runs can carry, as PNG, SVG and PDF.
+    """Draw every figure that the runs support, as PNG, SVG and PDF.
 
     Returns
     -------
-    The files, and by name why the other figures were not drawn.
+    The files, and by name the reasons against the other figures.
 
     Raises
     ------
     Refused
-        none can be drawn.
+        the runs support no figure.
     DataError
         the folder cannot be written.
     """
@@ -92,7 +73,7 @@ def write(material: Material, folder: str | Path) -> tuple[list[Path], dict[str,
         except IsolawError as error:
             reasons[name] = str(error)
     if not drawn:
-        raise Refused("no figure can be drawn: " + "; ".join(f"{n}: {why}" for n, why in reasons.items()))
+        raise Refused("the runs support no figure: " + "; ".join(f"{n}: {why}" for n, why in reasons.items()))
     return save(drawn, folder, KINDS), reasons
 
 
@@ -118,9 +99,9 @@ def _fixed_b(material: Material) -> Figure:
     x = np.array([p.x for p in frontier])
     n = n_stars(frontier)
     levels = law.levels
-    _band(right, frontier, law, _BLUE)
-    right.plot(x, n, color=_BLUE, lw=1.6, label="n*")
-    right.plot(x, batch / n, color=_ORANGE, lw=1.6, label="B_p* = B / n*")
+    _band(right, frontier, law, BLUE)
+    right.plot(x, n, color=BLUE, lw=1.6, label="n*")
+    right.plot(x, batch / n, color=ORANGE, lw=1.6, label="B_p* = B / n*")
     every = np.unique(np.concatenate([levels, batch // levels]))
     right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
     n_ticks(right, "y", every)
@@ -133,15 +114,15 @@ def _joint(material: Material) -> Figure:
     document = law.document
     batches = sorted({g.problems_per_batch for g in document.grid})
     if len(batches) < 2:
-        raise Refused(f"all runs have B_p = {batches[0]}; run others, too")
+        raise Refused(f"all runs have B_p = {batches[0]}; add runs with other B_p")
     figure, (left, right) = _panels(2)
     draw_frontier(left, law, material.runs)
     frontier = document.frontier
     x = np.array([p.x for p in frontier])
-    _band(right, frontier, law, _BLUE)
-    right.plot(x, n_stars(frontier), color=_BLUE, lw=1.6, label="n*")
+    _band(right, frontier, law, BLUE)
+    right.plot(x, n_stars(frontier), color=BLUE, lw=1.6, label="n*")
     budgets, chosen = _chosen(law, x)
-    right.step(budgets, chosen, where="mid", color=_ORANGE, lw=1.6, label="B_p that loses least")
+    right.step(budgets, chosen, where="mid", color=ORANGE, lw=1.6, label="B_p that loses least")
     every = np.unique([*law.levels, *batches])
     right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
     n_ticks(right, "y", every)
@@ -150,7 +131,7 @@ def _joint(material: Material) -> Figure:
 
 
 def _chosen(law: Law, x: np.ndarray[Any, Any]) -> tuple[list[float], list[int]]:
-    """The recommended B_p at budgets along x; left out where none is affordable or recommended."""
+    """Budgets along x with a recommendation, and the recommended B_p."""
     budgets, chosen = [], []
     for budget in np.geomspace(x.min(), x.max(), _BUDGETS):
         try:
@@ -166,17 +147,17 @@ def _chosen(law: Law, x: np.ndarray[Any, Any]) -> tuple[list[float], list[int]]:
 def _best_worst(material: Material) -> Figure:
     metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
     study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
-    found = spread(study)
+    found = study.best_and_worst()
     if found is None:
         raise Refused(f"best@k and worst@k were not both measured on {eval_set}")
-    b = one_batch(study)
+    b = study.one_batch()
     figure, panels = _panels(2)
     colour = n_colours(study.levels)
     for axes, name in zip(panels, found[1], strict=True):
         rows = study.rows(name)
         rows = rows[rows["problems_per_batch"] == b]
         compute = common_compute(rows)
-        table = finals(rows, compute)
+        table = final_rewards(rows, compute)
         n = table["rollouts_per_problem"].tolist()
         places = np.arange(len(n))
         error = table["error"].fillna(0)
@@ -188,7 +169,7 @@ def _best_worst(material: Material) -> Figure:
         axes.grid(visible=False, axis="x")
         axes.set_xlabel("n, rollouts per problem")
         axes.set_ylabel(plain(name))
-        axes.set_title(f"{plain(name)} at C = {words.number(compute)}, B_p = {b}", loc="left", fontsize=9)
+        axes.set_title(f"{plain(name)} at C = {number(compute)}, B_p = {b}", loc="left", fontsize=9)
     return figure
 
 
@@ -207,7 +188,7 @@ def _d_sweep(material: Material) -> Figure:
     table = material.runs.table()
     sizes = sorted({int(v) for v in table[_D].dropna()}) if _D in table else []
     if len(sizes) < 2:
-        raise Refused("the runs do not differ in the number of training problems, n_train_problems")
+        raise Refused("all runs have the same number of training problems, n_train_problems")
     figure, (axes,) = _panels(1)
     colour = n_colours(np.array(sizes))
     laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
@@ -243,14 +224,14 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def _band(axes: Axes, frontier: Sequence[FrontierPoint], law: Law, colour: Any) -> None:
-    """Where 95 % of draws have n* at each x."""
+    """The 95 % interval of n* at each x."""
     low, high = closed([p.n_star.interval for p in frontier], law.levels)
     axes.fill_between([p.x for p in frontier], low, high, color=colour, alpha=0.18, lw=0, zorder=1)
 
 
 def _finish(axes: Axes, law: Law, title: str, y: str) -> None:
     axes.set_xscale("log")
-    axes.set_xlabel(words.axis(law.document))
+    axes.set_xlabel(axis(law.document))
     axes.set_ylabel(y)
-    axes.set_title(f"{title} (bands: 95 % of draws)", loc="left", fontsize=9)
+    axes.set_title(f"{title} (bands: 95 % intervals)", loc="left", fontsize=9)
     axes.legend(frameon=False, fontsize=8)

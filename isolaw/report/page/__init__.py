@@ -1,9 +1,9 @@
-"""The report: one HTML file that opens from disk and asks nothing of the network.
+"""The report: one HTML file that opens from disk and makes no request.
 
-`render` turns a `Study` into it. The template, the style and the script lie in ``assets``, what others
-wrote (plotly.js for charts, sortable for tables) in ``vendor``; all of them go into the file. Whatever
-comes from data is text: Jinja escapes it, JSON is escaped for its place in a script, plotly.js gets
-entities for tags, and a content security policy forbids every script but these (by hash) and every request.
+`render` turns a `Study` into it. The template, the style and the script are in ``assets``, third-party
+scripts (plotly.js for charts, sortable for tables) in ``vendor``; all of them go into the file. Everything
+from data is text: Jinja escapes it, JSON is escaped for a script element, plotly.js gets entities for tags,
+and a content security policy allows these scripts alone (by hash) and no request.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
-import tempfile
 from functools import cache
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from isolaw import __version__
-from isolaw.errors import DataError
+from isolaw import __version__, files
 from isolaw.report.page.build import Facts, content
 from isolaw.report.study import Study
 
@@ -35,20 +32,12 @@ _SCRIPTS = (
     "assets/page.js",
 )
 _GENERATOR = "isolaw report"
-# What a browser could read as the end of the script, or as a line's end in it.
+# A browser could read these as the end of the script, or as a line's end in it.
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def render(study: Study, facts: Facts) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    study
-        the runs and their law.
-    facts
-        what else stands on the page.
-    """
+    """Return the page about the runs and their law."""
     scripts = [_asset(name) for name in _SCRIPTS]
     page = content(study, facts, plotly_version())
     keys = ("budgets", "first", "charts", "runs", "palette")
@@ -81,7 +70,7 @@ def as_script(value: object) -> str:
 
 
 def write(text: str, path: str | Path) -> Path:
-    """Write a page under a temporary name and rename it; replace nothing but a page.
+    """Write a page in one step; replace nothing but a page.
 
     Raises
     ------
@@ -90,38 +79,21 @@ def write(text: str, path: str | Path) -> Path:
     """
     path = Path(path)
     check_replaceable(path)
-    target = path.resolve()  # a link stays one
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Half of a surrogate pair, which a damaged log may hold, has no place in UTF-8.
+    with files.replacing(path) as temporary:
+        # A damaged log may contain half of a surrogate pair, which UTF-8 cannot encode.
         temporary.write_text(text, encoding="utf-8", errors="replace")
-        temporary.replace(target)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
     return path
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Raise `DataError` if ``path`` is something that a report must not replace."""
-    path = Path(path)
-    if path.is_dir():
-        raise DataError(f"{path}: is a directory; accepted: a file's name, as {path / 'report.html'}")
-    if path.exists():
-        head = path.read_bytes()[:4096] if path.is_file() else b""
-        if f'<meta name="generator" content="{_GENERATOR}'.encode() not in head:
-            raise DataError(f"{path}: exists and is not a report; nothing was written over")
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    try:  # what a page is made for takes long: rather now than then
-        with tempfile.NamedTemporaryFile(dir=above, prefix=f".{path.name}.", suffix=".tmp"):
-            pass
-    except OSError as error:
-        raise DataError(f"{path}: nothing can be written in {above} ({error.strerror or error})") from None
+    """Raise `DataError` if ``path`` cannot be written, or is something other than a page."""
+    mark = f'<meta name="generator" content="{_GENERATOR}'.encode()
+    files.check_replaceable(Path(path), "a report", "report.html", lambda p: mark in p.read_bytes()[:4096])
 
 
 @cache
 def _asset(name: str) -> str:
-    return files("isolaw.report.page").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("isolaw.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

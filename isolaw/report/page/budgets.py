@@ -1,7 +1,4 @@
-"""The stops of the budget slider: what `isolaw predict` says at each, in words.
-
-Nothing is computed in the page: it shows, for the budget chosen, what was computed here.
-"""
+"""The stops of the budget slider, and the text of the prediction at each; the page computes nothing."""
 
 from __future__ import annotations
 
@@ -12,10 +9,11 @@ from typing import Any
 from isolaw.errors import InputError
 from isolaw.fits.frontier.candidates import FAR, comparable
 from isolaw.fits.law import Law
-from isolaw.fits.prediction import Prediction
+from isolaw.fits.prediction import Option, Prediction
 from isolaw.report.figures.series import steps_scale
-from isolaw.report.text import answer as answer_words
-from isolaw.report.text import words
+from isolaw.report.text import law as law_text
+from isolaw.report.text import prediction as text
+from isolaw.report.text.numbers import number, quantity, share
 
 # The preferred numbers E24 of IEC 60063: 24 to the decade, evenly spread in log C, and round.
 _E24 = (
@@ -26,9 +24,9 @@ _E24 = (
 
 @dataclass(frozen=True)
 class Budgets:
-    """Predictions at every stop of the slider, and the stop at which it stands first.
+    """Predictions at every stop of the slider, and its first position.
 
-    ``nearest`` is the recommendation for the largest budget that has one, where some stops have none.
+    ``nearest`` is the recommendation for the largest budget that has one, if some stop has none.
     """
 
     predictions: list[Prediction]
@@ -47,21 +45,21 @@ def budgets(
     max_batch_rollouts: int | None = None,
     n_train_problems: int | None = None,
 ) -> Budgets:
-    """Predict at every stop, from where the frontier begins to where nothing is recommended any more.
+    """Predict at every stop, from the frontier's beginning to the largest budget with a recommendation.
 
     Parameters
     ----------
     law
-        what was fitted.
+        the fitted law.
     compute
-        the budget to open with; unless given the largest stop that was measured and has a recommendation.
+        the budget to open with; by default the largest measured stop with a recommendation.
     max_batch_rollouts, n_train_problems
         as for `Law.predict`.
 
     Raises
     ------
     InputError
-        ``compute`` does not pay for a step, or no stop does.
+        ``compute``, or every stop, is less than one step.
     """
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
@@ -82,7 +80,7 @@ def budgets(
     found[int(compute)] = law.predict(compute, **options)
     ordered = sorted(found)
     refused = next((p for p in found.values() if not p.options), None)
-    nearest = None if refused is None else answer_words.instead(law, refused, **options)
+    nearest = None if refused is None else text.largest_with_recommendation(law, refused, **options)
     return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)), nearest)
 
 
@@ -97,54 +95,43 @@ def stops(low: float, high: float) -> list[int]:
     return sorted({stop for stop in every if low <= stop <= high})
 
 
-def unbroken(sentence: str) -> str:
-    """Return a sentence in which no line ends between a symbol and its number."""
+def _unbroken(sentence: str) -> str:
+    """A sentence in which no line ends between a symbol and its number."""
     return sentence.replace(" = ", "\u00a0=\u00a0")
 
 
-def instead(own: Budgets, prediction: Prediction) -> str:
-    """Return the recommendation for a smaller budget where there is none for this one, else nothing."""
-    if prediction.options or own.nearest is None:
-        return ""
-    return unbroken(answer_words.instead_answer(own.nearest))
-
-
 def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
-    """Return what the page shows of a prediction; every text is ready, and empty where nothing is known."""
-    document = law.document
-    a = prediction.allocation
+    """Return the page's texts of a prediction, empty where nothing is known."""
+    document, a = law.document, prediction.allocation
     n, b, m = ("–",) * 3
     if a is not None:
         n, b, m = (f"{v:,}" for v in (a.rollouts_per_problem, a.problems_per_batch, a.steps))
-    loss = answer_words.loss(prediction, document)
-    split = answer_words.split(prediction, document)
+    loss, split = text.loss(prediction, document), text.split(prediction, document)
+    instead = own.nearest if a is None else None
     return {
         "x": prediction.compute / steps_scale(document),
-        "budget": f"{words.number(prediction.compute)} {prediction.unit}",
+        "budget": f"{number(prediction.compute)} {prediction.unit}",
         "n": n,
         "b": b,
         "m": m,
-        "told": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
-        "answer": unbroken(answer_words.answer(prediction)),
+        "spoken": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
+        "answer": _unbroken(text.answer(prediction)),
         "loss": loss,
-        "instead": instead(own, prediction),
-        "lost": loss if prediction.options else "",
-        "reward": words.quantity(prediction.reward) if prediction.options else "",
-        "n_star": answer_words.n_star(prediction),
+        "instead": "" if instead is None else _unbroken(text.largest_answer(instead)),
+        "lost": "" if a is None else loss.removeprefix("Expected loss: "),
+        "reward": "" if a is None else quantity(prediction.reward),
+        "n_star": text.n_star(prediction),
         "b_star": split.get("B_p*", ""),
         "m_star": split.get("M*", ""),
-        "law_n": answer_words.by_law(prediction),
-        "epochs": words.number(prediction.epochs) if prediction.epochs is not None else "",
-        "flags": [words.flag(flag) for flag in prediction.flags],
-        "options": [
-            [
-                f"{o.allocation.rollouts_per_problem:,}",
-                f"{o.allocation.problems_per_batch:,}",
-                f"{o.allocation.steps:,}",
-                "yes" if o.measured else "no",
-                f"{o.expected_regret:.4f}",
-                "" if o.probability is None else words.share(o.probability),
-            ]
-            for o in prediction.options[1:]
-        ],
+        "law_n": text.by_law(prediction),
+        "epochs": "" if prediction.epochs is None else number(prediction.epochs),
+        "flags": [law_text.flag(flag) for flag in prediction.flags],
+        "options": [_option(option) for option in prediction.options[1:]],
     }
+
+
+def _option(o: Option) -> list[str]:
+    a = o.allocation
+    within = "" if o.probability is None else share(o.probability)
+    counts = (a.rollouts_per_problem, a.problems_per_batch, a.steps)
+    return [*(f"{v:,}" for v in counts), "yes" if o.measured else "no", f"{o.expected_regret:.4f}", within]

@@ -1,7 +1,7 @@
-"""What a chart of the page is: traces and axes for plotly.js, a caption, and its text for those who hear it.
+"""A chart of the page: traces and axes for plotly.js, a caption, and a text for screen readers.
 
-Colours are names (``var(--n3)``, ``var(--accent)``) that the page looks up in its light or dark palette.
-Text from data goes into plotly.js through `text`, since plotly.js reads tags in it.
+Colours are names (``var(--n3)``, ``var(--accent)``) that the page finds in its light or dark palette. Text
+from data goes into plotly.js through `text`, since plotly.js reads tags in it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -26,15 +26,15 @@ class Chart:
     Attributes
     ----------
     name
-        of its element, and of the SVG that it is saved as.
+        of its element, and of the SVG that a reader saves.
     title, caption
         what it shows, and how to read it.
-    alt
-        the same for a screen reader, with the numbers that matter.
     data, layout
         for plotly.js. A trace's ``meta`` may hold ``n`` and ``b``, by which the page shows and hides it.
+    alt
+        for a screen reader, with the main numbers; the caption by default.
     budget
-        whether the slider's budget is marked on the x axis.
+        whether the x axis marks the slider's budget.
     height
         in pixels.
     """
@@ -42,22 +42,15 @@ class Chart:
     name: str
     title: str
     caption: str
-    alt: str
     data: list[dict[str, Any]]
     layout: dict[str, Any]
+    alt: str = ""
     budget: bool = False
     height: int = 420
-    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the page's script draws from."""
-        return {
-            "name": self.name,
-            "data": self.data,
-            "layout": self.layout,
-            "budget": self.budget,
-            "height": self.height,
-        }
+        """Return what the page's script draws."""
+        return {key: getattr(self, key) for key in ("name", "data", "layout", "budget", "height")}
 
 
 def text(value: object) -> str:
@@ -70,7 +63,7 @@ def text(value: object) -> str:
 
 
 def rounded(values: Iterable[float | None]) -> list[float | None]:
-    """Return numbers with five digits, None for what is not finite.
+    """Return numbers with five digits, None for a value that is not finite.
 
     >>> rounded([0.123456789, float("nan"), 1e6])
     [0.12346, None, 1000000]
@@ -86,7 +79,7 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
 
 
 def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return pieces of a line one after the other, a gap between them.
+    """Return pieces of a line one after the other, with a gap between them.
 
     >>> joined([[1, 2], [3]])
     [1, 2, None, 3]
@@ -97,44 +90,43 @@ def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:
     return out
 
 
+def line(x: Iterable[float], y: Iterable[float | None], style: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the trace of a line, with further keys of plotly.js."""
+    return {"x": rounded(x), "y": rounded(y), "mode": "lines", "line": style, **more}
+
+
 def n_colour(levels: Sequence[int], n: int) -> str:
     """Return the name of the colour of n."""
     return f"var(--n{list(levels).index(n)})"
 
 
 def log_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
-    """Return a logarithmic axis over positive values; short ones with ticks between the powers."""
+    """Return a logarithmic axis over positive values; a short one has ticks between the powers."""
     known = [v for v in values if v > 0] or [1.0]
     low, high = math.log10(min(known)), math.log10(max(known))
     margin = max((high - low) * 0.02, 0.01)
-    ticks = (
-        {"dtick": 1, "exponentformat": "power"} if high - low > 1.5 else {"dtick": "D2", "tickformat": "~s"}
-    )
-    minor = {"ticks": "outside", "ticklen": 3}
+    long = high - low > 1.5
+    ticks = {"dtick": 1, "exponentformat": "power"} if long else {"dtick": "D2", "tickformat": "~s"}
     return {
-        "type": "log",
-        "title": {"text": title},
-        "range": [low - margin, high + margin],
-        "minor": minor,
-        **ticks,
-    }
+        "type": "log", "title": {"text": title}, "range": [low - margin, high + margin],
+        "minor": {"ticks": "outside", "ticklen": 3}, **ticks,
+    }  # fmt: skip
 
 
 def n_axis(title: str, levels: Sequence[int], room: float = 0.5) -> dict[str, Any]:
     """Return a logarithmic axis with a tick at every n; ``room`` beyond the ends in doublings."""
-    ends = math.log10(levels[0]) - room * math.log10(2), math.log10(levels[-1]) + room * math.log10(2)
-    named = [f"{n:,}" for n in levels]
+    ends = [math.log10(levels[0]) - room * math.log10(2), math.log10(levels[-1]) + room * math.log10(2)]
     return {
-        "type": "log", "title": {"text": title}, "range": list(ends), "tickmode": "array",
-        "tickvals": list(levels), "ticktext": named,
+        "type": "log", "title": {"text": title}, "range": ends, "tickmode": "array",
+        "tickvals": list(levels), "ticktext": [f"{n:,}" for n in levels],
     }  # fmt: skip
 
 
 def palette(levels: int) -> dict[str, dict[str, str]]:
     """Return the colours of both themes by name; ``levels`` is the number of n.
 
-    n is on a sequential scale that colour-blind eyes keep apart (viridis), the larger the stronger against
-    the page; what is told apart by kind has Okabe and Ito's colours.
+    n has a sequential scale for colour-blind eyes (viridis), with more contrast for larger n; kinds have the
+    colours of Okabe and Ito.
     """
     scale = mpl.colormaps["viridis"]
     shares = np.linspace(0, 1, levels) if levels > 1 else np.array([0.5])

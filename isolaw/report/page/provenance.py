@@ -1,4 +1,4 @@
-"""How a report was computed: what was read, by its hashes, and with which versions and options."""
+"""How a report was computed: its sources with hashes, versions and options."""
 
 from __future__ import annotations
 
@@ -20,15 +20,9 @@ _OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
 
 
 def sources(read: Iterable[str | Path]) -> list[tuple[str, str, str]]:
-    """Return (name, what, SHA-256) of each file or sweep that was read.
+    """Return (name, kind, SHA-256) of each file or sweep in ``read``; many files count as their folder.
 
-    A few files are named one by one. The hash of a sweep's directory, or of many files, is that of what
-    ``sha256sum`` prints for them in their folder, names in order.
-
-    Parameters
-    ----------
-    read
-        files and directories, as they were named.
+    The hash of a folder is the hash of what ``sha256sum`` prints for its files, names in order.
     """
     paths = [Path(name) for name in dict.fromkeys(map(str, read))]
     directories = [path for path in paths if path.is_dir()]
@@ -58,15 +52,13 @@ def _of_file(path: Path) -> str:
 
 
 def versions(plotly: str) -> str:
-    """Return what computed this, with versions."""
-    own = [f"{name} {version(name)}" for name in _PACKAGES]
-    return ", ".join(
-        [f"isolaw {__version__}", f"Python {platform.python_version()}", *own, f"plotly.js {plotly}"]
-    )
+    """Return the versions of isolaw, Python and the packages that compute."""
+    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    return f"isolaw {__version__}, Python {platform.python_version()}, {packages}, plotly.js {plotly}"
 
 
 def seeds(runs: Runs) -> str:
-    """Return the seeds of the runs, in words."""
+    """Return the seeds of the runs."""
     found = sorted(int(seed) for seed in runs.points["seed"].unique())
     if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
         return f"{found[0]} to {found[-1]}"
@@ -75,7 +67,7 @@ def seeds(runs: Runs) -> str:
 
 def options(document: LawDocument) -> str:
     """Return the options of a fit as they would be given to ``isolaw fit``."""
-    told: Sequence[tuple[str, Any]] = [
+    options: Sequence[tuple[str, Any]] = [
         ("metric", document.metric),
         ("eval-set", document.eval_set),
         ("setting", document.setting),
@@ -87,4 +79,4 @@ def options(document: LawDocument) -> str:
         ("bootstrap", document.bootstrap.draws),
         ("seed", document.bootstrap.seed),
     ]
-    return " ".join(f"--{name} {value}" for name, value in told) + (" --robust" if document.robust else "")
+    return " ".join(f"--{name} {value}" for name, value in options) + (" --robust" if document.robust else "")

@@ -1,16 +1,69 @@
-"""The verdict on two recipes as text: which ends higher, which is faster, what the first half predicts."""
+"""Two recipes as text: their numbers side by side, and which ends higher and is faster."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from isolaw.fits.studies.contrast import side
+from isolaw.report.text.numbers import columns, number
 
 if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
-    from isolaw.fits.studies.contrast import RecipeComparison
+    from isolaw.fits.studies.contrast import Contrast, RecipeComparison
 
 Names = tuple[str, str]
+_ROWS = {
+    "A": "ceiling A",
+    "C_mid": "C_mid (ratio)",
+    "B": "exponent B",
+    "reward": "reward at the budget",
+    "end": "measured at the end",
+    "predicted": "predicted from the first half",
+    "error": "prediction error",
+}
+
+
+def comparison_summary(found: RecipeComparison) -> list[str]:
+    """Return two recipes' numbers side by side, and the verdict."""
+    facts = "".join(f"; {fact} = {a} and {b}" for fact, (a, b) in found.facts.items())
+    rows: list[list[str]] = []
+    for contrast in found.contrasts:
+        ((b, n),) = contrast.configurations
+        rows += _contrast(f"B_p = {b}, n = {n}", found.names, contrast)
+    if len(found.contrasts) > 1:
+        rows += _contrast(f"mean of {len(found.contrasts)}", found.names, found.mean)
+    drawn = {"run": "runs", "lack of fit": "runs", "block": "blocks of residuals"}
+    units = " and ".join(dict.fromkeys(drawn[unit] for unit in found.units))
+    return [
+        f"{found.metric} on {found.eval_set}: {found.names[0]} and {found.names[1]}{facts}.",
+        *columns(rows),
+        f"Intervals: 95 % of draws of {units}{', paired by seed' if found.paired else ''}.",
+        *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),
+    ]
+
+
+def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[str]]:
+    rows = [[title, *names, "difference"]]
+    for name, label in _ROWS.items():
+        row = contrast.rows.get(name)
+        if row is None:
+            continue
+        if name == "error":
+            rows.append([f"  {label}", _cell(row.first, True), _cell(row.second, True), ""])
+        else:
+            rows.append([f"  {label}", _cell(row.first), _cell(row.second), _cell(row.difference, True)])
+    return rows
+
+
+def _cell(q: Quantity, with_interval: bool = False) -> str:
+    if q.value is None or q.status == "refused":
+        return "not stated"
+    if q.status == "not_identified":
+        return "not determined"
+    if not with_interval or q.interval is None:
+        return number(q.value)
+    low, high = q.interval
+    return f"{number(q.value)} ({number(low)} to {number(high)})"
 
 
 def verdict(found: RecipeComparison) -> dict[str, str]:

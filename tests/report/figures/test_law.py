@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 import isolaw
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
-from isolaw.report.figures.law import frontier_figure, law_figure, save, write_figures
-from isolaw.report.text import words
+from isolaw.report.figures.law import frontier_figure, law_figure, write_figures
+from isolaw.report.figures.style import save
+from isolaw.report.text import law as law_text
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -81,10 +82,10 @@ def test_law_figure(case: tuple[str, Law, Runs]) -> None:
     shown = labels(figure)
     paper = law.document.method == "paper"
     assert ("the same, where n* is only a bound" in shown) == any(p.censored for p in frontier)
-    preferred = words.preferred(law.document)
+    preferred = law_text.preferred(law.document)
     known = preferred is not None and not (paper and law.logistic is None)
     assert [text for text in shown if text.startswith("law (")] == (
-        [f"law ({words.law_name(preferred or '')})"] if known else []
+        [f"law ({law_text.law_name(preferred or '')})"] if known else []
     )
     drawn = len(law.draws) > 1
     assert ("95 % of draws (pointwise)" in shown) == (paper and law.logistic is not None and drawn)
@@ -116,7 +117,7 @@ def test_the_drawn_ridge_is_the_ridge(case: tuple[str, Law, Runs]) -> None:
 def test_the_drawn_law_is_the_law(case: tuple[str, Law, Runs]) -> None:
     name, law, _ = case
     lines = [own for own in law_figure(law).axes[0].lines if str(own.get_label()).startswith("law (")]
-    preferred = words.preferred(law.document)
+    preferred = law_text.preferred(law.document)
     if preferred is None or (law.document.method == "paper" and law.logistic is None):
         assert lines == []
         return
@@ -202,7 +203,7 @@ def test_plot_is_the_law_figure(synthetic: Make) -> None:
 def test_a_folder_that_is_a_file(synthetic: Make, tmp_path: Path) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in LEVELS]), bootstrap=5)
     (tmp_path / "taken").write_text("mine")
-    with pytest.raises(DataError, match="taken: figures cannot be written"):
+    with pytest.raises(DataError, match="taken: cannot write figures"):
         write_figures(law, None, tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "mine"
 
@@ -229,7 +230,7 @@ def test_what_is_no_figure_of_ours_is_not_written_over(tmp_path: Path) -> None:
     assert all(path.read_bytes() != former for path, former in zip(paths, before, strict=True))
     (tmp_path / "law.svg").write_text("mine")
     (tmp_path / "new.png").mkdir()
-    with pytest.raises(DataError, match=r"new\.png.*: no figure of isolaw's"):
+    with pytest.raises(DataError, match=r"new\.png.*: exists and is not a figure of isolaw"):
         save({"law": figure, "new": figure}, tmp_path, kinds)
     assert (tmp_path / "law.svg").read_text() == "mine"
     assert not (tmp_path / "new.svg").exists()

@@ -14,7 +14,7 @@ import pytest
 from isolaw.errors import Refused
 from isolaw.report.figures import paper
 from isolaw.report.figures.paper import FIGURES, Material, write
-from isolaw.report.final_rewards import common_compute, finals
+from isolaw.report.study import common_compute, final_rewards
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -36,9 +36,7 @@ def everything(synthetic: Make) -> Runs:
 def test_all_that_these_runs_can_carry(synthetic: Make, tmp_path: Path) -> None:
     paths, reasons = write(Material(everything(synthetic), options=QUICK), tmp_path / "new")
     assert list(FIGURES) == ["frontier", "law", "fixed-b", "joint", "best-worst", "tokens", "d-sweep"]
-    assert reasons == {
-        "d-sweep": "the runs do not differ in the number of training problems, n_train_problems"
-    }
+    assert reasons == {"d-sweep": "all runs have the same number of training problems, n_train_problems"}
     assert {p.name for p in paths} == {
         f"{n}.{k}" for n in FIGURES if n != "d-sweep" for k in ("png", "svg", "pdf")
     }
@@ -88,7 +86,7 @@ def test_bars_are_the_final_rewards(synthetic: Make) -> None:
     runs = everything(synthetic)
     figure = FIGURES["best-worst"](Material(runs, options=QUICK))
     rows = runs.points[(runs.points["metric"] == "worst@4") & (runs.points["problems_per_batch"] == 4)]
-    table = finals(rows, common_compute(rows))
+    table = final_rewards(rows, common_compute(rows))
     bars = figure.axes[1].containers[-1]
     assert [bar.get_height() for bar in bars] == pytest.approx(table["value"].tolist())
 
@@ -105,7 +103,7 @@ def test_tokens_are_on_the_axis(synthetic: Make) -> None:
 def test_reasons(synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "KINDS", ("png",))
     _, reasons = write(Material(synthetic([(32, n) for n in LEVELS]), options=QUICK), tmp_path)
-    assert reasons["joint"] == "all runs have B_p = 32; run others, too"
+    assert reasons["joint"] == "all runs have B_p = 32; add runs with other B_p"
     assert reasons["tokens"] == "the runs did not record tokens"
     assert reasons["best-worst"] == "best@k and worst@k were not both measured on validation"
     assert reasons["fixed-b"].startswith("n*(C) needs curves of at least 3 different")
@@ -113,7 +111,7 @@ def test_reasons(synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_to_draw(synthetic: Make, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"no figure can be drawn: frontier: .*; d-sweep: "):
+    with pytest.raises(Refused, match=r"the runs support no figure: frontier: .*; d-sweep: "):
         write(Material(synthetic([(32, 8)]), options=QUICK), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -138,7 +136,7 @@ def test_finals_compare_runs_that_end_a_batch_apart() -> None:
         }
     )
     assert common_compute(rows) == 1024
-    table = finals(rows, 1024)
+    table = final_rewards(rows, 1024)
     assert table["value"].tolist() == pytest.approx([0.4, 0.7])
     assert table["runs"].tolist() == [1, 2]
     assert np.isnan(table["error"][0])
@@ -150,4 +148,4 @@ def test_a_configuration_that_broke_off_does_not_decide_where_all_are_compared()
         {"run_id": list("ab"), "problems_per_batch": 1, "rollouts_per_problem": [8, 16], "value": 0.5}
     ).assign(compute=[10, 1000])
     assert common_compute(rows) == 1000
-    assert finals(rows, 1000)["rollouts_per_problem"].tolist() == [16]
+    assert final_rewards(rows, 1000)["rollouts_per_problem"].tolist() == [16]

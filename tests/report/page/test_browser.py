@@ -21,8 +21,9 @@ import pytest
 from isolaw.cli import run
 from isolaw.fits.document.flags import Flag
 from isolaw.fits.quantity import Quantity
-from isolaw.report.text import answer as answer_words
-from isolaw.report.text import words
+from isolaw.report.text import law as law_text
+from isolaw.report.text import numbers
+from isolaw.report.text import prediction as prediction_text
 from isolaw.runs import Runs
 
 ROOT = Path(__file__).parents[3]
@@ -156,16 +157,14 @@ def test_the_slider_shows_what_predict_says(
         assert shown[name]
         assert set(shown[name]) == {f"{said[key]:,}"}
     for name in ("n_star", "b_star", "m_star"):
-        star = answer_words.star(Quantity.from_dict(said[name]))
+        star = prediction_text.star(Quantity(**said[name]))
         assert page.locator(f"dd[data-show={name}]").inner_text().startswith(star)
-    assert page.locator("dd[data-show=reward]").inner_text() == words.quantity(
-        Quantity.from_dict(said["reward"])
-    )
-    law_n = Quantity.from_dict(said["law_n"])
-    law = words.quantity(law_n) if law_n.value is not None else ""
+    assert page.locator("dd[data-show=reward]").inner_text() == numbers.quantity(Quantity(**said["reward"]))
+    law_n = Quantity(**said["law_n"])
+    law = numbers.quantity(law_n) if law_n.value is not None else ""
     assert page.locator("dd[data-show=law_n]").text_content() == law
     assert f"lose {said['expected_regret']:.4f} in" in page.locator("dd[data-show=lost]").inner_text()
-    assert texts(page, "#flags li") == [words.flag(Flag(**own)) for own in said["flags"]]
+    assert texts(page, "#flags li") == [law_text.flag(Flag(**own)) for own in said["flags"]]
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
     ]

@@ -22,8 +22,9 @@ from isolaw.report.page.budgets import budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
 from isolaw.report.study import Study, is_of, usual_setting
-from isolaw.report.text import answer as answer_words
-from isolaw.report.text import words
+from isolaw.report.text import law as law_text
+from isolaw.report.text import numbers
+from isolaw.report.text import prediction as prediction_text
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -86,9 +87,9 @@ def text(joint: Study) -> str:
 
 def test_sections(text: str) -> None:
     assert seen(text).sections == ["budget", "reward", "law", "grid", "health", "next", "how"]
-    assert "Law comparison: the method surface compares laws where B_p or B is held" in text
+    assert "Law comparison: method surface compares laws if B_p or B is fixed" in text
     assert "best@k against worst@k: the runs did not record both" in text
-    assert "pass@1 landscape: no results of single problems were recorded" in text
+    assert "pass@1 landscape: the runs did not record results of single problems" in text
     assert "Backtest: not asked for" in text
     assert "isolaw report x -o y.html" in text
     assert "<title>runs/easy · isolaw</title>" in text
@@ -217,7 +218,7 @@ def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
         synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 200 * b * n * (4 if n == 512 else 1))
     )
     even = study(synthetic([(32, n) for n in LEVELS]))
-    said = "Some runs end there; others go on to C = 1.31e+07, where another n may be the best."
+    said = "Some runs end there; others continue to C = 1.31e+07, where another n may be best."
     assert said in render(uneven, facts(uneven))
     assert "Some runs end there" not in render(even, facts(even))
 
@@ -309,7 +310,7 @@ def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
         assert prediction.to_dict() == expected.to_dict()
         said = shown(prediction, joint.law, own)
         assert said["n"] == f"{expected.allocation.rollouts_per_problem:,}"
-        assert said["flags"] == [words.flag(flag) for flag in expected.flags]
+        assert said["flags"] == [law_text.flag(flag) for flag in expected.flags]
 
 
 def test_the_slider_opens_with_the_budget_asked_for(joint: Study) -> None:
@@ -325,8 +326,8 @@ def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
     found = budgets(own.law, None)
     said = shown(found.answer, own.law, found)
     assert said["x"] == pytest.approx(found.answer.compute / 1024)
-    assert said["m_star"] == f"{words.number(found.answer.compute / 1024)} (C / B)"
-    assert said["b_star"] == answer_words.star(found.answer.b_star)
+    assert said["m_star"] == f"{numbers.number(found.answer.compute / 1024)} (C / B)"
+    assert said["b_star"] == prediction_text.star(found.answer.b_star)
 
 
 def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) -> None:
@@ -336,13 +337,13 @@ def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) ->
     assert found.answer.options == []
     assert found.nearest is not None
     said = shown(found.answer, own.law, found)
-    large = [said[name] for name in ("answer", "n", "b", "m", "told")]
+    large = [said[name] for name in ("answer", "n", "b", "m", "spoken")]
     assert not re.search(r"\d", " ".join(large))
     assert all(
         said[name] == "" for name in ("lost", "reward", "n_star", "b_star", "m_star", "law_n", "epochs")
     )
     page = render(own, Facts(found, "not asked for"))
-    assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "No allocation can be recommended for this budget."
+    assert re.search(r"<h1[^>]*>([^<]*)</h1>", page)[1] == "isolaw recommends no allocation for this budget."
     assert not any(re.search(r"\d", n) for n in re.findall(r'data-show="[nbm]">([^<]*)<', page))
     assert "run n = 8, 32, 128, 512 to 1e+07 or more" in page
     assert "The largest budget with a recommendation is C\u00a0=\u00a01e+07 rollouts: n\u00a0=\u00a0" in page
@@ -362,12 +363,12 @@ def test_the_table_of_laws(synthetic: Make) -> None:
     table = re.search(r'<table[^>]*id="table-laws">.*?</table>', render(own, facts(own)), re.S)[0]
     rows = [re.findall(r">([^<]*)</td>", row) for row in table.split("<tr>")[2:]]
     comparison = own.document.comparison
-    assert [row[0].removesuffix(" (preferred)") for row in rows] == [*map(words.law_name, comparison.laws)]
+    assert [row[0].removesuffix(" (preferred)") for row in rows] == [*map(law_text.law_name, comparison.laws)]
     for row, (name, law) in zip(rows, comparison.laws.items(), strict=True):
         assert row[0].endswith("(preferred)") == (name == comparison.preferred)
-        assert row[2] == words.parameters(name, law)
+        assert row[2] == law_text.parameters(name, law)
         assert row[3] == f"{law.mean_regret:.4f}"
-        assert row[4] == ("" if name == "constant" else words.share(law.better["constant"]))
+        assert row[4] == ("" if name == "constant" else numbers.share(law.better["constant"]))
 
 
 # What is drawn
@@ -386,7 +387,7 @@ def test_long_runs_are_thinned_and_keep_their_ends(synthetic: Make) -> None:
     assert [len(trace["x"]) <= 10_001 for trace in chart.data] == [True] * 3
     assert sum(len(trace["x"]) for trace in chart.data) > 1_000
     assert [trace["x"][-1] for trace in chart.data] == [24_000, 48_000, 96_000]
-    assert "not every checkpoint is drawn" in chart.caption
+    assert "Long runs show some of their checkpoints" in chart.caption
 
 
 def test_pieces() -> None:
@@ -419,9 +420,9 @@ def test_it_replaces_a_report_and_nothing_else(text: str, tmp_path: Path) -> Non
     with pytest.raises(DataError, match="exists and is not a report"):
         write(text, mine)
     assert mine.read_text() == "<!doctype html><p>mine</p>"
-    with pytest.raises(DataError, match="is a directory"):
+    with pytest.raises(DataError, match="found a directory"):
         check_replaceable(tmp_path)
-    with pytest.raises(DataError, match="nothing can be written"):  # told before the page is made
+    with pytest.raises(DataError, match="cannot write"):  # told before the page is made
         check_replaceable(tmp_path / f"{250 * 'a'}.html")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.html", "new"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.report.text.advice import advice
+from isolaw.report.text.prediction import advice
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -99,4 +99,4 @@ def test_runs_that_collapse_are_looked_at(synthetic: Make) -> None:
         return np.where(compute > 3e5, 0.1, value) if b == 16 else value
 
     runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS], reward, noise=0.002)
-    assert "Look at the runs with B_p = 16 before you use them." in what(runs, setting="joint")
+    assert "Check the runs with B_p = 16 before you use them." in what(runs, setting="joint")

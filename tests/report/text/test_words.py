@@ -16,10 +16,10 @@ from isolaw.fits.law import Law
 from isolaw.fits.quantity import Quantity
 from isolaw.fits.studies.backtest import backtest
 from isolaw.report.figures.series import law_line
-from isolaw.report.page import tables
-from isolaw.report.text import answer as answer_words
-from isolaw.report.text import backtest as backtest_words
-from isolaw.report.text import captions, words
+from isolaw.report.page import captions, tables
+from isolaw.report.text import law as law_text
+from isolaw.report.text import numbers, studies
+from isolaw.report.text import prediction as prediction_text
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -46,35 +46,37 @@ LEVELS = [8, 32, 128, 512]
     ],
 )
 def test_number(value: float | None, text: str) -> None:
-    assert words.number(value) == text
+    assert numbers.number(value) == text
 
 
 @pytest.mark.parametrize(
     ("ends", "text"),
     [
-        ([32.0, 128.0], "95 % of draws: 32 to 128"),
-        ([None, 128.0], "95 % of draws: 128 or less"),
-        ([32.0, None], "95 % of draws: 32 or more"),
-        ([64.0, 64.0], "95 % of draws: 64"),
+        ([32.0, 128.0], "95 % interval: 32–128"),
+        ([None, 128.0], "95 % bound: at most 128"),
+        ([32.0, None], "95 % bound: at least 32"),
+        ([64.0, 64.0], "95 % interval: 64"),
+        ([-1.0, 2.0], "95 % interval: -1 to 2"),
+        ([1e6, 2e6], "95 % interval: 1e+06 to 2e+06"),
     ],
 )
 def test_interval(ends: list[float | None], text: str) -> None:
-    assert words.interval(ends) == text
+    assert numbers.interval(ends) == text
 
 
 @pytest.mark.parametrize(
     ("value", "interval", "status", "text"),
     [
-        (64.0, [32.0, 128.0], "ok", "64 (95 % of draws: 32 to 128)"),
+        (64.0, [32.0, 128.0], "ok", "64 (95 % interval: 32–128)"),
         (64.0, None, "ok", "64"),
-        (64.0, [32.0, None], "lower_bound", "64, perhaps more (95 % of draws: 32 or more)"),
-        (64.0, [None, 128.0], "upper_bound", "64, perhaps less (95 % of draws: 128 or less)"),
+        (64.0, [32.0, None], "lower_bound", "64, perhaps more (95 % bound: at least 32)"),
+        (64.0, [None, 128.0], "upper_bound", "64, perhaps less (95 % bound: at most 128)"),
         (0.71234, None, "not_identified", "0.712 (not identified)"),
         (None, None, "refused", "not stated"),
     ],
 )
 def test_quantity(value: float | None, interval: Any, status: str, text: str) -> None:
-    assert words.quantity(Quantity(value, interval, status)) == text
+    assert numbers.quantity(Quantity(value, interval, status)) == text
 
 
 def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
@@ -85,26 +87,26 @@ def fit(synthetic: Make, pairs: Any = None, **options: Any) -> Law:
 def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     law = fit(synthetic, compute=1e7, noise=0.003)
     document = law.document
-    first, start, end, *rest = words.law_summary(document)
+    first, start, end, *rest = law_text.law_summary(document)
     assert first.startswith("avg@4 on validation: 12 runs, n = 8, 32, 128, 512; problems_per_batch = 32")
     assert "setting fixed-bp, curve exp" in first
     for line, point in ((start, document.frontier[0]), (end, document.frontier[-1])):
-        assert line == f"n* at C = {words.number(point.x)}: {words.quantity(point.n_star)}."
-    assert end.startswith("n* at C = 1e+07: 512, perhaps more (95 % of draws: ")
+        assert line == f"n* at C = {numbers.number(point.x)}: {numbers.quantity(point.n_star)}."
+    assert end.startswith("n* at C = 1e+07: 512, perhaps more (95 % bound: ")
     overtakes = [line for line in rest if "overtakes" in line]
     assert [line.split(" at ")[0] for line in overtakes] == [
         "n = 32 overtakes n = 8",
         "n = 128 overtakes n = 32",
         "n = 512 overtakes n = 128",
     ]
-    assert all("95 % of draws" in line for line in overtakes)
+    assert all("(95 % " in line for line in overtakes)
     level = "Saturation: not reached inside the measured n; a level would be 512, perhaps more"
     assert any(line.startswith(level) for line in rest)
 
 
 def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
     law = fit(synthetic, [(1024 // n, n) for n in LEVELS], setting="fixed-b")
-    text = "\n".join(words.law_summary(law.document))
+    text = "\n".join(law_text.law_summary(law.document))
     assert "batch_rollouts = 1024" in text
     assert "n* at M = 1: " in text
     assert " C = " not in text
@@ -112,7 +114,7 @@ def test_summary_counts_steps_where_the_batch_is_fixed(synthetic: Make) -> None:
 
 def test_summary_without_a_law(synthetic: Make) -> None:
     law = fit(synthetic, reward=lambda b, n, c: learnt(0.6 - 0.01 * np.log2(n), c))
-    lines = words.law_summary(law.document)
+    lines = law_text.law_summary(law.document)
     assert all(isinstance(line, str) and line for line in lines)
     assert not any("None" in line or "nan" in line for line in lines)
 
@@ -126,7 +128,7 @@ def test_the_paper_compares_on_its_curves(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], lambda b, n, c: learnt(0.5 + 0.1 * (n == 32), c), noise=0.003)
     document = isolaw.fit(runs, method="paper", bootstrap=10).document
     lost = document.comparison.constant.max_regret
-    assert words.verdict(document) == f"On the fitted curves n = 32 loses at most {lost:.3f} anywhere."
+    assert law_text.verdict(document) == f"On the fitted curves n = 32 loses at most {lost:.3f} anywhere."
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +139,13 @@ def rising(synthetic: Make) -> Law:
 def test_the_laws_are_told_apart_by_draws(rising: Law) -> None:
     comparison = rising.document.comparison
     own = comparison.laws[comparison.preferred]
-    line = next(text for text in words.law_summary(rising.document) if text.startswith("Law: "))
-    assert line.startswith(f"Law: the draws prefer {words.form(comparison.preferred, rising.document)}; ")
-    assert f"It loses {own.mean_regret:.4f} in reward on average" in line
-    assert f"the best constant n {comparison.laws['constant'].mean_regret:.4f}" in line
-    shares = ", ".join(f"{words.law_name(name)} {words.share(better)}" for name, better in own.better.items())
+    line = next(text for text in law_text.law_summary(rising.document) if text.startswith("Law: "))
+    assert line.startswith(f"Law: the draws prefer {law_text.form(comparison.preferred, rising.document)}; ")
+    assert f"Its mean loss in reward is {own.mean_regret:.4f}" in line
+    assert f"that of the best constant n {comparison.laws['constant'].mean_regret:.4f}" in line
+    shares = ", ".join(
+        f"{law_text.law_name(name)} {numbers.share(better)}" for name, better in own.better.items()
+    )
     assert line.endswith(f"Share of draws in which it loses less than the others: {shares}.")
     assert own.better["constant"] >= 0.95
 
@@ -150,14 +154,14 @@ def test_draws_that_prefer_none_say_so(rising: Law) -> None:
     comparison = replace(rising.document.comparison, preferred=None, verdict=None)
     document = replace(rising.document, comparison=comparison)
     shares = ", ".join(
-        f"{words.law_name(name)} {words.share(law.better['constant'])}"
+        f"{law_text.law_name(name)} {numbers.share(law.better['constant'])}"
         for name, law in comparison.laws.items()
         if name != "constant"
     )
-    assert words.verdict(document) == (
+    assert law_text.verdict(document) == (
         f"Law: the draws prefer none. Share of draws in which it loses less than a constant n: {shares}."
     )
-    assert words.equation(document) == ""
+    assert law_text.equation(document) == ""
     assert law_line(Law(document, rising.draws), np.array([1e5])) == (None, None)
     assert tables.parameters(document).caption.startswith("The logistic: ")
 
@@ -165,7 +169,7 @@ def test_draws_that_prefer_none_say_so(rising: Law) -> None:
 @pytest.mark.parametrize(("verdict", "said"), [("constant", True), ("power", False), (None, False)])
 def test_a_constant_that_loses_little_is_named(rising: Law, verdict: str | None, said: bool) -> None:
     comparison = replace(rising.document.comparison, verdict=verdict)
-    text = words.verdict(replace(rising.document, comparison=comparison))
+    text = law_text.verdict(replace(rising.document, comparison=comparison))
     constant = comparison.constant
     line = f"On the fitted surface n = {constant.n} loses at most {constant.max_regret:.3f} anywhere."
     assert text.endswith(line) == said
@@ -173,28 +177,28 @@ def test_a_constant_that_loses_little_is_named(rising: Law, verdict: str | None,
 
 def test_without_draws_no_law_is_preferred(synthetic: Make) -> None:
     document = isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.003), bootstrap=0).document
-    assert words.verdict(document).startswith("Law: without draws none is preferred.")
+    assert law_text.verdict(document).startswith("Law: without draws there is no preference.")
     assert tables.laws(document).rows[1][-1].text == ""
 
 
 def test_an_older_law_is_to_be_fitted_again(rising: Law) -> None:
     flags = (*rising.document.flags, Flag(Code.VERSION_1, "old"))
-    text = words.verdict(replace(rising.document, flags=flags, surface=None))
+    text = law_text.verdict(replace(rising.document, flags=flags, surface=None))
     assert text == "Law: an older isolaw compared the laws; fit the runs again."
 
 
-UNSTATED = "Law: no preference is stated with fewer than 3 seeds per configuration (the fewest here: 2)."
+UNSTATED = "Law: isolaw states no preference with fewer than 3 seeds per configuration (here 2)."
 
 
 def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
     law = isolaw.fit(synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2), bootstrap=60)
     document = law.document
-    told = [*words.law_summary(document), *answer_words.prediction_summary(law.predict(1e6), document)]
+    told = [*law_text.law_summary(document), *prediction_text.prediction_summary(law.predict(1e6), document)]
     (line,) = [own for own in told if own.startswith("Law: ")]
     assert line.startswith(f"{UNSTATED} Share of draws in which it loses less than a constant n: power ")
-    for claim in ("prefer ", "by the law", "levels off at", "hardly matters"):
+    for claim in ("prefer ", " law: ", "levels off at", "hardly matters"):
         assert not any(claim in own for own in told)
-    assert words.equation(document) == ""
+    assert law_text.equation(document) == ""
     assert law_line(law, np.array([1e5])) == (None, None)
     assert "The dashed line" not in captions.n_star(document)
     table = tables.laws(document)
@@ -219,12 +223,12 @@ def test_only_a_level_that_is_known_is_one(rising: Law, status: Any, why: str | 
         params={**rising.document.params, "saturation": Quantity(value, None, status)},
         flags=() if why is None else (Flag(Code.NO_SATURATION, why),),
     )
-    assert words.saturation(document) == f"Saturation: {text}"
+    assert law_text.saturation(document) == f"Saturation: {text}"
 
 
 def test_two_seeds_judge_no_law_of_the_papers_way(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], compute=1e7, noise=0.003, seeds=2)
-    assert words.verdict(isolaw.fit(runs, method="paper", bootstrap=10).document) == UNSTATED
+    assert law_text.verdict(isolaw.fit(runs, method="paper", bootstrap=10).document) == UNSTATED
 
 
 def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
@@ -232,7 +236,7 @@ def test_a_constant_that_is_preferred_is_called_one(synthetic: Make) -> None:
         return learnt(0.6 - 0.02 * np.log2(n / 64) ** 2, compute)
 
     law = isolaw.fit(synthetic([(32, n) for n in (16, 32, 64, 128, 256)], reward, noise=0.003), bootstrap=60)
-    line = next(own for own in words.law_summary(law.document) if own.startswith("Law: "))
+    line = next(own for own in law_text.law_summary(law.document) if own.startswith("Law: "))
     assert line.startswith("Law: the draws prefer a constant n; ")
     assert "the best constant" not in line
 
@@ -241,33 +245,33 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
     law = fit(synthetic, noise=0.003, attributes={"n_train_problems": 2000})
     prediction = law.predict(3e6)
     a = prediction.allocation
-    lines = answer_words.prediction_summary(prediction, law.document)
+    lines = prediction_text.prediction_summary(prediction, law.document)
     assert lines[0] == (
         f"For a budget of C = 3e+06 rollouts: n = {a.rollouts_per_problem} rollouts for each of B_p = 32 "
         f"problems, M = {a.steps:,} steps ({prediction.unspent:,} rollouts left over)."
     )
     best = prediction.options[0]
     assert lines[1].startswith(
-        f"Expected to lose {best.expected_regret:.4f} in avg@4 against the best there is; "
-        f"within 0.005 of it in {words.share(best.probability)} of draws."
+        f"Expected loss: {best.expected_regret:.4f} in avg@4 against the best allocation; "
+        f"within 0.005 of it in {numbers.share(best.probability)} of draws."
     )
-    between = f" No run had n = {a.rollouts_per_problem}: it lies between measured n."
+    between = f" No run has n = {a.rollouts_per_problem}; it is between measured n."
     assert lines[1].endswith(between) == (not best.measured)
-    assert lines[2] == f"avg@4 then: {words.quantity(best.reward)}."
-    star = words.quantity(prediction.n_star)
-    assert lines[3].startswith(f"n*, where the fitted reward is highest: {star}")
-    assert (f"by the law ({words.law_name(words.preferred(law.document) or '')})" in lines[3]) == (
+    assert lines[2] == f"Predicted avg@4: {numbers.quantity(best.reward)}."
+    star = numbers.quantity(prediction.n_star)
+    assert lines[3].startswith(f"n* (highest fitted reward): {star}")
+    assert (f"; {law_text.law_name(law_text.preferred(law.document) or '')} law: " in lines[3]) == (
         prediction.law_n.value is not None
     )
-    assert lines[4] == f"B_p*: 32 (held); M*: {words.quantity(prediction.m_star)}."
+    assert lines[4] == f"B_p*: 32 (fixed); M*: {numbers.quantity(prediction.m_star)}."
     for other in prediction.options[1:]:
         (line,) = [own for own in lines if own.startswith(f"  n = {other.allocation.rollouts_per_problem}, ")]
-        assert f"loses {other.expected_regret:.4f}" in line
-        assert f"in {words.share(other.probability)} of draws" in line
-        assert ("(no run had it)" in line) == (not other.measured)
+        assert f"expected loss {other.expected_regret:.4f}" in line
+        assert f"in {numbers.share(other.probability)} of draws" in line
+        assert ("(not measured)" in line) == (not other.measured)
     assert any(line.startswith("Epochs: ") for line in lines)
-    assert [line for line in lines if line.startswith("Take care: ")] == [
-        f"Take care: {words.flag(flag)}." for flag in prediction.flags
+    assert [line for line in lines if line.startswith("Caution: ")] == [
+        f"Caution: {law_text.flag(flag)}." for flag in prediction.flags
     ]
 
 
@@ -278,53 +282,53 @@ def test_summary_of_a_prediction(synthetic: Make) -> None:
 def test_the_best_split_is_stated(synthetic: Make, setting: str, places: Any) -> None:
     law = fit(synthetic, places, setting=setting, noise=0.003)
     prediction = law.predict(1e6)
-    lines = answer_words.prediction_summary(prediction, law.document)
-    steps = "977 (C / B)" if setting == "fixed-b" else answer_words.star(prediction.m_star)
-    assert f"B_p*: {answer_words.star(prediction.b_star)}; M*: {steps}." in lines
+    lines = prediction_text.prediction_summary(prediction, law.document)
+    steps = "977 (C / B)" if setting == "fixed-b" else prediction_text.star(prediction.m_star)
+    assert f"B_p*: {prediction_text.star(prediction.b_star)}; M*: {steps}." in lines
 
 
 def test_steps_are_counted_in_rollouts_alone(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.003)
     law = isolaw.fit(Runs(runs.points.assign(tokens=runs.points["compute"] * 100)), x="tokens", bootstrap=20)
-    assert "B_p*: 32 (held)." in answer_words.prediction_summary(law.predict(1e8), law.document)
+    assert "B_p*: 32 (fixed)." in prediction_text.prediction_summary(law.predict(1e8), law.document)
 
 
 def test_between_three_and_ten_times_n_star_is_a_bound(rising: Law) -> None:
     prediction = rising.predict(6e6)
-    lines = answer_words.prediction_summary(prediction, rising.document)
-    line = next(own for own in lines if own.startswith("n*, "))
+    lines = prediction_text.prediction_summary(prediction, rising.document)
+    line = next(own for own in lines if own.startswith("n* ("))
     known = prediction.n_star.status != "not_identified"
     assert known == ("; so far beyond the runs only a bound" in line)
-    assert known or "highest: not known" in line
+    assert known or "reward): not known" in line
     bound = replace(prediction, n_star=Quantity(512.0, (128.0, None), "lower_bound"))
-    assert answer_words.n_star(bound) == (
-        "512, perhaps more (95 % of draws: 128 or more); so far beyond the runs only a bound"
+    assert prediction_text.n_star(bound) == (
+        "512, perhaps more (95 % bound: at least 128); so far beyond the runs only a bound"
     )
     unknown = replace(prediction, n_star=Quantity(512.0, None, "not_identified"))
-    assert answer_words.n_star(unknown) == "not known"
-    assert any(own.startswith("Take care: censored: ") for own in lines)
+    assert prediction_text.n_star(unknown) == "not known"
+    assert any(own.startswith("Caution: censored: ") for own in lines)
 
 
 def test_beyond_ten_times_nothing_is_recommended(rising: Law) -> None:
     far = rising.predict(3e7)
-    nearest = answer_words.instead(rising, far)
-    first, why, head, *rest = answer_words.prediction_summary(far, rising.document, nearest)
-    assert first == "No allocation can be recommended for this budget."
+    nearest = prediction_text.largest_with_recommendation(rising, far)
+    first, why, head, *rest = prediction_text.prediction_summary(far, rising.document, nearest)
+    assert first == "isolaw recommends no allocation for this budget."
     assert why.startswith("C = 3e+07 rollouts is 30 times the compute to which three n ran (1e+06): ")
     assert why.endswith(": run n = 8, 32, 128, 512 to 1e+07 or more.")
     assert head == "The largest budget with a recommendation is C = 1e+07 rollouts:"
     assert rest == [
-        f"  {line}" for line in answer_words.prediction_summary(rising.predict(1e7), rising.document)
+        f"  {line}" for line in prediction_text.prediction_summary(rising.predict(1e7), rising.document)
     ]
-    assert answer_words.prediction_summary(far, rising.document) == [first, why]
-    assert answer_words.instead(rising, nearest) is None
-    assert answer_words.instead_answer(nearest).startswith(f"{head} n = ")
+    assert prediction_text.prediction_summary(far, rising.document) == [first, why]
+    assert prediction_text.largest_with_recommendation(rising, nearest) is None
+    assert prediction_text.largest_answer(nearest).startswith(f"{head} n = ")
 
 
 def test_the_budget_instead_is_what_is_printed(synthetic: Make) -> None:
     law = fit(synthetic, noise=0.003, compute=1_234_567)
     far = law.predict(1e9)
-    nearest = answer_words.instead(law, far)
+    nearest = prediction_text.largest_with_recommendation(law, far)
     assert nearest is not None
     assert nearest.options
     assert nearest.compute == float(f"{nearest.compute:.3g}") <= far.comparable
@@ -333,8 +337,8 @@ def test_the_budget_instead_is_what_is_printed(synthetic: Make) -> None:
 @pytest.mark.parametrize(("seeds", "few"), [(2, True), (3, False)])
 def test_two_seeds_are_few(synthetic: Make, seeds: int, few: bool) -> None:
     law = fit(synthetic, seeds=seeds, noise=0.003)
-    lines = answer_words.prediction_summary(law.predict(1e6), law.document)
-    assert any(line.startswith("Take care: two seeds per configuration: ") for line in lines) == few
+    lines = prediction_text.prediction_summary(law.predict(1e6), law.document)
+    assert any(line.startswith("Caution: two seeds per configuration: ") for line in lines) == few
     assert bool(having(law.document.flags, Code.TWO_SEEDS)) == few
 
 
@@ -356,16 +360,16 @@ def test_the_preferred_law_is_quoted(
     rising: Law, name: str, theta: list[float], text: str, in_steps: str
 ) -> None:
     document = preferring(rising, name, theta)
-    assert words.equation(document) == text
+    assert law_text.equation(document) == text
     steps = replace(document, x=replace(document.x, name="steps", log10=False))
-    assert words.equation(steps) == in_steps
+    assert law_text.equation(steps) == in_steps
     drawn = preferring(rising, name, theta, tuple((t - 1, t + 1) for t in theta))
     told = {
-        "constant": " (95 % of draws: 4 to 16)",
-        "power": " (exponent, 95 % of draws: 0.301 to 0.903)",
+        "constant": " (95 % interval: 4–16)",
+        "power": " (exponent, 95 % interval: 0.301–0.903)",
     }
-    assert words.equation(drawn) == text + told.get(name, "")
-    assert words.equation(preferring(rising, name, [])) == ""
+    assert law_text.equation(drawn) == text + told.get(name, "")
+    assert law_text.equation(preferring(rising, name, [])) == ""
 
 
 def preferring(law: Law, name: str, theta: list[float], interval: Any = None) -> LawDocument:
@@ -389,19 +393,19 @@ def preferring(law: Law, name: str, theta: list[float], interval: Any = None) ->
 )
 def test_parameters_of_a_law(name: str, theta: tuple[float, ...], text: str) -> None:
     ends = tuple((t - 1, t + 1) for t in theta)
-    assert words.parameters(name, LawEntry(0.0, 0.0, theta, ends)) == text
-    assert words.parameters(name, LawEntry(0.0, 0.0, (), None)) == ""
+    assert law_text.parameters(name, LawEntry(0.0, 0.0, theta, ends)) == text
+    assert law_text.parameters(name, LawEntry(0.0, 0.0, (), None)) == ""
 
 
 @pytest.mark.parametrize("compute", [1e5, 1e6, 2e6])
 def test_the_law_says_what_json_says(rising: Law, compute: float) -> None:
     prediction = rising.predict(compute)
-    said = Quantity.from_dict(prediction.to_dict()["law_n"])
+    said = Quantity(**prediction.to_dict()["law_n"])
     assert said.value is not None
-    assert answer_words.by_law(prediction) == words.quantity(said)
+    assert prediction_text.by_law(prediction) == numbers.quantity(said)
     drawn, _ = law_line(rising, np.array([compute]))
     assert said.value == pytest.approx(np.clip(drawn[0], 8, 512))
-    assert answer_words.by_law(rising.predict(3e7)) == ""
+    assert prediction_text.by_law(rising.predict(3e7)) == ""
 
 
 def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make) -> None:
@@ -409,9 +413,9 @@ def test_a_backtest_says_what_was_chosen_with_each_seed_left_out(synthetic: Make
     result = backtest(runs, 6e5, bootstrap=20)
     for rule, found in result["rules"].items():
         assert [len(places) for places in found["allocations"]] == [3] * 4
-        for text, places in zip(backtest_words.choices(result, rule), found["allocations"], strict=True):
+        for text, places in zip(studies.choices(result, rule), found["allocations"], strict=True):
             assert {f"n {n}" for _, n in places} == {" ".join(part.split()[:2]) for part in text.split(", ")}
-    lines = backtest_words.backtest_summary(result)
+    lines = studies.backtest_summary(result)
     ours = result["rules"]["isolaw"]
     least, most = (f([n for _, n in ours["allocations"][0]]) for f in (min, max))
     assert f"{ours['regret'][0]:.4f} (n {least if least == most else f'{least}–{most}'})" in lines[2]
@@ -422,12 +426,12 @@ def test_summary_of_points() -> None:
     rng = np.random.default_rng(0)
     n_star = 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1))) + 0.1 * rng.standard_normal(30))
     document, _ = isolaw.fit_points(budgets, n_star)
-    first, second = words.points_summary(document)
+    first, second = studies.points_summary(document)
     assert first.startswith("30 points, SSE ")
     for name in ("L = ", "k = ", "log10 C0 = ", "b = "):
         assert name in first
     assert first.count("(SE ") == 4
     assert second == "Standard errors: conditional on independent points."
     falling, _ = isolaw.fit_points(budgets, n_star[::-1])
-    assert "(SE " not in words.points_summary(falling)[0]
-    assert words.points_summary(falling)[0].count("(not identified)") == 4
+    assert "(SE " not in studies.points_summary(falling)[0]
+    assert studies.points_summary(falling)[0].count("(not identified)") == 4

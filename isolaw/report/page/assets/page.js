@@ -180,7 +180,7 @@
   function showBudget() {
     const now = page.budgets[stop];
     one("#c").textContent = now.budget;
-    slider.setAttribute("aria-valuetext", `${now.budget}: ${now.told}`);
+    slider.setAttribute("aria-valuetext", `${now.budget}: ${now.spoken}`);
     for (const place of all("[data-show]")) {
       place.textContent = now[place.dataset.show];
       const line = place.closest(".list > div");

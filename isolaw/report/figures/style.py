@@ -1,0 +1,92 @@
+"""What figures share: their style, the axis of n, and how they are saved.
+
+Figures are plain `matplotlib.figure.Figure` objects: no display, no global state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
+
+from isolaw.errors import DataError
+
+STYLE: Any = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "axes.axisbelow": True, "svg.fonttype": "none",
+    "svg.hashsalt": "isolaw", "pdf.fonttype": 42,
+}  # fmt: skip
+BLUE, ORANGE, PALE, GREY = "#1f4e79", "#c55a11", "#9dc3e6", "#8c8c8c"
+RAMP = "viridis_r"
+_DPI = 160
+# No date, so that the same figure is the same file; the author marks the files that isolaw may replace.
+_MARK = "isolaw"
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Author": _MARK},
+    "svg": {"Date": None, "Creator": _MARK},
+    "pdf": {"CreationDate": None, "Author": _MARK},
+}
+Levels = Sequence[int] | np.ndarray[Any, Any]
+
+
+def n_colours(levels: Levels) -> ScalarMappable:
+    """Return the colour of every n."""
+    return ScalarMappable(LogNorm(levels[0] / 1.2, levels[-1] * 1.2), mpl.colormaps[RAMP])
+
+
+def n_ticks(axes: Axes, which: Literal["x", "y"], levels: Levels) -> None:
+    """Make an axis logarithmic, with a tick at every measured n or B_p."""
+    axes.set_yscale("log", base=2) if which == "y" else axes.set_xscale("log", base=2)
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_locator(FixedLocator([float(n) for n in levels]))
+    axis.set_major_formatter(ScalarFormatter())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain(text: str) -> str:
+    """Return text from data so that a dollar sign in it begins no formula.
+
+    >>> plain("acc$")
+    'acc\\\\$'
+    """
+    return text.replace("$", r"\$")
+
+
+def save(
+    figures: Mapping[str, Figure], folder: str | Path, kinds: Sequence[str], replace: bool = False
+) -> list[Path]:
+    """Write figures by their names in each of the formats; return the paths. Same figure, same file.
+
+    Unless ``replace``, only isolaw's own figures are replaced.
+
+    Raises
+    ------
+    DataError
+        the folder cannot be written, or a file in it has the name of a figure.
+    """
+    folder = Path(folder)
+    paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
+    try:
+        foreign = [path for path in paths.values() if path.exists() and not (replace or _is_ours(path))]
+        if foreign:
+            listed = ", ".join(map(str, foreign))
+            raise DataError(f"{listed}: exists and is not a figure of isolaw; it is left unchanged")
+        folder.mkdir(parents=True, exist_ok=True)
+        for (name, kind), path in paths.items():
+            with mpl.rc_context(STYLE):
+                figures[name].savefig(path, dpi=_DPI, metadata=_METADATA.get(kind))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot write figures ({error.strerror or error})") from None
+    return list(paths.values())
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and (path.stat().st_size == 0 or _MARK.encode() in path.read_bytes())

@@ -1,0 +1,280 @@
+"""A fitted law as text: what was fitted, n*(C), crossovers, saturation, the laws compared, flags."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from isolaw.fits.document.flags import Code, Flag, having
+from isolaw.report.text.numbers import count, interval, number, quantity, share, signed
+
+if TYPE_CHECKING:
+    from isolaw.fits.document.schema import Comparison, FrontierPoint, LawDocument, LawEntry
+
+# Names that are printed before a flag's text; the text of other flags needs none.
+_FLAG_NAMES: Mapping[str, str] = {
+    str(code): code.replace("_", " ")
+    for code in (
+        Code.NO_INTERVALS, Code.NO_DRAWS, Code.MISFIT, Code.GRID_EDGE, Code.CENSORED, Code.LACK_OF_FIT,
+        Code.EXTRAPOLATION, Code.FAR, Code.LIMITED, Code.FLAT, Code.UNCERTAIN, Code.EPOCHS,
+        Code.FEWER_PROBLEMS,
+    )
+} | {
+    Code.ONE_SEED: "one seed per configuration", Code.TWO_SEEDS: "two seeds per configuration",
+    Code.LONE_RUNS: "one seed only", Code.UNSTABLE_BATCH: "unstable", Code.BATCH_EDGE: "grid edge",
+    Code.NO_LAW: "no law was fitted", Code.NO_SATURATION: "no saturation level is stated",
+}  # fmt: skip
+_AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
+# Each law of n*(C): in words, as an equation, and the names of θ.
+_FORMS = {
+    "constant": ("a constant n", "n* = n0", ("n0",)),
+    "linear": ("n linear in {x}", "n* = α + β {x}", ("α", "β")),
+    "power": ("n doubling at a constant rate in {x}", "log2 n* = α + β {x}", ("α", "β")),
+    "logistic": ("a logistic in {x}", "log2 n* = b + L / (1 + exp(−k ({x} − x0)))", ("b", "L", "k", "x0")),
+    "non-monotone": ("log n quadratic in {x}", "log2 n* = α + β {x} + γ {x2}", ("α", "β", "γ")),
+}
+
+
+def flag(own: Flag) -> str:
+    """Return a flag as it is printed.
+
+    >>> flag(Flag(Code.FLAT, "at this budget no measured n is better than another"))
+    'flat: at this budget no measured n is better than another'
+    """
+    name = _FLAG_NAMES.get(own.code)
+    return f"{name}: {own.text}" if name else own.text
+
+
+def axis(document: LawDocument) -> str:
+    """Return the name of a law's x axis."""
+    return f"{symbol(document)}, {_AXES[document.x.name]}"
+
+
+def symbol(document: LawDocument) -> str:
+    """Return the symbol of a law's x axis."""
+    return "M" if document.x.name == "steps" else "C"
+
+
+def law_summary(document: LawDocument) -> list[str]:
+    """Return a fit's findings, line by line."""
+    lines = [
+        data_line(document),
+        *ends(document),
+        *crossovers(document),
+        saturation(document),
+        verdict(document),
+    ]
+    return [line for line in lines if line]
+
+
+def data_line(document: LawDocument) -> str:
+    """Return what was fitted."""
+    n = sorted({g.rollouts_per_problem for g in document.grid})
+    fixed = ", ".join(f"{k} = {v}" for k, v in document.fixed.items())
+    return (
+        f"{document.metric} on {document.eval_set}: {_runs(document)}, n = {', '.join(map(str, n))}"
+        f"{'; ' if fixed else ''}{fixed}; setting {document.setting}, curve {document.curve}."
+    )
+
+
+def _runs(document: LawDocument) -> str:
+    return count(sum(g.runs for g in document.grid), "run")
+
+
+def ends(document: LawDocument) -> list[str]:
+    """Return n* at the first and at the last budget where it is known."""
+    known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
+    return [f"n* at {symbol(document)} = {number(p.x)}: {quantity(p.n_star)}." for p in (known[0], known[-1])]
+
+
+def bound_by(point: FrontierPoint, document: LawDocument) -> list[str]:
+    """Return why n* is only a bound at a point of the frontier."""
+    missing = "a neighbouring n was" if document.method == "paper" else "three n were"
+    reasons = {"grid_edge": "grid edge", "neighbour": f"{missing} not measured here"}
+    return [reasons[reason] for reason in point.censored_by]
+
+
+def crossovers(document: LawDocument) -> list[str]:
+    """Return where one n overtakes another, for neighbours along the frontier."""
+    path = [n for n, _ in itertools.groupby(p.n_star_strict for p in document.frontier)]
+    neighbours = {(a, b) for a, b in itertools.pairwise(path) if a < b}
+    out = []
+    for c in document.crossovers:
+        if (c.from_, c.to) not in neighbours:
+            continue
+        text = f"n = {c.to} overtakes n = {c.from_} at {symbol(document)} = {number(c.x)}"
+        if not c.supported:
+            text += ", outside the range measured for both: not supported by data"
+        elif c.interval is not None:
+            text += f" ({interval(c.interval)})"
+        elif c.status == "not_identified":
+            text += " (not identified)"
+        out.append(f"{text}.")
+    return out
+
+
+def saturation(document: LawDocument) -> str:
+    """Return whether n* levels off; empty if there is nothing to state."""
+    q = document.params["saturation"]
+    why = "; ".join(f"not stated; {own.text}" for own in having(document.flags, Code.NO_SATURATION)[:1])
+    if q.status == "ok":
+        return f"Saturation: n* levels off at {quantity(q)}."
+    if q.status == "refused":
+        return f"Saturation: {why}." if why else ""
+    level = f"; a level would be {quantity(q)}" if q.status == "lower_bound" else ""
+    return f"Saturation: {why or 'not reached inside the measured n'}{level}."
+
+
+# Laws compared
+
+
+def law_name(law: str) -> str:
+    """Return a law's name; the name of a form claims nothing about whether n* falls.
+
+    >>> law_name("non-monotone"), law_name("power")
+    ('quadratic', 'power')
+    """
+    return {"non-monotone": "quadratic"}.get(law, law)
+
+
+def form(law: str, document: LawDocument) -> str:
+    """Return a law in words."""
+    text = _FORMS[law][0].format(x="log C" if document.x.log10 else "M")
+    return f"a power law, {text}" if law == "power" and document.x.log10 else text
+
+
+def form_equation(law: str, document: LawDocument) -> str:
+    """Return a law as an equation with names for its parameters."""
+    x, squared = _terms(document)
+    return _FORMS[law][1].format(x=x, x2=squared)
+
+
+def parameters(law: str, entry: LawEntry) -> str:
+    """Return θ of a law, each parameter with its 95 % interval; empty where θ is not known."""
+    natural = {"n0": lambda v: 2**v, "k": math.exp}  # the constant is fitted as log2 n0, k as log k
+    out = []
+    for i, (name, value) in enumerate(zip(_FORMS[law][2], entry.theta, strict=False)):
+        values = (value, *entry.interval[i]) if entry.interval else (value,)
+        at, *ends = (signed(natural.get(name, float)(v)) for v in values)
+        out.append(f"{name} = {at}" + (f" ({ends[0]} to {ends[1]})" if ends else ""))
+    return ", ".join(out)
+
+
+def _terms(document: LawDocument) -> tuple[str, str]:
+    """What a law is a function of, and its square."""
+    return ("log10 C", "(log10 C)²") if document.x.log10 else ("M", "M²")
+
+
+def preferred(document: LawDocument) -> str | None:
+    """Return the law that the draws prefer, None without a preference; for method paper, the logistic."""
+    return "logistic" if document.method == "paper" else document.comparison.preferred
+
+
+def equation(document: LawDocument) -> str:
+    """Return the preferred law with its numbers; empty without one, and for the logistic (it has a table)."""
+    name = preferred(document)
+    law = document.comparison.laws.get(name or "")
+    if name is None or name == "logistic" or law is None or not law.theta:
+        return ""
+    theta, ends = law.theta, law.interval
+    if name == "constant":
+        around = f" ({interval([2**e for e in ends[0]])})" if ends else ""
+        return f"n* = {2 ** theta[0]:.3g}{around}"
+    if name == "power" and document.x.log10:  # log2 n* = α + β log10 C
+        around = f" (exponent, {interval([e * math.log10(2) for e in ends[1]])})" if ends else ""
+        return f"n* = {2 ** theta[0]:.3g} C^{theta[1] * math.log10(2):.3g}{around}"
+    terms = "".join(
+        f" {'+' if t >= 0 else '−'} {abs(t):.3g} {x}"
+        for t, x in zip(theta[1:], _terms(document), strict=False)
+    )
+    return f"{'n*' if name == 'linear' else 'log2 n*'} = {signed(theta[0])}{terms}"
+
+
+def verdict(document: LawDocument) -> str:
+    """Return which law the draws prefer, and what it loses; empty if there is nothing to state."""
+    c = document.comparison
+    if c.refused == "few_seeds":
+        why = f"Law: isolaw states no preference with fewer than 3 seeds per configuration (here {c.seeds})."
+        return " ".join([why, *_against_a_constant(c)])
+    if not c.laws:
+        return _verdict_on_curves(c)
+    if having(document.flags, Code.VERSION_1):
+        return "Law: an older isolaw compared the laws; fit the runs again."
+    if not document.bootstrap.draws:
+        return " ".join(["Law: without draws there is no preference.", *_constant(c)])
+    if c.preferred is None:
+        return " ".join(["Law: the draws prefer none.", *_against_a_constant(c), *_constant(c)])
+    own = c.laws[c.preferred]
+    text = (
+        f"Law: the draws prefer {form(c.preferred, document)}; no law loses less in 95% of them. "
+        f"Its mean loss in reward is {own.mean_regret:.4f}"
+    )
+    if c.preferred == "constant":
+        return f"{text}. {_shares('the others', own.better)}"
+    text += f", that of the best constant n {c.laws['constant'].mean_regret:.4f}"
+    return " ".join([f"{text}. {_shares('the others', own.better)}", *_constant(c)])
+
+
+def _shares(others: str, shares: Mapping[str, float]) -> str:
+    listed = ", ".join(f"{law_name(name)} {share(better)}" for name, better in shares.items())
+    return f"Share of draws in which it loses less than {others}: {listed}."
+
+
+def _against_a_constant(c: Comparison) -> list[str]:
+    """How often each law loses less than a constant n."""
+    shares = {name: law.better["constant"] for name, law in c.laws.items() if "constant" in law.better}
+    return [_shares("a constant n", shares)] if shares else []
+
+
+def _constant(c: Comparison) -> list[str]:
+    """That the best constant n loses little, where it does."""
+    if c.verdict != "constant" or c.constant is None:
+        return []
+    return [f"On the fitted surface n = {c.constant.n} loses at most {c.constant.max_regret:.3f} anywhere."]
+
+
+def _verdict_on_curves(c: Comparison) -> str:
+    """The comparison of the method paper."""
+    constant, logistic = c.constant, c.logistic
+    if c.verdict == "constant" and constant is not None:
+        return f"On the fitted curves n = {constant.n} loses at most {constant.max_regret:.3f} anywhere."
+    if c.verdict == "no law":
+        return "No law: on the fitted curves the logistic does no better than a constant n."
+    if constant is None or logistic is None:
+        return ""
+    return (
+        f"On the fitted curves the law loses {logistic.mean_regret:.4f} in reward on average along the "
+        f"frontier; n = {constant.n} everywhere would lose {constant.mean_regret:.4f}."
+    )
+
+
+# Intervals
+
+
+def intervals(document: LawDocument) -> list[str]:
+    """Return what the intervals are made of, and what they leave out."""
+    bootstrap = document.bootstrap
+    if not bootstrap.draws:
+        return ["none: the fit made no draws"]
+    alone = bootstrap.unit == "lack of fit"
+    if document.surface is not None:
+        drawn = f"the reward over n, B_p and C, given {_runs(document)}; each draw gives n*, losses and laws"
+        if alone:
+            drawn += (
+                "; with one run of each n, the scatter of runs about a smooth function of n is their variance"
+            )
+    elif bootstrap.unit == "block":
+        drawn = "blocks of residuals, since each configuration has one run; each draw repeats every step"
+    else:
+        drawn = _runs(document) + " (their distance from a smooth surface over n)" * alone
+        drawn += "; each draw repeats every step"
+    failed = f", {bootstrap.failed} of them failed" if bootstrap.failed else ""
+    lines = [f"95 %, from {bootstrap.draws:,} draws{failed} (seed {bootstrap.seed}) of {drawn}."]
+    if bootstrap.unit == "run":
+        lines.append(
+            "Runs of one seed share their problems, which cancels where n are compared: differences between "
+            "n are known better than rewards."
+        )
+    return [*lines, "docs/statistics.md lists how often they contain the truth on simulated sweeps."]

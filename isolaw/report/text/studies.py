@@ -1,0 +1,156 @@
+"""Studies as text: a backtest, laws side by side, ready-made points, the model-size law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from isolaw.report.text.law import data_line, saturation, verdict
+from isolaw.report.text.numbers import columns, number, quantity
+
+if TYPE_CHECKING:
+    from isolaw.fits.document.schema import LawDocument, PointsDocument
+    from isolaw.fits.quantity import Quantity
+    from isolaw.fits.studies.model_size.law import SizeLaw
+
+_LOSSES = {"reward": "squared error in L", "log": "squared error in log10 L"}
+_TIMES = {1: "once", 2: "twice"}
+
+
+# A backtest
+
+
+def backtest_summary(result: Mapping[str, Any]) -> list[str]:
+    """Return the regrets of a backtest as a table, and its verdict."""
+    several = result["held_out"] == "seed"
+    judged = (
+        f"{result['seeds']} seeds, each held out in turn" if several else "the later checkpoints of one seed"
+    )
+    rows = [["", *(f"C = {number(c)}" for c in result["budgets"]), "mean"]]
+    for rule, found in result["rules"].items():
+        cells = [
+            f"{lost:.4f} (n {_span([n for _, n in places])})"
+            for lost, places in zip(found["regret"], found["allocations"], strict=True)
+        ]
+        rows.append([rule, *cells, f"{found['mean_regret']:.4f}"])
+    lines = [f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
+    lines += [f"  {line}" for line in columns(rows, "<>")]
+    if result["seeds"] > 1:
+        lines.append("Regret is the mean over the seeds; n is the range of the choices.")
+    return [*lines, *backtest_verdict(result)]
+
+
+def _span(values: Sequence[int]) -> str:
+    """The least and the greatest value, once where they are equal."""
+    return "–".join(dict.fromkeys(map(str, (min(values), max(values)))))
+
+
+def choices(result: Mapping[str, Any], rule: str) -> list[str]:
+    """Return a rule's choices by budget: n, B_p if that varies, and how often where seeds differ."""
+    allocations = {name: found["allocations"] for name, found in result["rules"].items()}
+    several = len({b for budgets in allocations.values() for places in budgets for b, _ in places}) > 1
+    return [_chosen(places, several) for places in allocations[rule]]
+
+
+def _chosen(places: list[list[int]], several: bool) -> str:
+    """One budget's choices, (B_p, n) of each split, the most frequent first.
+
+    >>> _chosen([[16, 4], [16, 64], [16, 4]], False), _chosen([[16, 4], [16, 4]], True)
+    ('n 4 twice, n 64 once', 'n 4 at B_p 16')
+    """
+    found = sorted(Counter(map(tuple, places)).items(), key=lambda own: (-own[1], own[0]))
+    names = [f"n {n}" + (f" at B_p {b}" if several else "") for (b, n), _ in found]
+    if len(found) == 1:
+        return names[0]
+    times = [_TIMES.get(often, f"{often} times") for _, often in found]
+    return ", ".join(" ".join(pair) for pair in zip(names, times, strict=True))
+
+
+def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
+    """Return the error of n*, and whether the baselines lose more than isolaw's choice."""
+    mean = " on average over the seeds" if result["seeds"] > 1 else ""
+    errors = ", ".join(f"{e:+.1f}" for e in result["rules"]["isolaw"]["n_star_error"])
+    out = [f"n* was off by {errors} doublings{mean}."]
+    for rule, found in result["rules"].items():
+        difference, error = found["against_isolaw"].values()
+        if rule != "isolaw":
+            noise = "" if error is None else f" (standard error over seeds {error:.4f})"
+            more = "more" if difference >= 0 else "less"
+            out.append(f"{rule} loses {abs(difference):.4f} {more} than isolaw's choice{noise}.")
+    return out
+
+
+# Laws
+
+
+def points_summary(document: PointsDocument) -> list[str]:
+    """Return the law of ready-made points, with its conditional standard errors."""
+    errors = document.standard_errors
+    x0 = "log10 C0" if document.x.log10 else "M0"
+    parts = []
+    for key, name in {"L": "L", "k": "k", "x0": x0, "b": "b"}.items():
+        error = getattr(errors, key)
+        known = " (not identified)" if error is None else f" (SE {error:.2g})"
+        parts.append(f"{name} = {document.params[key].value:.4g}{known}")
+    return [
+        f"{document.points} points, SSE {document.sse:.4g}: {', '.join(parts)}",
+        f"Standard errors: {errors.label}.",
+    ]
+
+
+def side_by_side(by: str, documents: Mapping[Any, LawDocument]) -> list[str]:
+    """Return laws one under the other, at computes that all of them cover."""
+    low = max(d.x.range[0] for d in documents.values())
+    high = min(d.x.range[1] for d in documents.values())
+    lines = []
+    for value, d in documents.items():
+        lines.append(f"{by} = {value}: {data_line(d)}")
+        points = d.frontier
+        if low < high:
+            common = [low * (high / low) ** (k / 4) for k in range(1, 5)]
+            points = tuple(min(d.frontier, key=lambda p: abs(p.x - x)) for x in common)
+        lines += [f"  best n at {number(p.x)}: {quantity(p.n_star)}" for p in points]
+        lines += [f"  {line}" for line in (saturation(d), verdict(d)) if line]
+    if not low < high:
+        lines.append(f"No compute is covered for every {by}, so the laws cannot be compared at one budget.")
+    return lines
+
+
+def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument], chosen: Any) -> list[str]:
+    """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
+    lines = side_by_side(name, {f"{value} everywhere": documents["one"], "re-tuned": documents["retuned"]})
+    best = ", ".join(f"{c[name]:g} at n = {c['rollouts_per_problem']}" for c in chosen.to_dict("records"))
+    lines.append(f"Best {name} at the end: {best}.")
+    if edge := chosen.loc[chosen["edge"], "rollouts_per_problem"].tolist():
+        lines.append(
+            f"At n = {', '.join(map(str, edge))} that is the lowest or the highest {name} that was run: "
+            "more values may change this law."
+        )
+    return lines
+
+
+# Model sizes
+
+
+def size_summary(law: SizeLaw, predictions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the model-size law, and predicted rewards."""
+    curves = law.curves
+    rows = [["N", "K(N)", "E(N), log10"]]
+    rows += [[number(n), _estimate(law.K[n]), _estimate(law.E[n])] for n in law.K]
+    lines = [
+        f"{len(curves.sizes)} model sizes, N = {number(curves.sizes[0])} to {number(curves.sizes[-1])}; "
+        f"{curves.x.size} checkpoints; X = {curves.x_name}; {_LOSSES[law.loss]}.",
+        f"K_max = {_estimate(law.K_max)}",
+        f"N0 = {_estimate(law.N0)}",
+        *columns(rows, "><"),
+    ]
+    for p in predictions:
+        at = f"N = {number(p['model_size'])} at {curves.x_name} = {number(p[curves.x_name])}"
+        extrapolated = " (E(N) is extrapolated too)" if p["extrapolated_size"] else ""
+        lines.append(f"{at}: reward {_estimate(p['reward'])}{extrapolated}")
+    return lines
+
+
+def _estimate(q: Quantity) -> str:
+    return "not identified" if q.value is None else quantity(q)

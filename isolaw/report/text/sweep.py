@@ -1,0 +1,140 @@
+"""A sweep and its runs as text: the plan, the progress, the health of the runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from isolaw.report.text.numbers import columns, count, number
+
+if TYPE_CHECKING:
+    from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.health import Health
+
+_HASH = 64  # digits of a run id that is a hash
+_SHORTEST = 8
+_CHOSEN = (
+    "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel",
+    "gpu_memory",
+)  # fmt: skip
+
+
+def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
+    """Return the shortest unambiguous prefixes of run ids, of 8 digits or more; other names stay whole.
+
+    >>> short_ids(["0123456789abcdef" * 4, "01234567" * 8, "n8"]).values()
+    dict_values(['012345678', '012345670', 'n8'])
+    """
+    whole = sorted(set(run_ids))
+    hashes = [own for own in whole if len(own) == _HASH and set(own) <= set("0123456789abcdef")]
+    digits = next(k for k in range(_SHORTEST, _HASH + 1) if len({own[:k] for own in hashes}) == len(hashes))
+    return {own: own[:digits] if own in set(hashes) else own for own in run_ids}
+
+
+def failure_line(failure: Mapping[str, Any], name: str) -> str:
+    """Return a failed run of `isolaw.engine.status` with its cause."""
+    b, n, seed = (failure[key] for key in ("problems_per_batch", "rollouts_per_problem", "seed"))
+    return f"failed: {name} (B_p = {b}, n = {n}, seed {seed}): {failure['cause']}"
+
+
+def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
+    """Return the progress of a sweep, line by line; ``pace`` tells more of a running engine."""
+    planned = state["rollouts_planned"]
+    share = state["rollouts"] / planned if planned else 1.0
+    activity = [f"{count(state['at_work'], 'run')} in progress"] if state["at_work"] else []
+    activity += [pace or "an engine is running"] if state["running"] else []
+    names = short_ids(failure["run_id"] for failure in state["failures"])
+    lines = [
+        f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
+        f"C = {number(state['compute'])}: {state['done']} done, {state['started']} started, "
+        f"{state['waiting']} waiting, {state['failed']} failed",
+        "; ".join([f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})", *activity]),
+        *(failure_line(failure, names[failure["run_id"]]) for failure in state["failures"]),
+        *(f"damaged: {own['cause']}" for own in state["damaged"]),
+    ]
+    if (state["done"] < state["runs"] or state["damaged"]) and not state["running"]:
+        when = " when the runs in progress end" if state["at_work"] else ""
+        lines.append(f"Continue{when}: isolaw sweep --out {state['directory']}")
+    return lines
+
+
+def health(judged: Sequence[Health], failed: int, document: LawDocument | None) -> list[str]:
+    """Return how many runs are healthy, by B_p too."""
+    states = Counter(h.status for h in judged)
+    parts = [f"{states[name]:,} {name}" for name in ("healthy", "unhealthy", "unknown") if states[name]]
+    parts += [f"{failed:,} failed"] if failed else []
+    by = sorted({name for h in judged for name in h.judged_by})
+    lines = [", ".join(parts) + (f"; judged by {', '.join(by)}." if by else "; no metric to judge by.")]
+    batches = [] if document is None else document.health.batches
+    if len(batches) > 1:
+        shares = ", ".join(f"{own.problems_per_batch}: {own.healthy} of {own.judged}" for own in batches)
+        lines.append(
+            f"Healthy runs by B_p: {shares}. A B_p is stable if at least 90% of its runs are healthy."
+        )
+    return lines
+
+
+def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
+    """Return a sweep's plan, line by line."""
+    b, n = (", ".join(map(str, sorted({place[i] for place in plan["configurations"]}))) for i in (0, 1))
+    done = plan["runs"] - plan["todo"]
+    axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
+    defaults = ", ".join(
+        f"{name} = {' or '.join(map(_value, own))}" for name, own in plan["defaults"].items()
+    )
+    started = f" ({plan['begun']} of them started)" if plan["begun"] else ""
+    return [
+        f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
+        f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
+        f"B_p = {b}; n = {n}",
+        *([f"recipe defaults: {defaults}"] if defaults else []),
+        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{started}: "
+        f"{number(plan['remaining_rollouts'])} rollouts",
+        *plan["notes"],
+    ]
+
+
+def memory_table(table: Mapping[str, Any]) -> list[str]:
+    """Return the memory that runs take of each GPU by phase, in GiB, and the settings chosen for it."""
+    phases = table["phases"].values()
+    parts = dict.fromkeys(part for phase in phases for part in phase)
+    rows = [["GiB of each GPU", *table["phases"]]]
+    rows += [[part, *(_gib(phase.get(part)) for phase in phases)] for part in parts]
+    rows.append(["total", *(_gib(sum(phase.values())) for phase in phases)])
+    rows.append(["capacity", *[_gib(table["gpu_bytes"])] * len(phases)])
+    host = f", and {_gib(table['host_bytes'])} GiB of host memory" if table["host_bytes"] else ""
+    gpus = count(table["processes"], "GPU")
+    tokens = number(table["row_tokens"])
+    about = f"{count(table['runs'], 'run')} with {gpus} each{host}, rows of up to {tokens} tokens:"
+    chosen = ", ".join(f"{name} = {str(table[name]).lower()}" for name in _CHOSEN)
+    return ["memory:", *(f"  {line}" for line in (*columns(rows, "<>"), about, f"  {chosen}"))]
+
+
+def _gib(size: float | None) -> str:
+    return f"{size / 2**30:.1f}" if size else ""
+
+
+def _value(value: Any) -> str:
+    """A value as in a sweep file.
+
+    >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
+    ('1e-06', '0', '"loss"', 'false', 'none')
+    """
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}"
+
+
+def place_summary(place: Mapping[str, Any]) -> str:
+    """Return where runs would execute.
+
+    >>> place_summary({"kind": "ray", "nodes": 1, "cpus": 2, "gpus": 0, "runs": None, "options": {}})
+    'ray: 2 cores for each run; as many runs as fit at a time'
+    """
+    gpus = f", {count(place['gpus'], 'GPU')}" if place["gpus"] else ""
+    nodes = f" on each of {place['nodes']} machines" if place["nodes"] > 1 else ""
+    options = "".join(f"; {key} {value}" for key, value in place["options"].items())
+    room = f"at most {count(place['runs'], 'run')}" if place["runs"] else "as many runs as fit"
+    each = f"{count(place['cpus'], 'core')}{gpus}{nodes} for each run"
+    return f"{place['kind']}: {each}; {room} at a time{options}"
