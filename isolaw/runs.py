@@ -121,7 +121,7 @@ class Runs:
         out = copy.copy(self)  # a part of a sound table is sound
         out.points = self.points[self.points["run_id"].isin(keep)].reset_index(drop=True)
         if out.points.empty:
-            raise DataError(f"{self.source}: the table has no rows of the selected runs")
+            raise DataError(f"{f'{self.source}: ' if self.source else ''}the table has no rows")
         if self.problems is not None:
             out.problems = self.problems[self.problems["run_id"].isin(keep)]
         known = set(out.points["run_id"])

@@ -38,31 +38,26 @@ def derive(expression: str, columns: Mapping[str, Any]) -> Any:
     if len(expression) > _LONGEST:
         raise DataError(f"--derive: the expression is longer than {_LONGEST} characters")
     try:
-        tree = ast.parse(expression.strip(), mode="eval").body
+        with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
+            return _value(ast.parse(expression.strip(), mode="eval").body, columns)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise DataError(f"--derive {expression!r}: not arithmetic; accepted: {_ACCEPTED}") from None
-    try:
-        with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
-            return _value(tree, columns, expression)
-    except RecursionError:
-        raise DataError(f"--derive: the expression is nested too deeply; accepted: {_ACCEPTED}") from None
+    except DataError as error:
+        raise DataError(f"--derive {expression!r}: {error}") from None
 
 
-def _value(node: ast.expr, columns: Mapping[str, Any], expression: str) -> Any:
+def _value(node: ast.expr, columns: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        left, right = _value(node.left, columns, expression), _value(node.right, columns, expression)
-        return _BINARY[type(node.op)](left, right)
+        return _BINARY[type(node.op)](_value(node.left, columns), _value(node.right, columns))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand, columns, expression)
+        return -_value(node.operand, columns)
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return np.float64(str(node.value))  # through text: a huge integer becomes inf, not an error
     if isinstance(node, ast.Name):
         if node.id not in columns:
-            raise DataError(f"--derive {expression!r}: {unknown('column', node.id, columns)}")
+            raise DataError(unknown("column", node.id, columns))
         numbers = pd.to_numeric(columns[node.id], errors="coerce")
         if np.all(pd.isna(numbers)):
-            raise DataError(f"--derive {expression!r}: column {node.id!r} is not numeric")
+            raise DataError(f"column {node.id!r} is not numeric")
         return np.asarray(numbers, dtype=np.float64)
-    raise DataError(
-        f"--derive {expression!r}: {ast.unparse(node)!r} is not arithmetic on columns; accepted: {_ACCEPTED}"
-    )
+    raise DataError(f"{ast.unparse(node)!r} is not arithmetic on columns; accepted: {_ACCEPTED}")

@@ -5,7 +5,7 @@ The problems of all runs are reported at once, each with what settles it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from isolaw.readers import across_runs, frameworks
 from isolaw.readers.assignments import Assignment, applying
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import Resolved, only, option, resolve
+from isolaw.readers.resolve import only, option, resolve
 from isolaw.readers.stitch import RunCurves, stitch
 from isolaw.runs import IDENTITY, LARGEST_EXACT, listed
 
@@ -63,7 +63,7 @@ class LoggedRun:
 
 
 def assemble(
-    logs: Iterable[RawLog],
+    logs: list[RawLog],
     assignments: Sequence[Assignment] = (),
     group_by: str | None = None,
     searched: Collection[str] = (),
@@ -73,7 +73,7 @@ def assemble(
     Parameters
     ----------
     logs
-        in the order in which parts of a run follow each other.
+        in the order in which parts of a run follow each other; emptied, so that their memory can be freed.
     assignments
         what the user sets.
     group_by
@@ -85,7 +85,8 @@ def assemble(
 
     Raises `InputError` if a framework that the user sets is unknown.
     """
-    groups, problems = _grouped(list(logs), group_by)
+    groups, problems = _grouped(logs, group_by)
+    logs.clear()
     names = list(groups)
     runs: list[LoggedRun] = []
     percent: dict[str, bool] = {}
@@ -102,11 +103,11 @@ def assemble(
             continue
         title = f"{name} ({framework.name}, {parts[0].container})"
         resolved = resolve(parts, framework, own, only(name, names) if len(names) > 1 else "")
-        logging_steps = resolved.facts.get("logging_steps")
+        counts = {name: fact.value for name, fact in resolved.facts.items()}
+        last_step = LARGEST_EXACT // counts.get("rollouts_per_step", 1) - 1
         curves = stitch(
-            across_runs.most_exact_last(parts), framework, logging_steps.value if logging_steps else None
+            across_runs.most_exact_last(parts), framework, counts.get("logging_steps", 1), last_step
         )
-        _drop_inexact_compute(curves, resolved)
         if not curves.of:
             problems.append(f"{title}: no value of a known metric; its keys: {_listed(_keys(parts))}")
         problems += [f"{title}: {problem}" for problem in resolved.problems]
@@ -192,15 +193,3 @@ def _unknown_framework(name: str, parts: Sequence[RawLog]) -> str:
 
 def _listed(keys: Sequence[str]) -> str:
     return listed([key[:60] for key in keys], 12)
-
-
-def _drop_inexact_compute(curves: RunCurves, resolved: Resolved) -> None:
-    """Leave out steps whose compute no number holds exactly."""
-    batch = resolved.facts.get("rollouts_per_step")
-    for target, curve in list(curves.of.items()):
-        good = curve.step <= (LARGEST_EXACT // batch.value if batch else LARGEST_EXACT)
-        if not good.all():
-            curves.drop("steps beyond any that can be", int((~good).sum()))
-            curve.step, curve.value, curve.wall_s = curve.step[good], curve.value[good], curve.wall_s[good]
-            if not good.any():
-                del curves.of[target]

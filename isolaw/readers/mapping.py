@@ -48,11 +48,10 @@ class MetricColumn(BaseModel):
     def _short(cls, value: Any) -> Any:
         return {"column": value} if isinstance(value, str) else value
 
-    def is_percent(self, metric: str, value: pd.Series) -> bool:
-        """Return whether these values of ``metric`` are percentages."""
-        if self.percent is not None:
-            return self.percent
-        return is_accuracy(metric) and bool(value.min() >= 0 and 1 < value.max() <= 100)
+
+def in_percent(metric: str, value: pd.Series) -> bool:
+    """Return whether values are of an accuracy in percent: some are above 1, none above 100."""
+    return is_accuracy(metric) and bool(value.min() >= 0 and 1 < value.max() <= 100)
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class ColumnMapping:
                 raise DataError(
                     f"{source}: metric {name!r}: {own.column} is not a number in {where}: {cells[bad[0]]!r}"
                 )
-            if own.is_percent(name, value):
+            if in_percent(name, value) if own.percent is None else own.percent:
                 notes.append(f"{name} was in percent (up to {value.max():g}): divided by 100")
                 value = value / 100
             if empty := int(value.isna().sum()):

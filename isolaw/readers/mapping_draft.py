@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from isolaw.metrics import is_accuracy
+from isolaw.readers.mapping import in_percent
 from isolaw.readers.table_files import load
 
 # The data model's columns → their names elsewhere. Names lie, so the user sees every guess.
@@ -29,8 +30,7 @@ _CALLED = {
     "tokens": "tokens num_tokens total_tokens tokens_seen",
     "wall_s": "wall_s wall_time runtime elapsed elapsed_s _runtime",
 }
-_NEEDED = ("rollouts_per_problem", "problems_per_batch")
-_EXAMPLE = {"rollouts_per_problem": 8, "problems_per_batch": 512}
+_NEEDED = {"rollouts_per_problem": 8, "problems_per_batch": 512}
 _TRAINING = {"train", "training", "rollout", "batch"}
 _HELD_OUT = {"val", "valid", "validation", "eval", "test", "holdout", "heldout"}
 _REWARD = {"reward", "rewards", "score", "scores"}
@@ -68,8 +68,8 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
         "",
         "[constants]   # our name = one value for all rows",
         *(
-            f"# {ours} = {_EXAMPLE[ours]}   # needed, and no column looks like it"
-            for ours in _NEEDED
+            f"# {ours} = {example}   # needed, and no column looks like it"
+            for ours, example in _NEEDED.items()
             if ours not in guessed
         ),
         '# problem_set = "…"',
@@ -93,12 +93,10 @@ def _guess(columns: list[str]) -> dict[str, str]:
 def _derived(columns: list[str], guessed: dict[str, str]) -> list[str]:
     if "compute" in guessed:
         return []
-    product = "problems_per_batch · rollouts_per_problem · step"
-    prompts = next(filter(_counts_prompts, columns), None)
-    n = guessed.get("rollouts_per_problem")
-    if prompts and n and prompts not in guessed.values():
-        return [f"# compute = {_quoted(f'{prompts}*{n}')}   # if not {product}"]
-    return [f'# compute = "…"   # if not {product}']
+    prompts, n = next(filter(_counts_prompts, columns), None), guessed.get("rollouts_per_problem")
+    sure = prompts and n and prompts not in guessed.values()
+    product = _quoted(f"{prompts}*{n}" if sure else "…")
+    return [f"# compute = {product}   # if not problems_per_batch · rollouts_per_problem · step"]
 
 
 def _counts_prompts(column: str) -> bool:
@@ -118,25 +116,21 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         held_out = bool(words & _HELD_OUT) or (accuracy and not words & _TRAINING)
         eval_set = "validation" if held_out else "train"
         name = "reward" if reward and "reward" not in {n for n, _ in taken} else column
-        high, low = frame[column].max(), frame[column].min()
-        percent = accuracy and low >= 0 and 1 < high <= 100
+        percent = in_percent(column, frame[column])
         entry = f'column = {_quoted(column)}, eval_set = "{eval_set}"{", percent = true" if percent else ""}'
         first = (accuracy or reward) and eval_set not in {own for _, own in taken}
         if first:
             taken.add((name, eval_set))
-        hint = f"   # up to {high:g}" if percent else ""
+        hint = f"   # up to {frame[column].max():g}" if percent else ""
         lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {entry} }}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
 
 
 def _described(frame: pd.DataFrame, column: str) -> str:
-    there = frame[column].dropna()
-    first = ", ".join(str(value)[:20] for value in there.drop_duplicates().head(3))
-    return f"#   {_one_line(column):<30} {len(there):>8,}   {_one_line(first)}"
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)[:80]
+    known = frame[column].dropna()
+    first = ", ".join(str(value)[:20] for value in known.drop_duplicates().head(3))
+    name, first = ("".join(c if c.isprintable() else "?" for c in text)[:80] for text in (column, first))
+    return f"#   {name:<30} {len(known):>8,}   {first}"
 
 
 def _quoted(text: Any) -> str:

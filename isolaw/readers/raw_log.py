@@ -93,6 +93,12 @@ class RawLog:
             )
 
 
+def finite(value: Any) -> float:
+    """Return ``value`` as a finite float, NaN if it is something else."""
+    found = number(value)
+    return math.nan if found is None or math.isinf(found) else found
+
+
 def number(value: Any) -> float | None:
     """Return ``value`` as a float if it is one, however it was printed; None if it is something else.
 

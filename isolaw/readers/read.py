@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,12 @@ from typing import Any
 import pandas as pd
 
 from isolaw.errors import DataError, InputError
-from isolaw.readers.assemble import LoggedRun, assemble
+from isolaw.readers.assemble import assemble
 from isolaw.readers.assignments import SPLIT, Assignment, applying, parse
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.provenance import Provenance, of_logged, of_table, shared_notes
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.sources import Found, accepted_formats, search
-from isolaw.readers.table_files import columns_of
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, listed
 from isolaw.store import SweepStore
@@ -105,28 +104,30 @@ def survey(
     if columns and format != "auto":
         raise InputError(f"--format {format}: a mapping is for tables, whose format isolaw detects")
     assignments = parse(settings)
-    required = columns.required - set(columns.names)
-
-    def has_columns(path: Path, head: bytes) -> bool:
-        found = set(columns_of(path, head))
-        return bool(found) and required <= found
-
-    result = search(sources, format, has_columns if columns else None)
+    result = search(sources, format, columns.required - set(columns.names) if columns else None)
     parts: list[Runs] = []
     provenance: list[Provenance] = []
+    logs: list[RawLog] = []
+    searched: set[str] = set()
     problems: list[str] = []
     used: set[Assignment] = set()
     for found in result.found:
-        if found.container is None:
-            try:
+        try:
+            if found.container is None:
                 part, applied = _table_or_sweep(found, metric, columns, assignments)
-            except DataError as error:
-                problems.append(str(error))
+                used |= applied
+                parts.append(part)
+                provenance += of_table(part, found)
                 continue
-            used |= applied
-            parts.append(part)
-            provenance += of_table(part, found)
-    logged = _logged(result.found, assignments, group_by, problems, used)
+            for log in found.container.read(found.path):
+                logs.append(log)
+                if not found.named:
+                    searched.add(log.source)
+        except DataError as error:
+            problems.append(str(error))
+    logged, more, applied = assemble(logs, assignments, group_by, searched)
+    problems += more
+    used |= applied
     problems = problems or _unused(assignments, used, result.found)
     if problems:
         bullets = "\n".join(f"  - {problem}" for problem in problems)
@@ -174,32 +175,6 @@ def _table_or_sweep(
             f"{error}. It is no log of a known form either: accepted are {accepted_formats()}"
         ) from None
     return runs, set(own.values())
-
-
-def _logged(
-    sources: Sequence[Found],
-    assignments: Sequence[Assignment],
-    group_by: str | None,
-    problems: list[str],
-    used: set[Assignment],
-) -> list[LoggedRun]:
-    """Read the logs; add their problems, and the assignments that a run uses."""
-    searched: set[str] = set()
-
-    def logs() -> Iterator[RawLog]:
-        for found in sources:
-            try:
-                for log in found.container.read(found.path) if found.container else ():
-                    if not found.named:
-                        searched.add(log.source)
-                    yield log
-            except DataError as error:
-                problems.append(str(error))
-
-    runs, more, applied = assemble(logs(), assignments, group_by, searched)
-    problems += more
-    used |= applied
-    return runs
 
 
 def _unused(assignments: Sequence[Assignment], used: set[Assignment], sources: Sequence[Found]) -> list[str]:

@@ -11,7 +11,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,6 @@ from isolaw.store import SweepStore
 
 _DEEPEST = 24
 _SKIPPED = {"__pycache__", "node_modules"}
-IsTable = Callable[[Path, bytes], bool]
 
 
 @dataclass(frozen=True)
@@ -52,24 +51,24 @@ class Search:
     notes: list[str] = field(default_factory=list)
 
 
-def search(sources: Sequence[str | Path], format: str = "auto", is_table: IsTable | None = None) -> Search:
+def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str] | None = None) -> Search:
     """Find what is to be read in files, directories and globs; in natural order (``step-50``, ``step-100``).
 
-    ``format`` is a container's name; ``auto`` tries all. With ``is_table`` every file is taken as a table, in
-    a directory those for which it holds. Raises `DataError` if a source is missing, or has no log in it.
+    ``format`` is a container's name; ``auto`` tries all. With ``columns`` every file is taken as a table, in
+    a directory those with these columns. Raises `DataError` if a source is missing, or has no log in it.
     """
-    containers = [] if is_table else list(candidates(format))
+    containers = list(candidates(format)) if columns is None else []
     out = Search()
     for source in sources:
         found, passed = len(out.found), out.passed
         for path in _expanded(source):
             if path.is_dir():
-                _search_directory(path, containers, is_table, out)
+                _search_directory(path, containers, columns, out)
             else:
                 out.found.append(_named_file(path, containers, forced=format != "auto"))
         if len(out.found) == found:
             files = out.passed - passed
-            accepted = "a table with the mapped columns" if is_table else accepted_formats()
+            accepted = accepted_formats() if columns is None else "a table with the mapped columns"
             raise DataError(
                 f"{source}: no log in it, and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
                 f"looked at). Accepted: {accepted}"
@@ -133,7 +132,7 @@ def _head(path: Path) -> bytes:
 
 
 def _search_directory(
-    top: Path, containers: Sequence[Container], is_table: IsTable | None, out: Search
+    top: Path, containers: Sequence[Container], columns: set[str] | None, out: Search
 ) -> None:
     for path in _places(top, containers, out.notes):
         if path.is_dir():
@@ -144,7 +143,10 @@ def _search_directory(
         try:
             head = _head(path)
             found = _classified(path, head, containers, named=False)
-            wanted = is_table(path, head) if is_table else found.container or found.ours
+            wanted: object = found.container or found.ours
+            if columns is not None:
+                there = columns_of(path, head)
+                wanted = there and columns <= set(there)
         except DataError as error:
             out.notes.append(f"not read: {error}")
             continue

@@ -57,14 +57,17 @@ class RunCurves:
         return (min(a for a, _ in ends), max(b for _, b in ends)) if ends else None
 
 
-def stitch(parts: Sequence[RawLog], framework: Framework, logging_steps: int | None = None) -> RunCurves:
+def stitch(
+    parts: Sequence[RawLog], framework: Framework, logging_steps: int = 1, last_step: int = LAST_STEP
+) -> RunCurves:
     """Join the logs of one run, the earliest first.
 
-    ``logging_steps`` are the updates between two records, for logs without steps; 1 unless known.
+    ``logging_steps`` are the updates between two records, for logs without steps. Numbers above ``last_step``
+    are no steps.
     """
     out = RunCurves()
     targets = _targets(parts, framework, out)
-    steps = _steps(parts, framework, targets, logging_steps, out)
+    steps = _steps(parts, framework, targets, logging_steps, min(last_step, LAST_STEP), out)
     again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
@@ -113,13 +116,14 @@ def _steps(
     parts: Sequence[RawLog],
     framework: Framework,
     targets: dict[Target, list[str]],
-    logging_steps: int | None,
+    logging_steps: int,
+    last_step: int,
     out: RunCurves,
 ) -> list[Floats]:
     """Each part's (R,) updates made at its records; NaN where a record has no step."""
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
     batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
-    logged = [_logged(part, framework) for part in parts]
+    logged = [_logged(part, framework, last_step) for part in parts]
     from_zero = any(np.any(own[_holding(part, batch)] == 0) for part, own in zip(parts, logged, strict=True))
     first = 0 if from_zero else framework.first_step
     numbered = 0
@@ -129,28 +133,28 @@ def _steps(
             counted = (
                 training if training.any() else _holding(part, [k for ks in targets.values() for k in ks])
             )
-            logged[i] = np.asarray((numbered + np.cumsum(counted)) * (logging_steps or 1), np.float64)
+            logged[i] = np.asarray((numbered + np.cumsum(counted)) * logging_steps, np.float64)
             numbered += int(counted.sum())
         else:
             before_training = (own == 0) & ~training
             logged[i] = np.where(before_training, own, own + (1 - first))
     if numbered:
-        every = f", one every {logging_steps} steps (logging_steps)" if (logging_steps or 1) > 1 else ""
+        every = f", one every {logging_steps} steps (logging_steps)" if logging_steps > 1 else ""
         out.notes.append(f"no step in the log: {_count(numbered, 'record')} numbered in order{every}")
     if first != framework.first_step:
         out.notes.append("its steps count from 0: step 0 is after the first update")
     return logged
 
 
-def _logged(part: RawLog, framework: Framework) -> Floats:
+def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
     """Return the (R,) steps that the log itself gives; NaN for none and for what is no step."""
-    own = _checked(np.asarray(part.step, dtype=np.float64))
+    own = _checked(np.asarray(part.step, dtype=np.float64), last_step)
     keyed: Floats = np.full(own.size, np.nan)
     for key in framework.step_keys:
         if key in part.series:
             record = np.asarray(part.series[key].record)
             missing = np.isnan(keyed[record])
-            keyed[record[missing]] = _checked(np.asarray(part.series[key].value)[missing])
+            keyed[record[missing]] = _checked(np.asarray(part.series[key].value)[missing], last_step)
     if np.isnan(keyed).all():
         return own
     # The container may count something else (W&B's calls to log): it fills in only if it agrees.
@@ -160,10 +164,10 @@ def _logged(part: RawLog, framework: Framework) -> Floats:
     return keyed
 
 
-def _checked(step: Floats) -> Floats:
+def _checked(step: Floats, last_step: int) -> Floats:
     whole = np.round(step)
     with np.errstate(invalid="ignore"):
-        good = (np.abs(step - whole) <= 1e-6) & (whole >= 0) & (whole <= LAST_STEP)
+        good = (np.abs(step - whole) <= 1e-6) & (whole >= 0) & (whole <= last_step)
     return np.where(good, whole, np.nan)
 
 

@@ -152,9 +152,7 @@ def test_tables_are_chosen_by_their_columns(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "b.parquet")
     frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
     frame.drop(columns="acc").to_csv(tmp_path / "d.csv", index=False)
-    from isolaw.readers.table_files import columns_of
-
-    found = search([tmp_path], "auto", lambda path, head: {"it", "acc"} <= set(columns_of(path, head)))
+    found = search([tmp_path], columns={"it", "acc"})
     assert names(found, tmp_path) == ["a.csv", "b.parquet", "c.jsonl"]
     assert found.passed == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -12,25 +11,19 @@ import pandas as pd
 from isolaw.readers.raw_log import RawLog
 
 
-def add_points(log: RawLog, points: Iterable[tuple[str, float, float, float]]) -> None:
-    """Add ``(key, step, value, seconds)``: a record for each step, and another where a key repeats it.
+class Points:
+    """Collects the points of a log, 32 bytes each, and adds them to it when all are there.
 
-    So the values that a resumed run repeats come after, and apart from, the first ones. ``seconds`` may count
-    from anywhere, and may be NaN.
+    A record for each step, and another where a key repeats it: so the values that a resumed run repeats come
+    after, and apart from, the first ones. Seconds may count from anywhere, and may be NaN.
 
-    >>> log = RawLog("f", "example", "run")
-    >>> add_points(log, [("a", 1, 0.5, 7), ("a", 2, 0.6, 9), ("b", 2, 3.0, 9), ("a", 2, 0.7, 12)])
+    >>> points = Points(RawLog("f", "example", "run"))
+    >>> for point in [("a", 1, 0.5, 7), ("a", 2, 0.6, 9), ("b", 2, 3.0, 9), ("a", 2, 0.7, 12)]:
+    ...     points.add(*point)
+    >>> log = points.close()
     >>> list(log.step), list(log.wall_s), list(log.series["a"].value), list(log.series["b"].record)
     ([1.0, 2.0, 2.0], [0.0, 2.0, 5.0], [0.5, 0.6, 0.7], [1])
     """
-    joined = Points(log)
-    for key, step, value, seconds in points:
-        joined.add(key, step, value, seconds)
-    joined.close()
-
-
-class Points:
-    """Collects the points of a log, 32 bytes each, and adds them to it when all are there."""
 
     def __init__(self, log: RawLog) -> None:
         self.log = log
@@ -42,10 +35,10 @@ class Points:
         self.log.held.point()
         self._rows.extend((self._keys.setdefault(key, len(self._keys)), step, value, seconds))
 
-    def close(self) -> None:
-        """Add the records to the log."""
+    def close(self) -> RawLog:
+        """Add the records to the log, and return it."""
         if not self._rows:
-            return
+            return self.log
         names = list(self._keys)
         points = pd.DataFrame(
             np.asarray(self._rows).reshape(-1, 4), columns=["key", "step", "value", "seconds"]
@@ -59,3 +52,4 @@ class Points:
         for start, end in pairwise([*starts.tolist(), len(points)]):
             own = zip(key[start:end].astype(int).tolist(), value[start:end].tolist(), strict=True)
             self.log.add({names[i]: v for i, v in own}, step[start], seconds[start] - began)
+        return self.log

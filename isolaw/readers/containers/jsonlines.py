@@ -19,7 +19,7 @@ import orjson
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
 from isolaw.readers.containers.base import HEAD, Container
-from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.raw_log import RawLog, finite
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # of nested metrics, joined
@@ -73,10 +73,10 @@ def read(path: Path) -> Iterator[RawLog]:
         values = _values(record)
         if b"\\" in line:
             values = {_printable(key): value for key, value in values.items()}
-        clock = _finite(record.get("time"))
+        clock = finite(record.get("time"))
         clock = clock if clock >= _EPOCH else math.nan
         began = clock if math.isnan(began) else began
-        log.add(values, _finite(record.get("step")), clock - began)
+        log.add(values, finite(record.get("step")), clock - began)
     if not log.step:
         raise DataError(f"{path}: found no JSON object; expected an object on each line")
     if torn:
@@ -119,11 +119,6 @@ def _joined(values: dict[str, Any], prefix: str = "", depth: int = 1) -> Iterato
             yield from _joined(value, f"{prefix}{key}/", depth + 1)
         else:
             yield f"{prefix}{key}", value
-
-
-def _finite(value: Any) -> float:
-    found = number(value)
-    return found if found is not None and math.isfinite(found) else math.nan
 
 
 def _printable(key: str) -> str:

@@ -22,7 +22,7 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.containers.base import Container
-from isolaw.readers.containers.join_points import add_points
+from isolaw.readers.containers.join_points import Points
 from isolaw.readers.raw_log import RawLog, number
 from isolaw.readers.safe_yaml import scalar
 
@@ -57,14 +57,14 @@ def read(path: Path) -> Iterator[RawLog]:
         except DataError as error:
             raise DataError(f"{params}: {error}") from None
         log.config_source = "params" if texts else ""
-        add_points(log, _points(path / "metrics", log))
+        _add_points(path / "metrics", log)
         if len(log.step) > 1 and not any(log.step):  # MLflow's number for what was logged without one
             log.step = array("d", [math.nan]) * len(log.step)
     yield log
 
 
-def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, float]]:
-    """Each metric line as (key, step, value, seconds)."""
+def _add_points(folder: Path, log: RawLog) -> None:
+    points = Points(log)
     files = _files(folder)
     size = sum(path.stat().st_size for path in files)
     if size > _LARGEST:
@@ -85,9 +85,10 @@ def _points(folder: Path, log: RawLog) -> Iterator[tuple[str, float, float, floa
                 fields = [number(text) for text in line.decode("utf-8", "replace").split()[:3]]
                 match fields:
                     case [float(time), float(value), float(step)] if math.isfinite(time + step):
-                        yield key, step, value, time / 1000
+                        points.add(key, step, value, time / 1000)
                     case [_, *_]:
                         log.damaged("metric lines that are not 'time value step'")
+    points.close()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import beside
 from isolaw.readers.containers.base import Container
-from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.raw_log import RawLog, finite
 
 _LONGEST = limits.MB  # characters of a record, and of what is before or behind the history
 _CHUNK = 4 * limits.MB
@@ -118,8 +118,7 @@ def _add_history(log: RawLog, window: _Window) -> bool:
         if not isinstance(record, dict):
             log.damaged("records that are not objects")
             continue
-        step = number(record.pop("step", None))
-        log.add(record, float("nan") if step is None else step)
+        log.add(record, finite(record.pop("step", None)))
 
 
 def _around(begin: str, end: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.containers.base import Container
 from isolaw.readers.containers.join_points import Points
-from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.raw_log import RawLog, finite, number
 
 _LONG = {"run_name", "metric", "step", "value"}
 _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}
@@ -108,11 +108,6 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
         yield line
 
 
-def _number(text: str | None) -> float:
-    found = number(text)
-    return math.nan if found is None else found
-
-
 def _is_wide(header: list[str]) -> bool:
     return (
         len(header) > 1
@@ -159,7 +154,7 @@ def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None
             continue
         if row[run] not in points:
             points[row[run]] = Points(log_of(row[run]))
-        points[row[run]].add(row[metric], _number(row[step]), found, math.nan)
+        points[row[run]].add(row[metric], finite(row[step]), found, math.nan)
     for own in points.values():
         own.close()
 
@@ -172,7 +167,7 @@ def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> No
     run = next((name for name in _RUN if name in header), "")
     for row in rows:
         values = {key: cell for key, cell in zip(header, row, strict=False) if key and cell}
-        step, seconds = _number(values.pop("_step", "")), _number(values.pop("_runtime", ""))
+        step, seconds = finite(values.pop("_step", "")), finite(values.pop("_runtime", ""))
         name = values.pop(run, str(path))
         values = {key: cell for key, cell in values.items() if not key.startswith(("_", "Unnamed: "))}
         if values:

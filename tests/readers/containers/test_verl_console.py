@@ -253,9 +253,7 @@ def test_not_a_console(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
     assert not CONTAINER.file(path, content[:HEAD])
-    with pytest.raises(
-        DataError, match=r"log: found no step; expected lines like 'step:1 - "
-    ):
+    with pytest.raises(DataError, match=r"log: found no step; expected lines like 'step:1 - "):
         list(CONTAINER.read(path))
 
 
