@@ -275,7 +275,7 @@ def test_demo_recommends_and_names_its_figure(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"n = \d+ rollouts for each of B_p = \d+ problems, M = [\d,]+ steps", done.stdout)
-    assert "95 % of draws" in done.stdout
+    assert "95 % interval" in done.stdout
     assert str(out / "figures" / "law.png") in done.stdout.splitlines()[-1]
     assert (out / "figures" / "law.png").stat().st_size > 10_000
     assert (out / "report.html").stat().st_size > 1_000_000

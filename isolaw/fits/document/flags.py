@@ -1,7 +1,7 @@
 """`Flag`: a reason for care, as a code that programs decide by and a text that people read.
 
 Nothing reads the text: what a flag means to the code is its `Code`, and how it is printed stands in
-`isolaw.report.text.words`. The codes are part of what isolaw promises (docs/formats.md lists them).
+`isolaw.report.text.law`. The codes are part of what isolaw promises (docs/formats.md lists them).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Flag:
     code
         what it is about: a `Code`; a law of a later isolaw may bring others.
     text
-        the same in words, without the name that `isolaw.report.text.words.flag` may put before it.
+        the same in words, without the name that `isolaw.report.text.law.flag` may put before it.
     """
 
     code: str
