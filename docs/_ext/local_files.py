@@ -57,11 +57,13 @@ def reports() -> list[Path]:
 
 
 class Reports(SphinxDirective):
-    """``{reports}``: links to the reports that the site includes; a sentence if it includes none."""
+    """``{reports}``: links to the reports that the site includes, or a sentence if it includes none."""
 
     def run(self) -> list[nodes.Node]:
         items = "".join(f'<li><a href="{p.name}">{REPORTS[p.name]}</a></li>' for p in reports())
-        text = f"<ul>{items}</ul>" if items else "<p><code>make docs</code> adds three reports here.</p>"
+        text = f"<p>Reports of example runs:</p><ul>{items}</ul>"
+        if not items:
+            text = "<p><code>make docs</code> also adds reports of example runs to this page.</p>"
         return [nodes.raw("", text, format="html")]
 
 
