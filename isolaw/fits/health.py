@@ -57,13 +57,9 @@ class Health:
 def health(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> list[Health]:
     """Judge each run.
 
-    Parameters
-    ----------
-    runs
-        recorded runs. isolaw takes ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction``
-        from ``train``, or else from another evaluation set; none of them needs to exist.
-    metric, eval_set
-        a further reward, which needs not exist.
+    isolaw takes ``reward``, ``entropy``, ``kl``, ``grad_norm`` and ``truncated_fraction`` from ``train``, or
+    else from another evaluation set; ``metric`` on ``eval_set`` is a further reward. None of them needs to
+    exist.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, eval_set="validation", metric="avg@4")

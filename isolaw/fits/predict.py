@@ -19,6 +19,7 @@ times that compute there are intervals, up to ten times a bound; beyond, isolaw 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +29,13 @@ from isolaw.errors import InputError
 from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.frontier.candidates import FAR, INTERVALS, Candidate, affordable, between, comparable
-from isolaw.fits.frontier.optimum import Cut, law_n, optimum
+from isolaw.fits.frontier.optimum import law_n, optimum
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.prediction import Option, Prediction
 from isolaw.fits.quantity import estimated
 from isolaw.fits.selection import Floats
-from isolaw.fits.surface.slices import slices
+from isolaw.fits.surface.slices import Slices, slices
 
 _MOST = 1e15  # rollouts that no budget pays for
 _EDGE = 1e-6  # doublings
@@ -45,7 +46,7 @@ def predict(
 ) -> Prediction:
     """Return the allocation for a budget (see `Law.predict`)."""
     if not 1 <= compute <= _MOST:
-        raise InputError(f"compute {compute:g}: accepted: a number of rollouts from 1 to {_MOST:g}")
+        raise InputError(f"compute: found {compute:g}; expected a number of rollouts from 1 to {_MOST:g}")
     budget = int(compute)
     document = law.document
     flags: list[Flag] = []
@@ -91,14 +92,16 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
     return out
 
 
-def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Cut:
+def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Slices:
     """The surface, or the curves, at the budget."""
     places = np.array([c.place for c in candidates])
     if law.surface is None:
         reward = np.array(
             [law.curves(e.problems_per_batch, e.rollouts_per_problem)(budget)[:, 0] for e in candidates]
         )
-        return Cut(places[:, 0], places[:, 1], reward.T, np.arange(len(candidates)))
+        return Slices(
+            np.array([budget]), places[:, 0], places[:, 1], reward.T[:, None], np.arange(len(candidates))
+        )
     low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
     largest = places.sum(axis=1).max() + _EDGE
 
@@ -109,22 +112,23 @@ def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Cut:
     more = [c.place[0] for c in candidates if not c.measured]
     found = slices(law.surface, np.array([float(budget)]), allowed, more)
     near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
-    return Cut(found.log2_n, found.log2_b, found.reward[:, 0], near.argmin(axis=1))
+    return replace(found, place=near.argmin(axis=1))
 
 
-def _options(cut: Cut, candidates: list[Candidate], budget: int, factor: float) -> list[Option]:
-    regret = cut.reward.max(axis=1, keepdims=True) - cut.reward[:, cut.candidates]
+def _options(cut: Slices, candidates: list[Candidate], budget: int, factor: float) -> list[Option]:
+    reward = cut.reward[:, 0]
+    regret = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
     drawn = regret[1:] if len(regret) > 1 else regret
     out = [
         Option(
             Allocation(e.problems_per_batch, e.rollouts_per_problem, int(budget // e.step_cost)),
-            estimated(cut.reward[:, at], "ok" if factor <= INTERVALS else "not_identified"),
+            estimated(reward[:, at], "ok" if factor <= INTERVALS else "not_identified"),
             float(own.mean()),
             float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,
             e.step_cost,
             e.measured,
         )
-        for e, own, at in zip(candidates, drawn.T, cut.candidates, strict=True)
+        for e, own, at in zip(candidates, drawn.T, cut.place, strict=True)
     ]
     # Of equals (but for rounding) the one with fewer rollouts for each problem, then the smaller batch.
     out.sort(
@@ -169,7 +173,7 @@ def _epochs(
     if size is None:
         return None
     if size < 1:
-        raise InputError(f"n_train_problems {size}: accepted: a positive number of training problems")
+        raise InputError(f"n_train_problems: found {size}; expected a positive number of problems")
     epochs = allocation.problems_per_batch * allocation.steps / size
     seen, trained_on = document.epochs_seen, document.n_train_problems
     if seen is None or epochs > seen:

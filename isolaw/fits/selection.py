@@ -132,16 +132,12 @@ def select(
     fixed: Mapping[str, Any] | None = None,
     x: X = "compute",
 ) -> Selection:
-    """Choose the runs of a setting.
+    """Choose the runs of a setting (see the module's docstring).
 
     Parameters
     ----------
-    runs
-        all runs at hand.
-    metric, eval_set
-        what is fitted.
-    setting
-        see the module's docstring.
+    runs, metric, eval_set
+        all runs at hand, and what is fitted.
     fixed
         columns or attributes of runs held at a value, as ``{"problems_per_batch": 32}``;
         ``batch_rollouts`` is B.
@@ -151,14 +147,13 @@ def select(
     Raises
     ------
     DataError
-        the metric, evaluation set or ``x`` was not measured, or runs differ in something not fixed.
+        the runs lack the metric, evaluation set or ``x``, or differ in something not fixed.
     Refused
         too few curves; the message says which runs to add.
     """
-    if setting not in SETTINGS:
-        raise InputError(f"setting {setting!r}: accepted: {', '.join(SETTINGS)}")
-    if x not in XS:
-        raise InputError(f"x {x!r}: accepted: {', '.join(XS)}")
+    for name, value, accepted in (("setting", setting, SETTINGS), ("x", x, XS)):
+        if value not in accepted:
+            raise InputError(f"{name} {value!r}: accepted: {', '.join(accepted)}")
     if x != "compute" and setting == "fixed-b":
         raise InputError(f"x {x!r}: in the setting fixed-b the law is in steps; accepted: compute")
     points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)

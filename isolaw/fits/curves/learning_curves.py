@@ -106,18 +106,9 @@ def fit_curves(
 ) -> Curves:
     """Fit one configuration's curve to D weighted versions of its checkpoints.
 
-    Parameters
-    ----------
-    compute
-        (P,), in rollouts.
-    reward
-        (D, P), or (1, P) if only the weights differ.
-    weights
-        (D, P), or (1, P); zero leaves a checkpoint out.
-    family
-        ``exp``, ``hill`` or ``power`` (which leaves out C = 0).
-    robust
-        Huber's loss in place of squares.
+    ``compute`` is (P,), in rollouts. ``reward`` and ``weights`` are (D, P), or (1, P) where all are alike;
+    weight 0 leaves a checkpoint out, and ``power`` leaves out C = 0. ``robust`` puts Huber's loss in place of
+    squares.
 
     >>> C = np.geomspace(1e3, 1e6, 40)
     >>> R = (0.8 - 0.5 * np.exp(-C / 2e5))[None]

@@ -16,12 +16,8 @@ WIDTH = 0.005
 def record_mask(reward: NDArray[np.float64], width: float = WIDTH) -> NDArray[np.bool_]:
     """Return which checkpoints are records.
 
-    Parameters
-    ----------
-    reward
-        rewards in order of compute, shape (..., checkpoints); leading axes are separate curves.
-    width
-        w, in units of reward.
+    ``reward`` is in order of compute, (..., checkpoints); leading axes are separate curves.
+    ``width`` is w, in units of reward.
 
     >>> record_mask(np.array([0.500, 0.503, 0.506, 0.499, 0.512]))
     array([ True, False,  True, False,  True])

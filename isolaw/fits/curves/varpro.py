@@ -91,16 +91,12 @@ def varpro(
 
     Parameters
     ----------
-    x
-        abscissae, common to all data sets, shape (P,).
-    y
-        ordinates, (D, P), or (1, P) if all data sets have the same.
+    x, y
+        abscissae, common to all data sets, (P,); ordinates, (D, P), or (1, P) if all data sets have the same.
     weights
         non-negative, (D, P) or (1, P); zero leaves a point out.
-    family
-        a key of `CODES`.
-    axes
-        one per shape parameter.
+    family, axes
+        a key of `CODES`, and one axis per shape parameter.
     low
         hold ``low`` at this value; None fits it.
     robust

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,65 +15,62 @@ from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import LAWS
 from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.selection import Floats
-from isolaw.fits.surface.slices import FLAT, highest
+from isolaw.fits.surface.slices import Slices
 
 _EDGE = 1e-6  # doublings: as near to an end of the grid is there
 _BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Rewards at the budget of G allocations, (1 + D, G), and which of them are the K candidates."""
-
-    log2_n: Floats
-    log2_b: Floats
-    reward: Floats
-    candidates: NDArray[np.int64]
-
-    @property
-    def best(self) -> NDArray[np.int64]:
-        """The allocation of highest reward in each draw, (1 + D,)."""
-        return highest(self.reward, 1)
-
-
 def optimum(
-    cut: Cut,
+    cut: Slices,
     document: LawDocument,
     budget: int,
     candidates: Sequence[Candidate],
     factor: float,
     flags: list[Flag],
 ) -> tuple[Quantity, Quantity, Quantity]:
-    """n*, B_p* and M* at the budget; bounds where they are ends of what was measured and can be paid for."""
-    top, bottom = cut.reward.max(axis=1), cut.reward.min(axis=1)
-    if top[0] - bottom[0] <= FLAT * max(abs(top[0]), abs(bottom[0])):
+    """Return n*, B_p* and M* at the budget, which is the one compute of ``cut``.
+
+    They are bounds where they are ends of what was measured and can be paid for.
+    """
+    best, flat = cut.best[:, 0], cut.flat[:, 0]
+    if flat[0]:
         flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))
         return REFUSED, REFUSED, REFUSED
-    n, b = cut.log2_n[cut.best], cut.log2_b[cut.best]
-    known = top - bottom > FLAT * np.maximum(np.abs(top), np.abs(bottom))
-    stepwise = document.method == "paper"
-    levels = np.unique([e.rollouts_per_problem for e in candidates]) if stepwise else None
-    star = _star(np.where(known, n, np.nan), cut.log2_n, factor, levels)
-    _edges(star, n, cut, document, flags)
+    n, b = cut.log2_n[best], cut.log2_b[best]
+    paper = document.method == "paper"
+    levels = np.unique([e.rollouts_per_problem for e in candidates]) if paper else None
+    star = _star(np.where(flat, np.nan, n), cut.log2_n, factor, levels)
+    _edges(n, cut, document, flags)
     batch = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
     steps = math.log2(budget) - n - b
     counted = document.x.unit in ("rollouts", "steps")
     if document.setting == "fixed-b":
         held = Quantity(float(budget / document.fixed["batch_rollouts"]))
-        return star, _star(b, cut.log2_b, factor, None), held
+        return star, _star(b, cut.log2_b, factor), held
     if document.setting == "fixed-bp":
         held = Quantity(float(document.fixed["problems_per_batch"]))
-        return star, held, _star(steps, batch, factor, None) if counted else REFUSED
-    at_end = np.isclose(n, cut.log2_n.max()) | np.isclose(n, cut.log2_n.min())
-    at_end |= np.isclose(b, cut.log2_b.max()) | np.isclose(b, cut.log2_b.min())
+        return star, held, _star(steps, batch, factor) if counted else REFUSED
+    at_end = np.any(
+        [
+            np.isclose(x, end)
+            for x, grid in ((n, cut.log2_n), (b, cut.log2_b))
+            for end in (grid.min(), grid.max())
+        ],
+        axis=0,
+    )
     # Where n* or B_p* is a bound, so is M*, on the side of the smaller or of the larger batches.
     ends = np.where(steps > np.median(steps), batch.max(), batch.min())
     m_star = _star(np.where(at_end, ends, steps), batch, factor, None, float(np.exp2(steps[0])))
-    return star, _star(b, cut.log2_b, factor, None), m_star if counted else REFUSED
+    return star, _star(b, cut.log2_b, factor), m_star if counted else REFUSED
 
 
 def _star(
-    log2: Floats, grid: Floats, factor: float, levels: NDArray[np.int64] | None, value: float | None = None
+    log2: Floats,
+    grid: Floats,
+    factor: float,
+    levels: NDArray[np.int64] | None = None,
+    value: float | None = None,
 ) -> Quantity:
     """2^log2 of the estimate, with the interval of its draws, an end open where they are at the grid's."""
     low, high = float(grid.min()), float(grid.max())
@@ -94,35 +90,32 @@ def _star(
     return Quantity(at, (a and min(a, at), b and max(b, at)), found.status)
 
 
-def _edges(star: Quantity, log2_n: Floats, cut: Cut, document: LawDocument, flags: list[Flag]) -> None:
-    """Say where n* is, or may be, beyond an end of the grid."""
+def _edges(log2_n: Floats, cut: Slices, document: LawDocument, flags: list[Flag]) -> None:
+    """Flag an n* that is, or may be, beyond an end of the grid."""
     low, high = (float(np.exp2(v)) for v in (cut.log2_n.min(), cut.log2_n.max()))
     largest = max(g.rollouts_per_problem for g in document.grid)
     at_top, at_bottom = (np.isclose(log2_n, v) for v in (np.log2(high), np.log2(low)))
     if at_top[0]:
         where = "measured" if high == largest else "that was measured here and fits"
-        flags.append(Flag(Code.GRID_EDGE, f"the best n may be larger than {high:g}, the largest {where}"))
+        text = f"the best n may be larger than {high:g}, the largest {where}"
     elif at_bottom[0]:
         text = f"the best n may be smaller than {low:g}, the smallest measured"
-        flags.append(Flag(Code.GRID_EDGE, text))
     elif high == largest and at_top.size > 1 and at_top[1:].mean() > _BEYOND:
         text = f"in {at_top[1:].mean():.0%} of draws n* is the largest measured, {high:g}, or more"
-        flags.append(Flag(Code.GRID_EDGE, text))
+    else:
+        return
+    flags.append(Flag(Code.GRID_EDGE, text))
 
 
 def law_n(law: Law, budget: int, factor: float) -> Quantity:
     """The n of the preferred law at the budget."""
     document = law.document
     name = document.comparison.preferred
+    theta = None if name is None else law.theta(name)
+    x = float(budget // document.fixed["batch_rollouts"] if document.setting == "fixed-b" else budget)
+    if name is None or theta is None or x < 1:
+        return REFUSED
     if name == "non-monotone" and budget > max(e.measured[1] + e.step_cost for e in document.grid):
         return REFUSED  # a parabola says nothing of what comes after its turn
-    theta = None if name is None else law.theta(name)
-    if theta is None or name is None:
-        return REFUSED
-    x = float(budget)
-    if document.setting == "fixed-b":
-        x = float(budget // document.fixed["batch_rollouts"])
-    if x < 1:
-        return REFUSED
     log2_n = LAWS[name](np.array([math.log10(x) if document.x.log10 else x]), theta)[:, 0]
-    return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor, None)
+    return _star(np.clip(log2_n, *np.log2(law.levels[[0, -1]])), np.log2(law.levels), factor)

@@ -206,14 +206,8 @@ def crossovers(
 ) -> list[Crossover]:
     """Return the crossover of every pair of n.
 
-    Parameters
-    ----------
-    configurations
-        what was measured; in the joint setting an n is represented by the best of its B_p.
-    compute, reward
-        (X,), and the rewards of each n there, (1 + D, N, X).
-    first
-        where the frontier begins.
+    ``compute`` is (X,), and ``reward`` that of each n there, (1 + D, N, X); in the joint setting an n has the
+    best of its B_p. ``first`` is where the frontier begins.
     """
     spans: dict[int, tuple[float, float]] = {}
     for c in sorted(configurations, key=lambda c: c.rollouts_per_problem):

@@ -79,16 +79,9 @@ class Fitted:
 
 
 def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
-    """Fit every law to n*, and judge it; over n alone.
+    """Fit every law to n* of ``path``, and judge it by the rewards over n at the same computes.
 
-    Parameters
-    ----------
-    slices
-        rewards over n.
-    path
-        n* at the same computes.
-    x
-        what laws are functions of, log10 C or M, (X,).
+    Laws are functions of ``x``, log10 C or M, (X,).
     """
     weight = _curvature(slices, path)
     out = {}

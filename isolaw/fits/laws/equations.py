@@ -65,16 +65,8 @@ _TERMS = {"constant": 1, "power": 2, "linear": 2, "non-monotone": 3}
 def fit_law(name: str, x: Floats, path: Path, weight: Floats) -> Floats:
     """Return θ of the law in each draw, (1 + D, P); of the logistic b, L, log k, x0.
 
-    The law that is linear in n is fitted in n, its errors relative to n*, which is log2 n* to first order.
-
-    Parameters
-    ----------
-    x
-        log10 C, (X,).
-    path
-        n* at those C.
-    weight
-        c at those C, (X,).
+    ``x`` is log10 C, (X,), ``path`` has n* there, and ``weight`` is c there, (X,). The law that is linear
+    in n is fitted in n, its errors relative to n*, which is log2 n* to first order.
     """
     if name == "logistic":
         law = fit_logistic(x, path.log2_n, path.below, path.above)
@@ -117,14 +109,8 @@ def fit_logistic(
 ) -> Logistic:
     """Fit D logistic laws by least squares.
 
-    Parameters
-    ----------
-    x
-        log10 C or M, (X,), not all equal.
-    log2_n
-        log2 n* of each data set, (D, X).
-    below, above
-        where the value is only a lower (upper) bound, (D, X); where both, it says nothing.
+    ``x`` is log10 C or M, (X,), not all equal, and ``log2_n`` is log2 n* of each data set, (D, X). ``below``
+    and ``above``, (D, X), are where a value is only a lower (upper) bound; where both, it says nothing.
 
     >>> x = np.linspace(5, 7, 50)
     >>> y = (3 + 6 / (1 + np.exp(-7 * (x - 6.1))))[None]

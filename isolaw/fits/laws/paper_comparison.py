@@ -32,12 +32,7 @@ def nearest_level(
 def rules(frontier: Frontier, law_log2_n: Floats | None) -> Comparison:
     """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
 
-    Parameters
-    ----------
-    frontier
-        row 0 is used.
-    law_log2_n
-        the law at the frontier's compute, (X,); None when it was refused.
+    Row 0 of the frontier is used. ``law_log2_n`` is the law at its computes, (X,); None when refused.
     """
     # Only where the neighbours of n* were measured: elsewhere every rule is right by default.
     shown = ~frontier.alone[0]

@@ -119,21 +119,11 @@ def _single(configurations: list[Configuration], family: str) -> Effects:
 def resample(
     configurations: list[Configuration], family: str, draws: int, seed: int
 ) -> tuple[list[Floats], Unit]:
-    """Draw the mean curves of all configurations ``draws`` times.
+    """Draw the mean curves of all configurations of a fit ``draws`` times.
 
-    Parameters
-    ----------
-    configurations
-        of one fit.
-    family
-        the learning curve about which a single run's residuals are taken.
-    draws, seed
-        how often, and the stream.
-
-    Returns
-    -------
-    For each configuration what a draw adds to the mean of its runs at the distinct checkpoints, (1 + D, P),
-    row 0 being zero; and the unit of resampling.
+    ``family`` is the learning curve about which residuals of single runs are taken. Returns for each
+    configuration what a draw adds to the mean of its runs at the distinct checkpoints, (1 + D, P), row 0
+    being zero; and the unit of resampling.
     """
     found = effects(configurations, family)
     rng = np.random.default_rng(seed)

@@ -41,83 +41,57 @@ class Points:
     beyond: float = 1.0
 
 
-@dataclass(frozen=True)
 class Pairs:
     """Pairs of points: all of a (A,) with all of b (B,); without b each of a with itself and those before it.
 
     What is computed for pairs is (A, B), or (A (A + 1) / 2,), of which `matrix` makes (A, A).
     """
 
-    a: Points
-    other: Points | None = None
-
-    @property
-    def b(self) -> Points:
-        """The second points."""
-        return self.a if self.other is None else self.other
-
-    @cached_property
-    def lower(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Which point of a each of its pairs has first, and which second."""
-        return np.tril_indices(self.a.t.size)
+    def __init__(self, a: Points, b: Points | None = None) -> None:
+        self.a, self.b, self._whole = a, a if b is None else b, b is not None
+        b = self.b
+        self.lower = np.tril_indices(a.t.size)  # the first and the second point of each pair, without b
+        self.shifted = self.difference(a.shift, b.shift)
+        self.learnt = self.product(a.learnt, b.learnt)  # g g'
+        # g g' e^(−|t − t'| / 10), of what keeps its course; for pairs on the near side of the step, else 0
+        self.lasting = np.exp(-np.abs(self.difference(a.t, b.t)) / _STEP) * self.learnt
+        self.step = self.product(a.below.astype(np.float64), b.below.astype(np.float64)) * self.lasting
+        self.turning = _TURN**2 * self.product(a.ahead, b.ahead)  # variance of slopes past the end, over s²
 
     def left(self, values: Floats) -> Floats:
         """What each pair has of values of a (A,)."""
-        return values[:, None] if self.other is not None else values[self.lower[0]]
+        return values[:, None] if self._whole else values[self.lower[0]]
 
     def right(self, values: Floats) -> Floats:
         """What each pair has of values of b (B,)."""
-        return values if self.other is not None else values[self.lower[1]]
+        return values if self._whole else values[self.lower[1]]
 
     def difference(self, of_a: Floats, of_b: Floats) -> Floats:
-        """Of what a has and what b has."""
+        """What a has less what b has."""
         return self.left(of_a) - self.right(of_b)
+
+    def product(self, of_a: Floats, of_b: Floats) -> Floats:
+        """What a has times what b has."""
+        return self.left(of_a) * self.right(of_b)
 
     def matrix(self, values: Floats) -> Floats:
         """Return (A, B)."""
-        if self.other is not None:
+        if self._whole:
             return values
         i, j = self.lower
         out = np.empty((self.a.t.size,) * 2)
-        out[i, j] = values
-        out[j, i] = values
+        out[i, j] = out[j, i] = values
         return out
 
     @cached_property
-    def learnt(self) -> Floats:
-        """g g'."""
-        return self.left(self.a.learnt) * self.right(self.b.learnt)
-
-    @cached_property
-    def lasting(self) -> Floats:
-        """g g' e^(−|t − t'| / 10): of what keeps its course."""
-        return np.asarray(np.exp(-np.abs(self.difference(self.a.t, self.b.t)) / _STEP) * self.learnt)
-
-    @cached_property
-    def step(self) -> Floats:
-        """The same for pairs on the near side of the step, else 0."""
-        a, b = (x.below.astype(np.float64) for x in (self.a, self.b))
-        return self.left(a) * self.right(b) * self.lasting
-
-    @cached_property
     def rough_in_n(self) -> Floats:
-        """The same, e^(−|u − u'| / 2) of it: of what is rough."""
+        """g g' e^(−|t − t'| / 10 − |u − u'| / 2): of what is rough."""
         return self.lasting * np.exp(-np.abs(self.difference(self.a.u, self.b.u)) / _ROUGH)
 
     @cached_property
     def rough(self) -> Floats:
         """The same, where B_p varies on its own."""
         return self.rough_in_n * np.exp(-np.abs(self.difference(self.a.v, self.b.v)) / _ROUGH)
-
-    @cached_property
-    def turning(self) -> Floats:
-        """What slopes vary by past the end, over s²."""
-        return _TURN**2 * self.left(self.a.ahead) * self.right(self.b.ahead)
-
-    @cached_property
-    def shifted(self) -> Floats:
-        """The difference of t as allocations move with it."""
-        return self.difference(self.a.shift, self.b.shift)
 
 
 def matern(distance: Floats) -> tuple[Floats, Floats]:

@@ -112,16 +112,10 @@ def estimate(
     seed: int = 0,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> Surface:
-    """Fit the surface to runs.
+    """Fit the surface to runs of at least one n, with checkpoints after step 0.
 
-    Parameters
-    ----------
-    configurations
-        at least one n, with checkpoints after step 0.
-    draws, seed
-        how many, and their stream; without draws the surface is the mean at the most likely θ.
-    bounds
-        of the reward.
+    ``seed`` is that of the ``draws``; without draws the surface is the mean at the most likely θ. ``bounds``
+    are the least and the largest reward.
     """
     process = Process(observe(configurations))
     with threadpool_limits(1, "blas"):

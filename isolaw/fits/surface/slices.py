@@ -63,18 +63,10 @@ def slices(
     allowed: Callable[[Floats, Floats], NDArray[np.bool_]] | None = None,
     more: Sequence[float] = (),
 ) -> Slices:
-    """Cut the surface.
+    """Cut the surface at ``compute`` (X,); more than a few are interpolated in log C between knots.
 
-    Parameters
-    ----------
-    surface
-        its draws.
-    compute
-        (X,); at more than a few the surface is drawn at knots, and interpolated in log C.
-    allowed
-        which allocations (log2 n, log2 B_p) may be chosen; all that were measured, or lie between.
-    more
-        log2 n between those measured that the grid must have.
+    ``allowed`` says which allocations (log2 n, log2 B_p) may be chosen: by default those measured, and all
+    between. ``more`` lists log2 n between those measured that the grid must have.
     """
     places = surface.process.observations.places
     several = compute.size > _KNOTS
