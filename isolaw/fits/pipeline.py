@@ -72,12 +72,11 @@ def fit(
     runs
         recorded runs (`isolaw.read`, `isolaw.sweep`).
     metric, eval_set
-        what counts as reward; ``avg@4`` on ``validation``, or the only accuracy there is
-        (`isolaw.fits.metric`).
+        the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
     setting
         ``fixed-bp``, ``fixed-b`` or ``joint``.
     fixed
-        what is held, as ``{"problems_per_batch": 32}``; any column or attribute of the runs.
+        columns or attributes of the runs held at a value, e.g. ``{"problems_per_batch": 32}``.
     x
         what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``, where the runs recorded it.
     method
@@ -89,7 +88,7 @@ def fit(
         bin width of record points; ``"off"`` or None fits all checkpoints; ``auto`` is off for ``surface``
         and 0.005 for ``paper``.
     robust
-        Huber's loss in the curves, for evaluations that go astray, in place of squares.
+        Huber loss for learning curves; downweights outlier evaluations.
     bootstrap
         number of draws; 0: no intervals.
     seed
@@ -98,9 +97,9 @@ def fit(
     Raises
     ------
     DataError, InputError
-        the runs do not hold what is asked for.
+        an argument is wrong, or the runs lack what it names.
     Refused
-        the runs cannot carry a law; the message says what to add.
+        the runs do not support a law; the message says what to add.
 
     >>> import isolaw
     >>> runs = isolaw.sweep({"sweep": {"compute": 400_000, "seeds": 3},
@@ -177,12 +176,12 @@ def fit(
 
 
 class _Traced(NamedTuple):
-    """n*(C) by either method; the surface's slices; computes and rewards of each n to seek crossovers in."""
+    """n*(C) by either method."""
 
     frontier: Frontier
     path: Path
-    rewards: tuple[NDArray[np.float64], NDArray[np.float64]]
-    cut: Slices | None
+    rewards: tuple[NDArray[np.float64], NDArray[np.float64]]  # computes, and rewards of each n for crossovers
+    cut: Slices | None  # of the surface
 
 
 def _traced(
@@ -206,19 +205,19 @@ def _traced(
 
 
 def _checked(method: str, curve: str, records: float | str | None, bootstrap: int) -> float | None:
-    """Refuse what is not an option; return the bin width of record points, None for all checkpoints."""
+    """Return the bin width of record points, None for all checkpoints; `InputError` for a wrong option."""
     if method not in METHODS:
-        raise InputError(f"method {method!r}: accepted: {', '.join(METHODS)}")
+        raise InputError(f"method: found {method!r}; expected {' or '.join(METHODS)}")
     if curve not in (*FAMILIES, "auto"):
-        raise InputError(f"curve {curve!r}: accepted: auto, {', '.join(FAMILIES)}")
+        raise InputError(f"curve: found {curve!r}; expected auto, {', '.join(FAMILIES)}")
     if not 0 <= bootstrap <= MOST_DRAWS:
-        raise InputError(f"bootstrap {bootstrap}: accepted: draws up to {MOST_DRAWS}, 0 for none")
+        raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
     if records == "auto":
         return WIDTH if method == "paper" else None
     if records in ("off", None):
         return None
     if isinstance(records, str) or not (math.isfinite(records) and records > 0):
-        raise InputError(f"records {records!r}: accepted: a positive width of reward, auto, or off")
+        raise InputError(f"records: found {records!r}; expected a positive width of reward, auto or off")
     return float(records)
 
 
@@ -232,13 +231,11 @@ def _fit_all(
 ) -> tuple[list[Curves], dict[str, int]]:
     """Fit every curve on the data and on each draw; drop draws that a curve fails, or ``keep``."""
     configurations = selection.configurations
+    pairs = list(zip(configurations, samples, strict=True))
     if width is None:
-        return [
-            fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust)
-            for c, s in zip(configurations, samples, strict=True)
-        ], {}
+        return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust) for c, s in pairs], {}
     parts, flat = [], []
-    for c, sample in zip(configurations, samples, strict=True):
+    for c, sample in pairs:
         reward = c.reward + sample[:, c.index]
         weights = _records(c, reward, width)
         if not enough_points(weights[:1])[0]:

@@ -13,30 +13,14 @@ from isolaw.fits.quantity import REFUSED, Quantity
 
 @dataclass(frozen=True)
 class Option:
-    """A configuration at the budget.
-
-    Attributes
-    ----------
-    allocation
-        how it would spend the budget.
-    reward
-        its predicted reward.
-    expected_regret
-        mean over draws of the best reward minus its own.
-    probability
-        share of draws in which it is within 0.005 of the best; None without draws.
-    step_cost
-        what a step costs, in the budget's unit.
-    measured
-        whether runs of it exist; otherwise its n lies between measured n.
-    """
+    """A configuration at the budget."""
 
     allocation: Allocation
     reward: Quantity
-    expected_regret: float
-    probability: float | None
-    step_cost: float
-    measured: bool = True
+    expected_regret: float  # mean over draws of the best reward minus its own
+    probability: float | None  # share of draws in which it is within 0.005 of the best; None without draws
+    step_cost: float  # in the unit of the budget
+    measured: bool = True  # otherwise its n lies between measured n
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""

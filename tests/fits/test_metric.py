@@ -68,7 +68,7 @@ def test_the_only_one_it_can_be(series: Any, asked: Any, chosen: tuple[str, str]
             [("avg@8", "aime24"), ("avg@8", "math"), *TRAINING],
             (None, None),
             [
-                "logs: no avg@4 on validation, and 2 that could stand for it",
+                "logs: found no avg@4 on validation, and 2 metrics that could replace it",
                 "--metric and --eval-set",
                 "avg@8 on aime24 (1 run, 3 checkpoints), avg@8 on math (1 run, 3 checkpoints)",
                 "--metric reward --eval-set train (1 run, 3 checkpoints)",
@@ -77,12 +77,12 @@ def test_the_only_one_it_can_be(series: Any, asked: Any, chosen: tuple[str, str]
         (
             TRAINING,
             (None, None),
-            ["none that could stand for it", "measured: no evaluation", "reward --eval-set train"],
+            ["no metrics that could replace it", "measured: no evaluation", "reward --eval-set train"],
         ),
         ([("loss", "train")], (None, None), ["measured: no evaluation", "on train: loss"]),
         ([("avg@8", "aime24")], ("avg@5", None), ["no avg@5 on validation", "avg@8 on aime24"]),
         ([("avg@8", "aime24")], (None, "math"), ["no avg@4 on math", "avg@8 on aime24"]),
-        ([("avg@8", f"set{i}") for i in range(30)], (None, None), ["30 that could", "and 10 more"]),
+        ([("avg@8", f"set{i}") for i in range(30)], (None, None), ["30 metrics that could", "and 10 more"]),
     ],
 )
 def test_otherwise_what_there_is(series: Any, asked: Any, words: list[str]) -> None:

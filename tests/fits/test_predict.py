@@ -512,7 +512,7 @@ def test_epochs(laws: dict[str, Law], method: str) -> None:
 
 @pytest.mark.parametrize("budget", [math.nan, math.inf, 0, 0.5, -1e6])
 def test_no_budget(laws: dict[str, Law], budget: float) -> None:
-    with pytest.raises(InputError, match="accepted: a number of rollouts from 1 to 1e"):
+    with pytest.raises(InputError, match="expected a number of rollouts from 1 to 1e"):
         laws["surface fixed-bp"].predict(budget)
 
 
@@ -522,7 +522,7 @@ def test_what_cannot_be_afforded(laws: dict[str, Law]) -> None:
         law.predict(255)
     with pytest.raises(InputError, match=r"max_batch_rollouts = 255 .* 256 rollouts"):
         law.predict(1e6, max_batch_rollouts=255)
-    with pytest.raises(InputError, match="n_train_problems 0"):
+    with pytest.raises(InputError, match="n_train_problems: found 0"):
         law.predict(1e6, n_train_problems=0)
     assert law.predict(256).allocation.compute == 256
 

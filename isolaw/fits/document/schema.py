@@ -1,4 +1,4 @@
-"""`LawDocument`: what a fit found, as it stands in ``law.json``; docs/formats.md says what the keys mean."""
+"""`LawDocument`: the content of ``law.json``, as documented in docs/formats.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT = "isolaw.law/2"
 
 @dataclass(frozen=True)
 class Axis:
-    """What a budget counts, whether the law is in its log10, and the range in which the frontier is drawn."""
+    """What a budget counts, whether the law is in its log10, and the range of the frontier."""
 
     name: Literal["compute", "tokens", "wall_s", "steps"]
     unit: str
@@ -25,7 +25,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class GridEntry:
-    """A configuration: its runs and checkpoints, what a step costs, first and last compute measured."""
+    """A configuration: its runs and checkpoints, what a step costs, first and last measured compute."""
 
     problems_per_batch: int
     rollouts_per_problem: int
@@ -40,33 +40,21 @@ BoundBy = Literal["grid_edge", "neighbour"]
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """n* at one x.
-
-    Attributes
-    ----------
-    n_star, n_star_strict, n_star_tolerance
-        the method's n*; the n of the highest curve; the smallest n within 0.005 of it.
-    band
-        of the family that holds 95 % of the drawn n* at every x at once; an open end is None.
-    reward
-        at n*.
-    censored, censored_by
-        whether n* is only a bound, and why: an end of the grid, or a neighbouring n that was not measured.
-    """
+    """n* at one x."""
 
     x: float
-    n_star: Quantity
-    band: Interval | None
-    n_star_strict: int
-    n_star_tolerance: int
-    reward: Quantity
-    censored: bool
-    censored_by: tuple[BoundBy, ...]
+    n_star: Quantity  # by the method
+    band: Interval | None  # of the bands that hold 95 % of drawn n* at every x at once
+    n_star_strict: int  # the n of the highest curve
+    n_star_tolerance: int  # the smallest n within 0.005 of it
+    reward: Quantity  # at n*
+    censored: bool  # n* is only a bound
+    censored_by: tuple[BoundBy, ...]  # an end of the grid, or a neighbouring n without measurements
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the curve of one n overtakes that of another; ``supported`` where both were measured there."""
+    """Where the curve of one n overtakes another's; ``supported`` where both were measured there."""
 
     from_: int
     to: int
@@ -78,35 +66,22 @@ class Crossing:
 
 @dataclass(frozen=True)
 class CurveEntry:
-    """The learning curve of a configuration.
-
-    Attributes
-    ----------
-    parameters
-        by name, as the curve family has them.
-    ceiling
-        whether what was measured determines it.
-    rms, late
-        of the residuals; mean reward less curve, from a quarter of its compute on.
-    """
+    """The learning curve of a configuration."""
 
     problems_per_batch: int
     rollouts_per_problem: int
-    parameters: dict[str, Quantity]
-    ceiling: Literal["seen", "open"]
-    rms: float
-    late: float
+    parameters: dict[str, Quantity]  # by the names of the curve family
+    ceiling: Literal["seen", "open"]  # whether the checkpoints determine it
+    rms: float  # of the residuals
+    late: float  # mean reward less curve, from a quarter of the compute on
     measured: tuple[float, float]
 
 
 @dataclass(frozen=True)
 class DrawsInfo:
-    """What was drawn and how often, how many draws failed and why, and the file that holds them.
+    """How many draws a fit made, how many failed and why, and the file that holds them."""
 
-    ``unit`` is what the draws resample: runs; where there is one of each, its distance from a smooth surface
-    over n (``lack of fit``), or blocks of its residuals.
-    """
-
+    # What draws resample. With one run each: distances from a smooth surface over n, or blocks of residuals.
     unit: Literal["run", "lack of fit", "block"]
     draws: int
     failed: int = 0
@@ -132,14 +107,11 @@ class ConstantRule(Regret):
 
 @dataclass(frozen=True)
 class LawEntry(Regret):
-    """One of the laws compared: θ along n* (empty in some laws of version 1) and its intervals.
+    """A compared law."""
 
-    ``better`` is the share of draws in which it loses less than each other law.
-    """
-
-    theta: tuple[float, ...]
+    theta: tuple[float, ...]  # along n*; empty in some laws of version 1
     interval: tuple[tuple[float, float], ...] | None
-    better: dict[str, float] = field(default_factory=dict)
+    better: dict[str, float] = field(default_factory=dict)  # share of draws in which it loses less, by law
 
 
 @dataclass(frozen=True)
@@ -152,39 +124,20 @@ class FamilyFit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which law holds, and what it is worth.
+    """Which law holds, and what it is worth."""
 
-    Attributes
-    ----------
-    constant, logistic
-        what the best constant n and the logistic lose on the fitted curves; None where they do not exist.
-    monotone
-        False where n* comes down again; of a surface, where it does in 95 % of draws.
-    verdict
-        the law that is worth having; ``constant`` where one n loses at most 0.005 anywhere; ``no law``. None
-        where it is refused, and where draws prefer none.
-    laws
-        by name; empty where laws were not compared.
-    preferred
-        of those; None where none were compared, and where a preference is refused.
-    falls, levels_off
-        of a surface: the share of draws in which n* comes down again, and in which it rises and levels off.
-    refused, seeds
-        why no preference is stated, if none is; the fewest runs of a configuration.
-    curves
-        by curve family.
-    """
-
-    constant: ConstantRule | None
+    constant: ConstantRule | None  # on the fitted curves or surface
     logistic: Regret | None
-    monotone: bool
+    monotone: bool  # False where n* comes down again; of a surface, where it does in 95 % of draws
+    # The law worth having: ``constant`` where one n loses at most 0.005 anywhere; ``no law``; None where
+    # draws prefer none, or a preference is refused.
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None
-    falls: float | None = None
-    levels_off: float | None = None
+    falls: float | None = None  # share of draws in which n* comes down again
+    levels_off: float | None = None  # share of draws in which it rises and levels off
     refused: Literal["few_seeds"] | None = None
-    seeds: int = 0
+    seeds: int = 0  # the fewest runs of a configuration
     curves: dict[str, FamilyFit] = field(default_factory=dict)
 
 
@@ -210,16 +163,12 @@ class HealthInfo:
 
 @dataclass(frozen=True)
 class SurfaceInfo:
-    """What the surface is made of, its draws aside (`isolaw.fits.surface`).
+    """What the surface is made of, its draws aside (`isolaw.fits.surface`)."""
 
-    ``observations`` as in `Observations.to_dict`, ``theta`` the most likely hyperparameters, ``misfit`` by
-    how much draws are wider for lack of fit, ``bounds`` of the reward.
-    """
-
-    observations: dict[str, Any]
-    theta: tuple[float, ...]
-    misfit: float
-    bounds: tuple[float | None, float | None]
+    observations: dict[str, Any]  # as in `Observations.to_dict`
+    theta: tuple[float, ...]  # the most likely hyperparameters
+    misfit: float  # by how much draws are wider for lack of fit
+    bounds: tuple[float | None, float | None]  # of the reward
 
 
 @dataclass(frozen=True)

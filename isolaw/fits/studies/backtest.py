@@ -1,28 +1,27 @@
-"""Backtest: would the small runs have told what to do with a larger budget?
+"""Backtest: would small runs have predicted the best allocation of a larger budget?
 
-The law is fitted to the checkpoints with compute ≤ c of all seeds but one, and names an allocation for
-budgets above c; so do rules that a practitioner would use instead. Each is judged on the seed left out, by
-the reward surface fitted to all of its checkpoints:
+The law is fitted to the checkpoints with compute ≤ c of all seeds but one, and recommends an allocation for
+budgets above c; so do rules that a practitioner would use instead. The held-out seed judges each, by the
+reward surface fitted to all of its checkpoints:
 
     regret = max over measured allocations of the surface − the surface at the allocation
 
-and the mean is taken over the seeds left out in turn. The maximum of a noisy surface is too high, so every
-rule's regret is too large by the same amount: differences are fair. With one seed there is nothing to leave
-out; then the same runs' later checkpoints judge, and the result says so.
+averaged over the seeds held out in turn. The maximum of a noisy surface is too high, which raises the regret
+of every rule by the same amount: differences are fair. With one seed the same runs' later checkpoints judge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from isolaw.errors import InputError, Refused
 from isolaw.fits.frontier.trace import supported_range
-from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import bounds, fit
+from isolaw.fits.prediction import Prediction
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
@@ -31,6 +30,15 @@ from isolaw.runs import Runs
 _BUDGETS = 4
 FIXED = 16
 _SAME = 1e-6  # doublings
+Place = tuple[int, int]  # B_p, n
+
+
+class _Judged(NamedTuple):
+    """What a rule chooses at each budget, its regret there, and the law's error in n* in doublings."""
+
+    places: list[Place]
+    regret: Floats
+    error: Floats
 
 
 def backtest(
@@ -43,23 +51,16 @@ def backtest(
     fixed: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Fit below a compute, and judge what that recommends above it.
+    """Fit the checkpoints up to the compute ``fit_below``, and judge the recommendations above it.
 
-    Parameters
-    ----------
-    runs
-        as for `isolaw.fit`.
-    fit_below
-        c: checkpoints beyond it are not seen by the fit.
-    metric, eval_set, setting, fixed, options
-        as for `isolaw.fit`.
+    All other arguments are those of `isolaw.fit`.
 
     Returns
     -------
     ``fit_below``, ``budgets`` (C each), ``held_out`` ("seed" or "later checkpoints"), ``seeds``, and
-    ``rules``: for ``isolaw`` and each baseline its ``allocations`` (B_p, n) by budget, one of every split,
-    ``regret`` by budget, its mean, ``against_isolaw`` (mean difference and its standard error over seeds,
-    None for one), and for isolaw ``n_star_error`` in doublings.
+    ``rules``: of ``isolaw`` and of each baseline the ``allocations`` (B_p, n) by budget and split, ``regret``
+    by budget, its mean, ``against_isolaw`` (mean difference and its standard error over seeds, None for one
+    seed), and for isolaw ``n_star_error`` in doublings.
 
     Raises
     ------
@@ -80,22 +81,25 @@ def backtest(
     low, high = supported_range(selection.configurations)
     if not low < fit_below < high:
         raise InputError(
-            f"fit_below {fit_below:g}: accepted: a compute inside the measured range, {low:.4g} to {high:.4g}"
+            f"fit_below: found {fit_below:g}; expected a measured compute, {low:.4g} to {high:.4g}"
         )
     fixed = {**(fixed or {}), **selection.fixed}
-    keywords: dict[str, Any] = {"eval_set": eval_set, "setting": setting, "fixed": fixed}
     budgets = np.geomspace(fit_below, high, _BUDGETS + 1)[1:]
     splits = _splits(runs, [set(c.seeds) for c in selection.configurations])
-    judged: list[dict[str, Any]] = []
+    judged = []
     for training, judging in splits:
         small = Runs(training.points[training.points["compute"] <= fit_below], training.attributes)
         try:
-            law = fit(small, metric, **keywords, **options)
+            law = fit(small, metric, eval_set=eval_set, setting=setting, fixed=fixed, **options)
         except Refused as error:
             raise Refused(f"below {fit_below:g} there is too little to fit: {error}") from None
-        chosen = select(judging, metric, eval_set, setting, fixed).configurations
-        surface = estimate(chosen, 0, bounds=bounds(metric, chosen))
-        judged.append(_judge(law, surface, chosen, budgets, _baselines(small, metric, keywords)))
+        before, after = (
+            select(own, metric, eval_set, setting, fixed).configurations for own in (small, judging)
+        )
+        predictions = [law.predict(float(c)) for c in budgets]
+        places = {"isolaw": _recommended(predictions, budgets), **_baselines(before, budgets)}
+        surface = estimate(after, 0, bounds=bounds(metric, after))
+        judged.append(_judge(predictions, surface, after, budgets, places))
     return {
         "fit_below": float(fit_below),
         "budgets": budgets.tolist(),
@@ -118,81 +122,75 @@ def _splits(runs: Runs, seeds: list[set[int]]) -> list[tuple[Runs, Runs]]:
     return out
 
 
-def _baselines(small: Runs, metric: str, keywords: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """What one would do without a law, as (B_p, n)."""
-    found = select(small, metric, keywords["eval_set"], keywords["setting"], keywords["fixed"]).configurations
+def _recommended(predictions: list[Prediction], budgets: Floats) -> list[Place]:
+    found = [p.allocation for p in predictions]
+    chosen = [(a.problems_per_batch, a.rollouts_per_problem) for a in found if a is not None]
+    if len(chosen) < len(found):
+        raise Refused(
+            f"from runs of less than {budgets[0]:.3g} isolaw recommends nothing for {budgets[-1]:.3g}; "
+            "choose a larger --fit-below"
+        )
+    return chosen
+
+
+def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[Place]]:
+    """What one would do without a law: the same at every budget."""
     largest = max(found, key=lambda c: (c.rollouts_per_problem, -c.problems_per_batch))
     # The best run at the end of the small budget: the mean of its last tenth of checkpoints.
     best = max(found, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
     near = min(found, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
-    places = {"largest n": largest, "best small run": best, f"n = {FIXED}": near}
-    return {name: (c.problems_per_batch, c.rollouts_per_problem) for name, c in places.items()}
+    chosen = {"largest n": largest, "best small run": best, f"n = {FIXED}": near}
+    return {k: [(c.problems_per_batch, c.rollouts_per_problem)] * budgets.size for k, c in chosen.items()}
 
 
 def _judge(
-    law: Law,
+    predictions: list[Prediction],
     surface: Surface,
     configurations: list[Configuration],
     budgets: Floats,
-    baselines: Mapping[str, tuple[int, int]],
-) -> dict[str, Any]:
-    predictions = [law.predict(float(c)) for c in budgets]
-    ours = [p.allocation for p in predictions if p.allocation is not None]
-    if len(ours) < len(predictions):
-        raise Refused(
-            f"from runs of less than {budgets[0]:.3g} nothing is recommended for {budgets[-1]:.3g}; "
-            "choose a larger --fit-below"
-        )
-    places: dict[str, list[tuple[int, int]]] = {
-        "isolaw": [(a.problems_per_batch, a.rollouts_per_problem) for a in ours],
-        **{name: [place] * budgets.size for name, place in baselines.items()},
-    }
+    places: dict[str, list[Place]],
+) -> dict[str, _Judged]:
     n = np.array([c.rollouts_per_problem for c in configurations])
     between = [float(np.log2(own)) for _, own in places["isolaw"] if n.min() < own < n.max()]
     judge = slices(surface, budgets, more=between)
-    compared = [
-        np.unique(n[[c.covers(budgets[x : x + 1])[0] for c in configurations]]).size >= LEAST_CURVES
-        for x in range(budgets.size)
-    ]
+    covered = np.array([c.covers(budgets) for c in configurations])
     best = judge.reward[0].max(axis=1)
-    out: dict[str, Any] = {}
-    for name, chosen in places.items():
-        losses = [
-            float(best[x] - judge.reward[0, x, at]) if compared[x] and at is not None else np.nan
-            for x, at in enumerate(_where(judge, place) for place in chosen)
-        ]
-        out[name] = {"places": chosen, "losses": losses}
     star = np.log2([p.n_star.value or np.nan for p in predictions])
-    out["isolaw"]["error"] = (star - judge.log2_n[judge.best[0]]).tolist()
+    error = star - judge.log2_n[judge.best[0]]
+    out = {}
+    for name, chosen in places.items():
+        regret = np.full(budgets.size, np.nan)
+        for x, place in enumerate(chosen):
+            at = _where(judge, place)
+            if at is not None and np.unique(n[covered[:, x]]).size >= LEAST_CURVES:
+                regret[x] = best[x] - judge.reward[0, x, at]
+        out[name] = _Judged(chosen, regret, error)
     return out
 
 
-def _where(judge: Slices, place: tuple[int, int]) -> int | None:
+def _where(judge: Slices, place: Place) -> int | None:
     """The allocation that is (B_p, n), None where the judge has no runs on either side of it."""
     b, n = np.log2(place)
     distance = np.abs(judge.log2_n - n) + np.abs(judge.log2_b - b)
     return int(distance.argmin()) if distance.min() < _SAME else None
 
 
-def _summary(rule: str, judged: list[dict[str, Any]]) -> dict[str, Any]:
-    losses = np.array([split[rule]["losses"] for split in judged])
-    ours = np.array([split["isolaw"]["losses"] for split in judged])
-    if np.isnan(losses).any():
+def _summary(rule: str, judged: list[dict[str, _Judged]]) -> dict[str, Any]:
+    regret, ours = (np.array([split[name].regret for split in judged]) for name in (rule, "isolaw"))
+    if np.isnan(regret).any():
         raise Refused(
             "at the larger budgets fewer than 3 different n were measured, so there is nothing to judge by; "
             "run the smaller n for longer, or choose a smaller --fit-below"
         )
-    difference = (losses - ours).mean(axis=1)
+    difference = (regret - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
+    by_budget = zip(*(split[rule].places for split in judged), strict=True)
     out: dict[str, Any] = {
-        "allocations": [
-            [list(place) for place in places]
-            for places in zip(*(split[rule]["places"] for split in judged), strict=True)
-        ],
-        "regret": losses.mean(axis=0).tolist(),
-        "mean_regret": float(losses.mean()),
+        "allocations": [[list(place) for place in places] for places in by_budget],
+        "regret": regret.mean(axis=0).tolist(),
+        "mean_regret": float(regret.mean()),
         "against_isolaw": {"difference": float(difference.mean()), "standard_error": error},
     }
     if rule == "isolaw":
-        out["n_star_error"] = np.mean([split[rule]["error"] for split in judged], axis=0).tolist()
+        out["n_star_error"] = np.mean([split[rule].error for split in judged], axis=0).tolist()
     return out

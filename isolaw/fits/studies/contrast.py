@@ -45,38 +45,18 @@ class Contrast:
 
 @dataclass(frozen=True)
 class RecipeComparison:
-    """What `compare` found.
-
-    Attributes
-    ----------
-    names
-        of the two recipes.
-    facts
-        in what they differ: each fact's value in the first and in the second.
-    metric, eval_set, compute
-        what was compared, and the budget, if any.
-    contrasts
-        one for each common (B_p, n).
-    mean
-        their mean; that of A, B and C_mid over the configurations where both curves are determined.
-    paired
-        whether the runs were drawn by common seeds.
-    units
-        what was drawn, for each recipe.
-    notes
-        what a reader must know.
-    """
+    """What `isolaw.fits.studies.recipes.compare` found."""
 
     names: tuple[str, str]
-    facts: dict[str, tuple[Any, Any]]
+    facts: dict[str, tuple[Any, Any]]  # in what the recipes differ: both values
     metric: str
     eval_set: str
     compute: float | None
-    contrasts: list[Contrast]
-    mean: Contrast
-    paired: bool
-    units: tuple[Unit, Unit]
-    notes: list[str]
+    contrasts: list[Contrast]  # one for each common (B_p, n)
+    mean: Contrast  # that of A, B and C_mid over the configurations where both curves are determined
+    paired: bool  # whether the runs were drawn by common seeds
+    units: tuple[Unit, Unit]  # what was drawn, for each recipe
+    notes: list[str]  # for the reader
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every quantity as value, interval, status."""

@@ -52,20 +52,11 @@ def compare(
     bootstrap: int = DRAWS,
     seed: int = 0,
 ) -> RecipeComparison:
-    """Compare two recipes.
+    """Compare two recipes, each a source of its own.
 
-    Parameters
-    ----------
-    first, second
-        the runs of one recipe each.
-    metric, eval_set
-        what counts as reward.
-    compute
-        a budget in rollouts at which to compare rewards, too.
-    names
-        of the recipes.
-    bootstrap, seed
-        number of draws, 0 for no intervals; and their stream.
+    ``metric`` on ``eval_set`` counts as reward. ``compute`` is a budget in rollouts at which to compare
+    rewards, too; ``names`` are of the recipes; ``bootstrap`` is the number of draws, 0 for no intervals, and
+    ``seed`` their stream.
 
     Raises
     ------

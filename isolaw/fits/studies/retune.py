@@ -1,19 +1,18 @@
-"""n*(C) with the learning rate (or another axis) chosen anew for every budget.
+"""n*(C) with the learning rate (or another axis) re-tuned for every budget.
 
 A larger n at lr ∝ √B also lowers the noise floor, as a smaller lr would: part of "n* rises with C" may be
-annealing in disguise. The control is to let every n have the lr that is best for it at each budget::
+annealing in disguise. As a control, every n has the best lr for it at each budget::
 
     r'_s(n, C) = r_s(n, C; l),    l = argmax_l mean_{s' ≠ s} r_s'(n, C; l)
 
-for seed s: the lr is chosen on the *other* seeds and rewarded on this one, so that what was only lucky
-for one run earns nothing. A run with a constant lr that has reached C is the run whose budget was C.
-The result is a table of runs like any other, one for each (B_p, n, seed), and is fitted like any other;
-that seeds choose for each other couples them a little, which intervals over seeds leave out.
+for seed s: the *other* seeds choose the lr, so that luck of one run earns nothing. A run with a constant lr
+that has reached C is the run whose budget was C. The result is a table of runs, one for each (B_p, n, seed),
+and is fitted as such; intervals over seeds leave out that seeds choose for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,44 +24,27 @@ from isolaw.fits.selection import hold, measured_points
 from isolaw.runs import Runs, plain
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem"]
+_COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "compute"]
 
 
 @dataclass(frozen=True)
 class Retuned:
-    """Runs with an axis chosen anew at each checkpoint.
+    """Runs with an axis re-tuned at each checkpoint."""
 
-    Attributes
-    ----------
-    runs
-        one for each (B_p, n, seed), without the attribute.
-    chosen
-        what all seeds together choose at each configuration's last checkpoint: a row for each, with
-        ``problems_per_batch, rollouts_per_problem, compute``, the attribute, and whether it is at the
-        ``edge`` of the values that were run.
-    best
-        the one value whose highest final reward, over all configurations, is highest.
-    """
-
-    runs: Runs
+    runs: Runs  # one for each (B_p, n, seed), without the attribute
+    # What all seeds together choose at each configuration's last checkpoint: ``problems_per_batch``,
+    # ``rollouts_per_problem``, ``compute``, the attribute, and whether it is at the ``edge`` of its values.
     chosen: pd.DataFrame
-    best: Any
+    best: Any  # the one value whose highest final reward, over all configurations, is highest
 
 
 def retune(
     runs: Runs, metric: str, eval_set: str, name: str = "lr", fixed: Mapping[str, Any] | None = None
 ) -> Retuned:
-    """Choose attribute ``name`` anew for every configuration, seed and checkpoint.
+    """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
 
-    Parameters
-    ----------
-    runs
-        a sweep with ``name`` as an axis; its runs share their checkpoints and seeds.
-    metric, eval_set
-        what counts as reward.
-    name
-        a numeric attribute of runs.
-    fixed
-        use only runs with these columns or attributes.
+    ``runs`` are of a sweep with ``name``, a numeric attribute, as an axis; they share their checkpoints and
+    seeds. ``fixed`` selects runs by the values of columns or attributes.
 
     Raises
     ------
@@ -80,7 +62,7 @@ def retune(
     """
     table = runs.table()
     if name in (*_CONFIGURATION, "seed"):
-        raise DataError(f"{runs.source}: {name} is no setting to choose; accepted: a recipe key, as lr")
+        raise DataError(f"{runs.source}: found {name}; expected a recipe key to re-tune, e.g. lr")
     if name not in table.columns:
         raise DataError(f"{runs.source}: {unknown('attribute', name, table.columns, 'there are')}")
     table = hold(table, dict(fixed or {}))
@@ -95,45 +77,24 @@ def retune(
     points = measured_points(runs, metric, eval_set).join(table[[name]], on="run_id")
     rows, chosen, final = [], [], dict.fromkeys(values, -np.inf)
     for (b, n), group in points.groupby(_CONFIGURATION):
-        rewards = _shared(group, name, f"B_p = {b}, n = {n}")
-        mean = rewards.groupby(level=name).mean()
-        for value in mean.index:
-            final[value] = max(final[value], float(mean.loc[value].fillna(-np.inf).iloc[-1]))
-        steps = group.drop_duplicates("step").set_index("step")["compute"]
-        last = mean.iloc[:, -1].idxmax()
-        chosen.append(
-            {
-                "problems_per_batch": b,
-                "rollouts_per_problem": n,
-                "compute": int(steps[mean.columns[-1]]),
-                name: plain(last),
-                "edge": last in (mean.index[0], mean.index[-1]),
-            }
-        )
-        for seed, reward in _tuned(rewards, name):
-            first = group.iloc[0]
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "run_id": f"{name} re-tuned, B_p = {b}, n = {n}, seed {seed}",
-                        "problem_set": first["problem_set"],
-                        "algorithm": first["algorithm"],
-                        "problems_per_batch": b,
-                        "rollouts_per_problem": n,
-                        "seed": seed,
-                        "step": reward.index,
-                        "compute": steps[reward.index].to_numpy(),
-                        "eval_set": eval_set,
-                        "metric": metric,
-                        "value": reward.to_numpy(),
-                    }
-                )
-            )
+        label = f"B_p = {b}, n = {n}"
+        rewards = _shared(group, name, label)
+        last = rewards.groupby(level=name).mean().iloc[:, -1].fillna(-np.inf)
+        for value, reward in last.items():
+            final[value] = max(final[value], float(reward))
+        tuned = _tuned(rewards, name).stack().rename("value")
+        own = group.drop_duplicates(["seed", "step"])[_COLUMNS].join(tuned, on=["seed", "step"], how="inner")
+        ids = [f"{name} re-tuned, {label}, seed {seed}" for seed in own["seed"]]
+        rows.append(own.assign(run_id=ids, eval_set=eval_set, metric=metric))
+        at_end = group.loc[group["step"] == rewards.columns[-1], "compute"].iloc[0]
+        best = last.idxmax()
+        edge = best in (last.index[0], last.index[-1])
+        chosen.append([b, n, int(at_end), plain(best), edge])
     whole = pd.concat(rows, ignore_index=True)
     common = _common_attributes(runs, name)
-    attributes = dict.fromkeys(whole["run_id"].unique(), common)
-    tuned = Runs(whole, attributes, runs.source, runs.notes)
-    return Retuned(tuned, pd.DataFrame(chosen), plain(max(final, key=lambda v: final[v])))
+    tuned_runs = Runs(whole, dict.fromkeys(whole["run_id"].unique(), common), runs.source, runs.notes)
+    table = pd.DataFrame(chosen, columns=[*_CONFIGURATION, "compute", name, "edge"])
+    return Retuned(tuned_runs, table, plain(max(final, key=lambda v: final[v])))
 
 
 def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
@@ -156,14 +117,16 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     return shared
 
 
-def _tuned(rewards: pd.DataFrame, name: str) -> Iterator[tuple[int, pd.Series]]:
-    """The reward of each seed with the value that the other seeds choose at each step."""
+def _tuned(rewards: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The reward of each seed (rows) with the value that the other seeds choose at each step (columns)."""
     seeds = rewards.index.get_level_values("seed")
+    out = {}
     for seed in seeds.unique():
         others = rewards[seeds != seed].groupby(level=name).mean().fillna(-np.inf)
         own = rewards[seeds == seed].droplevel("seed").loc[others.index]
         best = others.to_numpy().argmax(axis=0)
-        yield int(seed), pd.Series(own.to_numpy()[best, np.arange(best.size)], index=rewards.columns)
+        out[seed] = own.to_numpy()[best, np.arange(best.size)]
+    return pd.DataFrame(out, index=rewards.columns).T.rename_axis(index="seed")
 
 
 def _common_attributes(runs: Runs, name: str) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from isolaw.errors import DataError, InputError, Refused
-from isolaw.fits.studies.model_size.curves import SizeCurves
-from isolaw.fits.studies.model_size.draws import shifts
+from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.law import SizeLaw, fit_sizes
 
 DATA = Path(__file__).parents[3] / "examples" / "data"
@@ -427,7 +426,7 @@ def test_messages_name_the_table() -> None:
 
 
 def test_the_loss() -> None:
-    with pytest.raises(InputError, match="loss 'huber': accepted: reward, log"):
+    with pytest.raises(InputError, match="loss: found 'huber'; expected reward or log"):
         fit(synthetic(), loss="huber")
     table = synthetic()
     table.loc[0, "loss"] = 0.0

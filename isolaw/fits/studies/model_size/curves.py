@@ -1,13 +1,20 @@
-"""Learning curves of several model sizes, as the model-size law wants them (`law`).
+"""Learning curves of several model sizes, for the model-size law.
 
-Runs of one size are averaged step by step, as Tan et al. (arXiv 2509.25300) do. How runs differ is kept
-beside it: for each run the curve
+Runs of one size are averaged step by step, as Tan et al. (arXiv 2509.25300) do. How runs differ is kept too:
+for each run the curve
 
     e(step) = (L − L̄ − s · ln(X / X̄)) / √(L̄ (1 − L̄))
 
 which is its distance from the mean L̄ of its size's runs (at the same X: s is the mean curve's slope in ln X),
-in units of the standard deviation of one answer. In that unit sizes are comparable: evaluations on m
-problems alone would give 1/√m.
+in units of the standard deviation of one answer: on m problems, evaluation alone would give 1/√m at any size.
+A draw of the model-size law shifts each mean curve, for other runs, by
+
+    √(L (1 − L) / R) · Σ_d h_d e_d / √ν · √(ν / χ²_ν),    h_d ~ N(0, 1)
+
+over the deviations e_d of the runs of *all* sizes, which are assumed to differ alike in that unit, with R
+runs in the mean and ν = runs − sizes degrees of freedom. The last factor, one for each draw, makes normal
+intervals Student's t. Where no size has two runs, blocks of each curve's residuals are drawn, which leaves
+out the variation between runs.
 """
 
 from __future__ import annotations
@@ -27,36 +34,23 @@ X = Literal["compute", "data"]
 _LEAST_SIZES = 3
 _LEAST_POINTS = 5
 _LEAST_VARIANCE = 1e-6  # of one answer, where all are right or all are wrong
+# A draw of Student's t beyond this many times the normal one would bend curves, and moves no quantile.
+_MOST_INFLATED = 10.0
+_PARAMETERS = 2  # of one size's curve, for its residuals
 
 
 @dataclass(frozen=True)
 class SizeCurves:
-    """The mean curve of each model size, and how single runs differ from theirs.
+    """The mean curve of each model size, and how single runs differ from theirs."""
 
-    Attributes
-    ----------
-    sizes
-        N, ascending, (S,), in the table's unit.
-    of
-        which size a checkpoint belongs to, (P,), ascending.
-    step, x, loss, runs
-        of each checkpoint, (P,): update step, X, L = 1 − pass@1 and how many runs it is the mean of.
-    deviations
-        for each run that has others beside it: its steps and e there.
-    freedom
-        degrees of freedom of the deviations: runs less sizes.
-    x_name
-        ``compute`` or ``data``.
-    """
-
-    sizes: Floats
-    of: NDArray[np.int64]
-    step: Floats
-    x: Floats
-    loss: Floats
-    runs: Floats
-    deviations: list[tuple[Floats, Floats]]
-    freedom: int
+    sizes: Floats  # N, ascending, (S,), in the table's unit
+    of: NDArray[np.int64]  # the size of each checkpoint, (P,), ascending
+    step: Floats  # update steps, (P,)
+    x: Floats  # X, (P,)
+    loss: Floats  # L = 1 − pass@1, (P,)
+    runs: Floats  # how many runs each checkpoint averages, (P,)
+    deviations: list[tuple[Floats, Floats]]  # steps and e of each run of a size with several runs
+    freedom: int  # degrees of freedom of the deviations: runs less sizes
     x_name: X
 
     @classmethod
@@ -69,18 +63,10 @@ class SizeCurves:
     ) -> SizeCurves:
         """Average a table's runs.
 
-        Parameters
-        ----------
-        table
-            a row for each evaluation: ``model_size``, ``step``, ``compute`` or ``data``, ``reward`` or
-            ``loss`` = 1 − reward; where it has them also ``run`` (empty where unknown) and ``runs`` (how
-            many a row is the mean of).
-        x
-            the column that is X; rows with X = 0 stay out.
-        runs
-            another table of this form, whose runs give the deviations (for means without runs).
-        sources
-            what messages call the two.
+        ``table`` has a row for each evaluation: ``model_size``, ``step``, the column ``x`` (``compute`` or
+        ``data``; rows with 0 stay out), ``reward`` or ``loss`` = 1 − reward; optionally ``run``, and ``runs``
+        (how many a row averages). Where it has only means, ``runs`` is another table of this form, for the
+        deviations. ``sources`` names the two in messages.
 
         Raises
         ------
@@ -123,19 +109,19 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
     for name in needed:
         if name not in table.columns:
             asked = "reward or loss" if name == "reward" else name
-            said = unknown("column", asked, map(str, table.columns))
-            raise DataError(f"{source}: {said}; map it with --column {name}=<column>")
+            text = unknown("column", asked, map(str, table.columns))
+            raise DataError(f"{source}: {text}; map it with --column {name}=<column>")
     out = table[needed].apply(pd.to_numeric, errors="coerce").astype(np.float64)
     for name in needed:
-        good, accepted = np.isfinite(out[name]) & (out[name] >= 0), "a number, not negative"
+        good, expected = out[name].between(0.0, np.inf, "left"), "a number, not negative"
         if name == outcome:
-            good, accepted = out[name].between(0.0, 1.0), "a share from 0 to 1"
+            good, expected = out[name].between(0.0, 1.0), "a share from 0 to 1"
         elif name in ("model_size", "runs"):
-            good, accepted = good & (out[name] > 0), "a positive number"
+            good, expected = out[name].between(0.0, np.inf, "neither"), "a positive number"
         if not good.all():
             row = f"{table.index.name or 'row'} {table.index[~good][0]}"
             found = str(table[name][~good].iloc[0])
-            raise DataError(f"{source}: {name} in {row}: found {found!r}; accepted: {accepted}")
+            raise DataError(f"{source}: {row}: {name}: found {found!r}; expected {expected}")
     if outcome == "reward":
         out["loss"] = 1.0 - out["reward"]
     out["run"] = table["run"].astype(object) if "run" in table.columns else None
@@ -146,8 +132,8 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
     if len(twice):
         n, step = twice["model_size"].iloc[0], twice["step"].iloc[0]
         raise DataError(
-            f"{source}: N = {n:g} has several rows of step {step:g}; if they are different runs, name the "
-            "column that tells them apart: --column run=<column>"
+            f"{source}: N = {n:g} has several rows of step {step:g}; if they are of different runs, name the "
+            "column of runs: --column run=<column>"
         )
     return out[out[x] > 0]  # before the first step there is no log X
 
@@ -169,3 +155,54 @@ def _deviations(table: pd.DataFrame, x: str) -> tuple[list[tuple[Floats, Floats]
         out += [(steps, e[:, run]) for run in range(runs)]
         freedom += runs - 1
     return out, freedom
+
+
+def shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats:
+    """Return what each draw adds to the mean curves, (draws, P), in L.
+
+    ``fitted`` is the law's L at the P checkpoints; ``seed`` is the stream of the draws.
+    """
+    return (_runs if curves.freedom else _blocks)(curves, fitted, draws, np.random.default_rng(seed))
+
+
+def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    """What other runs would have changed in the mean curves, (D, P)."""
+    inflation = np.minimum(np.sqrt(curves.freedom / rng.chisquare(curves.freedom, draws)), _MOST_INFLATED)
+    scale = np.sqrt(np.clip(fitted * (1.0 - fitted), 0.0, None) / (curves.runs * curves.freedom))
+    out = np.empty((draws, fitted.size))
+    for size in range(len(curves.sizes)):
+        step = curves.step[curves.of == size]
+        pairs = [_at_steps(step, *deviation) for deviation in curves.deviations]
+        within, beyond = (np.array(part) for part in zip(*pairs, strict=True))
+        h = rng.standard_normal((2, draws, len(pairs)))
+        out[:, curves.of == size] = h[0] @ within + h[1] @ beyond
+    return out * scale * inflation[:, None]
+
+
+def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
+    """A run's deviation at ``step`` where it was measured, and, mirrored at both ends, where it was not.
+
+    The two are drawn apart: were the same errors to come back at other steps, they would cancel in K.
+    """
+    last = known.size - 1
+    before, after = known[0] - step, step - known[-1]
+    position = np.interp(step, known, np.arange(known.size))
+    position = np.where(before > 0, before / (known[1] - known[0]), position)
+    position = np.where(after > 0, last + after / (known[-1] - known[-2]), position)
+    index = np.rint(position).astype(np.int64) % (2 * last)
+    values = e[np.where(index > last, 2 * last - index, index)]
+    measured = (before <= 0) & (after <= 0)
+    return np.where(measured, values, 0.0), np.where(measured, 0.0, values)
+
+
+def _blocks(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    """Residuals of each curve in circular blocks of about P^(1/3) checkpoints, (D, P)."""
+    out = np.empty((draws, fitted.size))
+    for size in range(len(curves.sizes)):
+        mine = np.flatnonzero(curves.of == size)
+        residual = (curves.loss - fitted)[mine] * np.sqrt(mine.size / (mine.size - _PARAMETERS))
+        length = max(1, round(mine.size ** (1 / 3)))
+        starts = rng.integers(0, mine.size, (draws, -(-mine.size // length)))
+        index = (starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, : mine.size] % mine.size
+        out[:, mine] = residual[index] - residual.mean()
+    return out

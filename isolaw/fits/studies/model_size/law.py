@@ -6,8 +6,7 @@ X is compute (in FLOPs 6 N T, with T the tokens trained on) or data (prompts). E
 losses: squared error in L, which is the authors', and squared error in log10 L; in both, every size counts
 the same, however many checkpoints it has (`isolaw.fits.studies.model_size.solve`).
 
-Intervals come from draws of the mean curves (`draws`), the run being the unit; each
-draw repeats the whole fit.
+Intervals come from draws of the mean curves, the run being the unit; each draw repeats the whole fit.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ import numpy as np
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.quantity import Quantity, estimated
-from isolaw.fits.studies.model_size.curves import Floats, SizeCurves
-from isolaw.fits.studies.model_size.draws import shifts
+from isolaw.fits.studies.model_size.curves import Floats, SizeCurves, shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
 
 Loss = Literal["reward", "log"]
@@ -33,27 +31,13 @@ _LEAST_EXPONENT = 1e-9  # below it, rounding
 
 @dataclass(frozen=True)
 class SizeLaw:
-    """A fitted model-size law.
-
-    Attributes
-    ----------
-    curves
-        what was fitted.
-    loss
-        ``reward`` (squared error in L) or ``log``.
-    fits
-        the estimate, then D draws.
-    bends
-        by which share K changes in a decade of X, each; the law says 0; (1 + D,).
-    unit
-        what was drawn: ``run``, or ``block`` where no size has two runs.
-    """
+    """A fitted model-size law."""
 
     curves: SizeCurves
     loss: Loss
-    fits: SizeFits
-    bends: Floats
-    unit: Literal["run", "block"]
+    fits: SizeFits  # the estimate, then D draws
+    bends: Floats  # by which share K changes in a decade of X, (1 + D,); the law says 0
+    unit: Literal["run", "block"]  # what was drawn; blocks where no size has two runs
 
     @cached_property
     def N0(self) -> Quantity:
@@ -69,18 +53,21 @@ class SizeLaw:
 
     @cached_property
     def K(self) -> dict[float, Quantity]:
-        """K(N) of each size that was fitted."""
-        return {float(n): estimated(k) for n, k in zip(self.curves.sizes, self.fits.K.T, strict=True)}
+        """K(N) of each fitted size."""
+        return self._by_size(self.fits.K)
 
     @cached_property
     def E(self) -> dict[float, Quantity]:
-        """E(N) of each size that was fitted, in log10."""
-        return {float(n): estimated(e) for n, e in zip(self.curves.sizes, self.fits.E.T, strict=True)}
+        """E(N) of each fitted size, in log10."""
+        return self._by_size(self.fits.E)
 
     @cached_property
     def bend(self) -> Quantity:
         """By which share K changes within a decade of X: how far the curves are from straight."""
         return estimated(self.bends)
+
+    def _by_size(self, values: Floats) -> dict[float, Quantity]:
+        return {float(n): estimated(v) for n, v in zip(self.curves.sizes, values.T, strict=True)}
 
     def _if_saturating(self, values: Floats) -> Quantity:
         """A quantity that runs away with N0: unknown at the search's end, open where draws stop there."""
@@ -95,12 +82,12 @@ class SizeLaw:
     def predict(self, size: float, x: float, seed: int = 0) -> Quantity:
         """Return the reward (pass@1 = 1 − L) expected at X = ``x``, the mean over runs.
 
-        A size that was fitted keeps its E(N), also far beyond its last checkpoint. Of E(N) for any other size
-        the law says nothing. There it is extrapolated as
+        A fitted size keeps its E(N), also far beyond its last checkpoint. For any other size the law has no
+        E(N). It is extrapolated as
 
             E(N) = K(N) · (a + r · log10 N) + ε,
 
-        which has all lines reach L = 1 at an X ∝ N^r, by least squares over the S sizes fitted; ε is their
+        which has all lines reach L = 1 at an X ∝ N^r, by least squares over the S fitted sizes; ε is their
         scatter, as Student's t with S − 2 degrees of freedom, drawn from ``seed``.
 
         Raises
@@ -188,16 +175,10 @@ class SizeLaw:
 
 
 def fit_sizes(curves: SizeCurves, loss: Loss = "reward", bootstrap: int = 400, seed: int = 0) -> SizeLaw:
-    """Fit the model-size law.
+    """Fit the model-size law to three sizes or more.
 
-    Parameters
-    ----------
-    curves
-        three sizes or more.
-    loss
-        ``reward``: squared error in L, the authors'; ``log``: in log10 L.
-    bootstrap, seed
-        how many draws, and their stream.
+    ``loss`` is ``reward`` for squared error in L, the authors', or ``log`` for log10 L; ``bootstrap`` and
+    ``seed`` are the number of draws and their stream.
 
     Raises
     ------
