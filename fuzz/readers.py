@@ -104,7 +104,7 @@ def as_mlflow(folder: Path, content: bytes) -> None:
 
 
 def as_wandb(folder: Path, content: bytes) -> None:
-    names = ("run-a.wandb", "files/output.log", "files/config.yaml", "files/wandb-metadata.json")
+    names = ("run-a.wandb", "files/output.log", "files/config.yaml")
     write(folder, names, content)
     drain("wandb-offline", folder)
 
@@ -178,11 +178,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     updated = offline.Record()
     updated.config.update.add(key="data", value_json='{"train_batch_size": 16}')
     offline.wandb_file(folder, updated.SerializeToString(), *records)
-    runs = [
-        SEPARATOR.join(
-            [(folder / "run-dddd4444.wandb").read_bytes(), stdout[0], config, b'{"args": ["a=1"]}']
-        )
-    ]
+    runs = [SEPARATOR.join([(folder / "run-dddd4444.wandb").read_bytes(), stdout[0], config])]
     runs.append(SEPARATOR.join([offline.HEADER, stdout[0], hostile["config.yaml"]]))
     pq.write_table(pa.table({"run": ["a", "b"], "step": [1, 2], "v": [0.5, None]}), folder / "t.parquet")
     texts = [*metrics, console, *stdout, *state, *exports, *events]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from isolaw.errors import InputError, nearest
+from isolaw.errors import nearest
 from isolaw.readers import across_runs, frameworks
 from isolaw.readers.assignments import Assignment, applying
 from isolaw.readers.frameworks.base import Fact, Framework
@@ -83,7 +83,7 @@ def assemble(
         the sources that were found in a directory rather than named: one of two copies of a run among them
         is left out.
 
-    Raises `InputError` if a framework that the user sets is unknown.
+    Raises `InputError` if the user sets an unknown framework.
     """
     groups, problems = _grouped(logs, group_by)
     logs.clear()
@@ -162,14 +162,8 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
 
 def _framework(parts: Sequence[RawLog], own: Mapping[str, Assignment]) -> Framework | None:
     if "framework" in own:
-        framework = frameworks.named(own["framework"].value)
-        if framework is None:
-            names = ", ".join(known.name for known in frameworks.known())
-            raise InputError(f"{own['framework']}: no such framework; accepted: {names}")
-        return framework
-    config: dict[str, Any] = {}
-    for part in parts:
-        config |= part.config
+        return frameworks.named(own["framework"].value)
+    config = {name: value for part in parts for name, value in part.config.items()}
     return frameworks.find(_keys(parts), config)
 
 

@@ -4,7 +4,6 @@
 
     run-<id>.wandb            every record of the run: configuration, and history, not sampled
     files/config.yaml         the configuration again (online runs)
-    files/wandb-metadata.json the command line
     files/output.log          what was printed
 
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
@@ -25,7 +24,7 @@ from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers import limits
-from isolaw.readers.configs import beside, flatten, overrides
+from isolaw.readers.configs import beside, flatten
 from isolaw.readers.containers.base import HEAD, Container
 from isolaw.readers.raw_log import RawLog, number
 
@@ -63,8 +62,6 @@ def read(path: Path) -> Iterator[RawLog]:
                 _add_records(log, file)
         if not log.config:
             log.config, log.config_source = beside(folder)
-        if not log.config:
-            _add_command_line(log, folder / "files" / "wandb-metadata.json")
         if log.series:
             yield log
         else:
@@ -176,16 +173,6 @@ def _update(config: dict[str, Any], record: Any) -> None:
         if key != _OWN:
             with contextlib.suppress(ValueError, RecursionError):
                 inside[key] = json.loads(item.value_json)
-
-
-def _add_command_line(log: RawLog, path: Path) -> None:
-    """Take Hydra's overrides (``data.train_batch_size=512``) where the configuration was not logged."""
-    try:
-        words = json.loads(limits.start(path, limits.LARGEST_CONFIG))["args"]
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        return
-    log.config = overrides(word for word in words if isinstance(word, str)) if isinstance(words, list) else {}
-    log.config_source = path.name if log.config else ""
 
 
 def _console(log: RawLog, path: Path) -> Iterator[RawLog]:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from isolaw.errors import InputError, unknown
 from isolaw.readers.frameworks.base import Framework
 
 # Each framework, as users write it → its module, imported when it is needed; the most specific first.
@@ -33,6 +34,9 @@ def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
     return next((own for own in known() if own.recognises(keys, config)), None)
 
 
-def named(name: str) -> Framework | None:
-    """Return the framework called ``name``, in any case; None if there is none."""
-    return next((own for own in known() if own.name.lower() == name.lower()), None)
+def named(name: str) -> Framework:
+    """Return the framework called ``name``, in any case; raise `InputError`, which names all, if none is."""
+    for own in known():
+        if own.name.lower() == name.lower():
+            return own
+    raise InputError(f"--set framework: {unknown('framework', name, FRAMEWORKS, 'accepted')}")

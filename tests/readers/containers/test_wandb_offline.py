@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import subprocess
@@ -229,17 +228,10 @@ def test_a_configuration_that_changed(tmp_path: Path) -> None:
 def test_a_configuration_in_files(tmp_path: Path) -> None:
     folder = wandb_file(tmp_path / "run", history(1, reward="0.5"))
     (folder / "files").mkdir()
-    metadata = folder / "files" / "wandb-metadata.json"
-    metadata.write_text(json.dumps({"args": ["data.train_batch_size=32", "--x", 3]}))
-    log = read(folder)
-    assert (log.config, log.config_source) == ({"data.train_batch_size": 32}, "wandb-metadata.json")
+    assert read(folder).config == {}
     (folder / "files" / "config.yaml").write_text("_wandb:\n  value: {}\nlr:\n  desc: null\n  value: 1e-6\n")
     log = read(folder)
     assert (log.config, log.config_source) == ({"lr": 1e-6}, "files/config.yaml")
-    (folder / "files" / "config.yaml").unlink()
-    for damaged in ("", "{", '{"args": 3}', "[]"):
-        metadata.write_text(damaged)
-        assert read(folder).config == {}
 
 
 def test_numbers_as_they_were_logged(tmp_path: Path) -> None:
