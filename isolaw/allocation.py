@@ -14,12 +14,7 @@ from isolaw.errors import Issue
 
 @dataclass(frozen=True, order=True)
 class Allocation:
-    """One split of a sampling budget.
-
-    Attributes
-    ----------
-    problems_per_batch, rollouts_per_problem, steps
-        B_p, n and M; positive integers (M may be 0: nothing was affordable).
+    """One split of a sampling budget: B_p, n and M, positive integers (M may be 0: the budget is too small).
 
     >>> Allocation(32, 64, 10).compute
     20480

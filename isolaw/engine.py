@@ -87,14 +87,8 @@ def execute(
     The iterator locks the directory. Once ``stop`` is set, runs at work keep their state and end, and no
     other run begins.
 
-    Raises
-    ------
-    SpecError
-        the chosen cluster does not exist; nothing was written.
-    StoreError
-        the directory holds something else, or is in use.
-    RunError
-        the sweep as a whole broke; published checkpoints remain.
+    Raises `SpecError` for a cluster that does not exist and `StoreError` for a directory that holds something
+    else or is in use, before anything is written; `RunError` where the whole sweep broke, with runs kept.
     """
     store = SweepStore(out)
     store.claim()

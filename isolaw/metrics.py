@@ -77,16 +77,10 @@ def _kind_and_k(metric: str) -> tuple[str, int]:
 
 
 def per_problem(metric: str, correct: ArrayLike, samples: int) -> NDArray[np.float64]:
-    """Return the metric of each problem.
+    """Return the metric (``avg@k``, ``best@k`` or ``worst@k``) of each problem.
 
-    Parameters
-    ----------
-    metric
-        ``avg@k``, ``best@k`` or ``worst@k``.
-    correct
-        correct samples of each problem, integers in 0..``samples``, any shape.
-    samples
-        K, samples per problem; K ≥ k.
+    ``correct`` are the correct samples of each problem, integers in 0..``samples``, any shape; ``samples`` is
+    K ≥ k, the samples per problem.
 
     >>> per_problem("best@2", [0, 1, 4], samples=4)
     array([0. , 0.5, 1. ])
@@ -142,16 +136,10 @@ def expected(metric: str, p: ArrayLike) -> float:
 
 
 def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> Landscape:
-    """Return the pass@1 landscape of a problem set.
+    """Return the pass@1 landscape of a problem set, with ``bins`` equal bins of [0, 1].
 
-    Parameters
-    ----------
-    pass_at_1
-        success probability (or its estimate) of each problem, shape (problems,).
-    bins
-        equal bins of [0, 1].
-    zero_below
-        a problem counts as zero-pass below this (the paper's p < 0.02).
+    ``pass_at_1`` is the success probability (or its estimate) of each problem, shape (problems,). Below
+    ``zero_below`` a problem counts as zero-pass (the paper's p < 0.02).
 
     >>> landscape([0.0, 0.0, 1.0, 1.0], bins=2)
     Landscape(zero_fraction=0.5, gini=0.5, histogram=array([2, 2]))

@@ -114,13 +114,8 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
         recorded = stored.recorded()
         if not stored.is_done(run, recorded):
             left.append(run)
-            state = stored.last_state
-            kept = [
-                line["compute"]
-                for line in recorded.checkpoints
-                if state is not None and line["step"] <= state
-            ]
-            begun += state is not None
+            kept = [line["compute"] for line in stored.settled(recorded)]
+            begun += stored.last_state is not None
             again += bool(recorded.checkpoints) and not kept
             remaining += max(run.steps * run.batch_rollouts - max(kept, default=0), 0)
     if idle := executors.idle(spec.executor):

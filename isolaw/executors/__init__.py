@@ -20,7 +20,7 @@ from isolaw import backends
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
-from isolaw.executors.waiting import Limits, Waiter, Waiting
+from isolaw.executors.waiting import Waiter, Waiting
 from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
@@ -148,18 +148,13 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     return sorted(runs, key=length)
 
 
-def limits(chosen: ExecutorSection, run: RunSpec) -> Limits:
-    """Return the bounds on the runs at work, and when to give up."""
+def limits(chosen: ExecutorSection, run: RunSpec) -> ExecutorSection:
+    """Return the executor's limits with the defaults of its kind."""
     jobs = chosen.jobs
     if chosen.kind == "processes" and jobs is None:
         jobs = backends.get(run.backend).jobs(run)
-    return Limits(
-        1 if chosen.kind == "inline" else jobs,
-        chosen.max_rollouts,
-        chosen.max_gpus,
-        chosen.same_failures,
-        chosen.retries if chosen.kind in _PACKAGES else 0,
-    )
+    retries = chosen.retries if chosen.kind in _PACKAGES else 0
+    return chosen.model_copy(update={"jobs": 1 if chosen.kind == "inline" else jobs, "retries": retries})
 
 
 def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) -> dict[str, Any]:
@@ -170,7 +165,7 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
     if chosen.kind == "ray":
         shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
-    out = {"kind": chosen.kind, **asdict(each), "runs": bounds.runs}
+    out = {"kind": chosen.kind, **asdict(each), "runs": bounds.jobs}
     out["options"] = {key: value for key, value in shown.items() if value is not None}
     if chosen.kind == "slurm":
         from isolaw.executors import slurm

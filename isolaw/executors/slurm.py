@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -133,19 +134,15 @@ class _Slurm:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints there what it raises
                 job = self.executor._submit_command(_command(self.directory, run_id))
         except Exception as error:
-            lines = [
-                line.removeprefix("sbatch: ").removeprefix("error: ") for line in str(error).splitlines()
-            ]
+            lines = [re.sub("^(sbatch: )?(error: )?", "", line) for line in str(error).splitlines()]
             cause = f"sbatch: {'; '.join(lines) or repr(error)}"
             if not self.any_accepted:  # it would refuse all jobs
                 raise RunError(cause) from error
             self.refused.append(run_id)  # the user's limit of queued jobs, or SLURM is away
-            known, self.refusal = self.refusal, cause
-            return (
-                None
-                if cause == known
-                else Event(run_id, "warning", cause=f"{cause}; isolaw tries again later")
-            )
+            if cause == self.refusal:
+                return None
+            self.refusal = cause
+            return Event(run_id, "warning", cause=f"{cause}; isolaw tries again later")
         self.any_accepted = True
         self.jobs[run_id] = job if self.local else job.job_id
         if not self.local:

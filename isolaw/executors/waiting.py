@@ -16,26 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from isolaw.config import ExecutorSection
 from isolaw.executors.base import Event
 from isolaw.store import SweepStore
 
 # How long to wait before trying a run again that is in use elsewhere.
 _ASK_AGAIN_S = 5.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The bounds on the runs at work together, and when to give up.
-
-    ``rollouts`` are those of the runs' batches, B_p · n; None: no limit. After ``same_failures`` consecutive
-    failures with the same cause no run begins. A lost run is repeated ``retries`` times without progress.
-    """
-
-    runs: int | None = None
-    rollouts: int | None = None
-    gpus: int | None = None
-    same_failures: int = 5
-    retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,13 +34,17 @@ class Waiter:
 
 
 class Waiting:
-    """The queue of the sweep in ``directory``: its runs in order; once ``stop`` is set, none begins."""
+    """The queue of the sweep in ``directory``: its runs in order; once ``stop`` is set, none begins.
+
+    Of ``limits``, None is no limit. After ``same_failures`` consecutive failures with the same cause no run
+    begins. A lost run is repeated ``retries`` times without progress.
+    """
 
     def __init__(
         self,
         directory: Path,
         runs: Sequence[Waiter],
-        limits: Limits,
+        limits: ExecutorSection,
         stop: threading.Event | None = None,
     ) -> None:
         self.limits = limits
@@ -85,10 +75,10 @@ class Waiting:
     def next(self) -> str | None:
         """Take the next run that may begin now from the queue; None where no run may."""
         working = self._working.values()
-        if self.limits.runs is not None and len(working) >= self.limits.runs:
+        if self.limits.jobs is not None and len(working) >= self.limits.jobs:
             return None
-        rollouts = (self.limits.rollouts or math.inf) - sum(run.rollouts for run in working)
-        gpus = (self.limits.gpus or math.inf) - sum(run.gpus for run in working)
+        rollouts = (self.limits.max_rollouts or math.inf) - sum(run.rollouts for run in working)
+        gpus = (self.limits.max_gpus or math.inf) - sum(run.gpus for run in working)
         now = time.monotonic()
         for place, run in enumerate(self._queue):
             due = now >= self._not_before.get(run.run_id, 0.0)

@@ -81,8 +81,6 @@ class RunStore:
             return checksums.read(self.open(make=False), name, self.run_id)
         return None
 
-    # -- the spec ------------------------------------------------------------------------------------------
-
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
         text = canonical_json(checksums.sealed(spec.model_dump(mode="json"), self.run_id)).encode()
@@ -99,8 +97,6 @@ class RunStore:
             return parse_section(RunSpec, document, source=str(path))
         except InputError as error:  # of another version
             raise Damaged(str(error)) from None
-
-    # -- the progress --------------------------------------------------------------------------------------
 
     def recorded(self) -> Lines:
         """Return the checkpoints recorded so far, without a torn last line and damaged lines."""
@@ -123,10 +119,11 @@ class RunStore:
         """Return the checkpoints recorded so far, as `recorded` does."""
         return self.recorded().checkpoints
 
-    def settled(self) -> list[dict[str, Any]]:
+    def settled(self, recorded: Lines | None = None) -> list[dict[str, Any]]:
         """Return the checkpoints up to the last published state, which no resume cuts."""
         last = self.last_state
-        return [line for line in self.lines() if last is not None and line["step"] <= last]
+        lines = (recorded or self.recorded()).checkpoints if last is not None else []
+        return [line for line in lines if line["step"] <= (last or 0)]
 
     @property
     def last_state(self) -> int | None:
@@ -165,8 +162,6 @@ class RunStore:
         """The Unix time at which ``points.jsonl`` last changed."""
         return status.st_mtime if (status := self._status(POINTS)) else 0.0
 
-    # -- who executes it -----------------------------------------------------------------------------------
-
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Hold the run as its only writer."""
         return locks.locked(self.open(), wait_s=WAIT_FOR_A_RUN_S)
@@ -194,8 +189,6 @@ class RunStore:
         """Withdraw `ask_to_stop`."""
         with contextlib.suppress(OSError):  # the run itself reports what is wrong with its folder
             self.open().remove(STOP)
-
-    # -- its execution -------------------------------------------------------------------------------------
 
     def resume(self) -> tuple[Path | None, float]:
         """Cut the lines beyond the last sound state; return that state's folder and the seconds spent."""
@@ -314,8 +307,6 @@ class RunStore:
     def forget_failure(self) -> None:
         """Remove what `fail` recorded."""
         self.open().remove(FAILED)
-
-    # -- its log -------------------------------------------------------------------------------------------
 
     def open_log(self) -> int:
         """Open the log to append to, and return its descriptor."""

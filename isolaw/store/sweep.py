@@ -119,8 +119,6 @@ class SweepStore:
             self.root().remove_leftovers(_WRITTEN_HERE)
             yield
 
-    # -- the sweep -----------------------------------------------------------------------------------------
-
     def read_spec(self) -> SweepSpec:
         """Return the resolved spec of the sweep.
 
@@ -182,8 +180,6 @@ class SweepStore:
         """``store.states`` when the sweep began; None: states are in the runs' own folders."""
         return self._external().given if self.directory.is_dir() else None
 
-    # -- its runs ------------------------------------------------------------------------------------------
-
     def run(self, run_id: str) -> RunStore:
         """Return the folder of one run."""
         return RunStore(self, run_id)
@@ -210,8 +206,6 @@ class SweepStore:
     def run_ids(self) -> list[str]:
         """Return the ids of all runs in the directory, sorted."""
         return list(self.specs()[0])
-
-    # -- its results ---------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[threading.Event]:

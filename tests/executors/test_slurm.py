@@ -36,7 +36,7 @@ def test_the_scripts_that_would_be_submitted(isolaw, tree, tiny, tmp_path: Path)
     code, said, notes = isolaw("sweep", tmp_path / "sweep.toml", "--out", out, "--dry-run")
     assert code == 0
     assert tree(tmp_path) == before
-    assert "slurm: 4 cores, 2 GPUs for each run; as many runs at a time as there is room for" in notes
+    assert "slurm: 4 cores, 2 GPUs for each run; as many runs as fit at a time" in notes
     scripts = said.split("#!/bin/bash")[1:]
     assert len(scripts) == 2
     planned = engine.plan(SweepSpec.read(tmp_path / "sweep.toml"), out)
@@ -278,7 +278,7 @@ def test_run_one_of_what_is_no_run(isolaw, one: Path, tmp_path: Path) -> None:
     for path in (tmp_path, one.parent, tmp_path / "runs"):
         code, _, said = isolaw("run-one", path)
         assert code == 2
-        assert "not a run of a sweep; accepted: OUT/runs/<run_id>" in said
+        assert "not a run of a sweep; expected OUT/runs/<run_id>" in said
     assert isolaw("run-one", tmp_path / "nowhere")[0] == 2
 
 

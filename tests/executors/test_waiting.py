@@ -13,7 +13,7 @@ from isolaw.config import ExecutorSection
 from isolaw.errors import SpecError
 from isolaw.executors import waiting
 from isolaw.executors.base import Event
-from isolaw.executors.waiting import Limits, Waiter, Waiting
+from isolaw.executors.waiting import Waiter, Waiting
 from isolaw.store import SweepStore
 
 
@@ -21,7 +21,8 @@ def queue(
     tmp_path: Path, names: str = "abcdef", stop: threading.Event | None = None, **limits: int
 ) -> Waiting:
     """Runs that are called by letters."""
-    return Waiting(tmp_path, [Waiter(name, rollouts=10, gpus=2) for name in names], Limits(**limits), stop)
+    bounds = ExecutorSection.model_validate({"retries": 0, **limits})
+    return Waiting(tmp_path, [Waiter(name, rollouts=10, gpus=2) for name in names], bounds, stop)
 
 
 def begun(waiting: Waiting) -> str:
@@ -34,7 +35,7 @@ def settle(waiting: Waiting, run_id: str, kind: str, cause: str = "") -> list[st
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    [({}, "abcdef"), ({"runs": 2}, "ab"), ({"rollouts": 35}, "abc"), ({"gpus": 4, "runs": 5}, "ab")],
+    [({}, "abcdef"), ({"jobs": 2}, "ab"), ({"max_rollouts": 35}, "abc"), ({"max_gpus": 4, "jobs": 5}, "ab")],
 )
 def test_no_more_at_a_time_than_the_limits_allow(tmp_path: Path, limits, expected: str) -> None:
     runs = queue(tmp_path, **limits)
@@ -44,12 +45,14 @@ def test_no_more_at_a_time_than_the_limits_allow(tmp_path: Path, limits, expecte
 
 
 def test_a_run_that_does_not_fit_lets_others_pass(tmp_path: Path) -> None:
-    runs = Waiting(tmp_path, [Waiter("a", 6), Waiter("b", 6), Waiter("c", 4)], Limits(rollouts=10))
+    runs = Waiting(
+        tmp_path, [Waiter("a", 6), Waiter("b", 6), Waiter("c", 4)], ExecutorSection(max_rollouts=10)
+    )
     assert begun(runs) == "ac"
 
 
 def test_the_same_failure_again_and_again_ends_the_sweep(tmp_path: Path) -> None:
-    runs = queue(tmp_path, runs=1, same_failures=3)
+    runs = queue(tmp_path, jobs=1, same_failures=3)
     for step, run_id in enumerate("ab"):
         assert begun(runs) == run_id
         assert settle(runs, run_id, "failed", f"step {step}: not finite at 1.{step}e-3") == ["failed"]
@@ -99,7 +102,7 @@ def test_without_retries_it_fails(tmp_path: Path) -> None:
 def test_a_run_in_use_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while, for as long as it takes, and without a place of its own meanwhile."""
     monkeypatch.setattr(waiting, "_ASK_AGAIN_S", 0.05)
-    runs = queue(tmp_path, "ab", runs=1, retries=1)
+    runs = queue(tmp_path, "ab", jobs=1, retries=1)
     assert begun(runs) == "a"
     told = settle(runs, "a", "busy", "it is in use by process 7")
     assert begun(runs) == "b"
@@ -115,7 +118,7 @@ def test_a_run_in_use_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_was_asked_to_end_and_ended_is_no_loss(tmp_path: Path) -> None:
     stop = threading.Event()
-    runs = queue(tmp_path, retries=3, runs=2, stop=stop)
+    runs = queue(tmp_path, retries=3, jobs=2, stop=stop)
     assert begun(runs) == "ab"
     stop.set()
     assert settle(runs, "a", "lost", "cancelled") == ["stopped"]

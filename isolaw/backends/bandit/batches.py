@@ -1,4 +1,4 @@
-"""Which problems a step takes."""
+"""The training problems of each step."""
 
 from __future__ import annotations
 
@@ -15,15 +15,9 @@ _MOST_INDICES = 2**20  # of problems, drawn ahead at a time
 class Batches:
     """Batches of B_p training problems; under one seed the same sequence of problems for every B_p and n.
 
-    Without replacement a batch has distinct problems: each epoch is a new permutation of all D, and
-    its incomplete last batch is dropped. With replacement every problem is drawn independently.
-
-    Attributes
-    ----------
-    rng
-        the stream that orders the problems.
-    left
-        batches of the epoch that have not been taken yet, shape (some, B_p).
+    Without replacement a batch has distinct problems: each epoch is a new permutation of all D, without its
+    incomplete last batch. With replacement every problem is drawn independently. ``rng`` orders the problems,
+    and ``left`` are the remaining batches of the epoch, shape (batches, B_p).
 
     >>> [b.tolist() for b in Batches(np.random.default_rng(0), n_train=4, problems_per_batch=2).take(2)]
     [[[3, 0], [1, 2]]]
@@ -36,7 +30,7 @@ class Batches:
         self.left = np.empty((0, problems_per_batch), dtype=np.int64)
 
     def take(self, steps: int) -> Iterator[NDArray[np.int64]]:
-        """Yield arrays (some steps, B_p) that add up to ``steps``, none of them large."""
+        """Yield arrays (some steps, B_p) of limited size, ``steps`` steps in all."""
         most = max(1, _MOST_INDICES // self.size)
         while steps > 0:
             wanted = min(steps, most)
