@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from isolaw.errors import RunError
     from isolaw.machine import Cards
 
+# Options that set a key of the sweep file.
+_KEYS = {
+    "backend": "sweep.backend", "jobs": "executor.jobs", "executor": "executor.kind",
+    "ray_address": "executor.address",
+}  # fmt: skip
+
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
@@ -45,15 +51,12 @@ if TYPE_CHECKING:
 @json_option
 def sweep(
     file: str | None,
-    backend: str | None,
     out: str,
     settings: tuple[str, ...],
-    jobs: int | None,
-    executor: str | None,
-    ray_address: str | None,
     machine: str | None,
     dry_run: bool,
     as_json: bool,
+    **more: Any,
 ) -> int:
     """Execute a grid of runs.
 
@@ -65,13 +68,7 @@ def sweep(
     from isolaw.errors import SpecError
     from isolaw.report.text import sweep as text
 
-    keys = {
-        "sweep.backend": backend,
-        "executor.jobs": jobs,
-        "executor.kind": executor,
-        "executor.address": ray_address,
-    }
-    settings += tuple(f"{key}={value}" for key, value in keys.items() if value is not None)
+    settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     spec, written = _spec(file, out, settings)
     cards = _cards(machine, spec, dry_run)
     try:

@@ -87,18 +87,14 @@ class Real:
         folder, stored, issues = _find_set(spec.sources["set"])
         if stored is None:
             return issues
+        stamps = models.stamp(folder), models.stamp(Path(options.model))
         return [
             *_missing_packages(options),
             *_recipe_issues(spec),
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
             *(_placement_issues(options) or planner.issues(spec)),
-            *_prompt_issues(
-                str(folder),
-                options.model,
-                spec.recipe.max_response_tokens or 1,
-                (models.stamp(folder), models.stamp(Path(options.model))),
-            ),
+            *_prompt_issues(str(folder), options.model, spec.recipe.max_response_tokens or 1, stamps),
         ]
 
     def jobs(self, spec: RunSpec) -> int:
@@ -120,13 +116,8 @@ class Real:
         options = RealOptions.of(spec)
         if options.processes == 1 and not options.torchrun:
             return None
-        return Processes(
-            _prepared(spec),
-            "isolaw.backends.real.train.ranks",
-            options.processes,
-            options.torchrun,
-            threaded=environment.gpus() > 0,
-        )
+        module, on_gpus = "isolaw.backends.real.train.ranks", environment.gpus() > 0
+        return Processes(_prepared(spec), module, options.processes, options.torchrun, threaded=on_gpus)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train, from the start or from ``ctx.state``."""

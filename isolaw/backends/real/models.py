@@ -46,17 +46,22 @@ def folder(name: str, where: str) -> Path:
     return path
 
 
+def config(model: str | Path) -> Any:
+    """Return what a model's ``config.json`` holds."""
+    return json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+
+
 def _config_faults(model: Path) -> list[str]:
     try:
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        own = config(model)
     except (OSError, ValueError, RecursionError) as error:
         return [f"not valid JSON: {error}"]
-    if not isinstance(config, dict):
+    if not isinstance(own, dict):
         return ["not a JSON object"]
     faults = []
-    named = config.get("architectures")
+    named = own.get("architectures")
     # The language model within a vision model can be loaded alone.
-    ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in config else []))
+    ends = ("ForCausalLM", "LMHeadModel", *(["ForConditionalGeneration"] if "text_config" in own else []))
     if named is not None and not (isinstance(named, list) and any(str(n).endswith(ends) for n in named)):
         faults.append(f"architectures: found {str(named)[:200]}; expected a causal language model")
     try:
@@ -107,8 +112,8 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
 
 def context(model: str | Path) -> int:
     """Return the most tokens of a prompt and its response together."""
-    config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    found = (config.get("text_config") or config)["max_position_embeddings"]
+    own = config(model)
+    found = (own.get("text_config") or own)["max_position_embeddings"]
     if type(found) is not int or found < 1:
         raise ValueError(f"max_position_embeddings: found {found!r}; expected an integer of at least 1")
     return found

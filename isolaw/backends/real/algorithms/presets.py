@@ -15,48 +15,24 @@ from isolaw.errors import Issue, nearest
 
 # The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which only matters on a
 # stale policy; clip_low = 1 is no lower bound.
+_WITHOUT_TERMS = {"kl": 0.0, "entropy": 0.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 2402.03300, eq. 3 and 4.1.2; the clip range is PPO's (arXiv 1707.06347).
     "grpo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 0.2, "clip_high": 0.2},
     # arXiv 2503.20783, section 3: neither the group's deviation nor the response's length divides; no KL.
-    "dr_grpo": {
-        "advantage": "centred",
-        "aggregation": "fixed_length",
-        "clip_low": 0.2,
-        "clip_high": 0.2,
-        "kl": 0.0,
-        "entropy": 0.0,
-    },
+    "dr_grpo": {"advantage": "centred", "aggregation": "fixed_length", "clip_low": 0.2, "clip_high": 0.2}
+    | _WITHOUT_TERMS,
     # arXiv 2503.14476, section 3: clip-higher, dynamic sampling, token mean, soft overlong penalty; no KL.
     # Its equation takes the token mean within a problem, its code (as here) within the batch.
-    "dapo": {
-        "advantage": "group_std",
-        "aggregation": "token",
-        "clip_low": 0.2,
-        "clip_high": 0.28,
-        "dynamic_sampling": True,
-        "kl": 0.0,
-        "entropy": 0.0,
-    },
+    "dapo": {"advantage": "group_std", "aggregation": "token", "clip_low": 0.2, "clip_high": 0.28}
+    | {"dynamic_sampling": True, **_WITHOUT_TERMS},
     # arXiv 2507.18071, eq. 5 to 7, section 5.1; its objective has no KL term.
-    "gspo": {
-        "advantage": "group_std",
-        "aggregation": "sequence",
-        "clip_low": 3e-4,
-        "clip_high": 4e-4,
-        "kl": 0.0,
-        "entropy": 0.0,
-    },
+    "gspo": {"advantage": "group_std", "aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
+    | _WITHOUT_TERMS,
     # arXiv 2506.13585, eq. 4 and 5: no lower bound, no KL. It does not print the upper bound: a cap of 5
     # is ScaleRL's (arXiv 2510.13786). Both divide by the tokens of one problem's responses.
-    "cispo": {
-        "advantage": "group_std",
-        "aggregation": "prompt",
-        "clip_low": 1.0,
-        "clip_high": 4.0,
-        "kl": 0.0,
-        "entropy": 0.0,
-    },
+    "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
+    | _WITHOUT_TERMS,
 }
 
 # The IsoCompute Playbook's recipe: on-policy, with TIS. The values marked "common" are not from it.

@@ -91,7 +91,7 @@ def gradient(
 
 
 def _difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """‖x - y‖ / ‖y‖ over all tensors together."""
+    """Return ‖x - y‖ / ‖y‖ over all tensors together."""
     if one.keys() != other.keys():
         return math.nan
     square = sum(float((one[name].double() - other[name].double()).square().sum()) for name in one)

@@ -45,16 +45,13 @@ def run(work: Workload, record: Record) -> None:
         lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     killed, whole = work.folder / "killed", work.folder / "whole"
-    at = _kill(_command(file, killed), killed)
+    command = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out"]
+    at = _kill([*command, str(killed)], killed)
     record.measure(processes=processes, killed_after_lines=at)
     record.check("checkpoints when the sweep was killed", at, f"1 to {_STEPS}", 0 < at <= _STEPS)
     for out in (killed, whole):
-        subprocess.run(_command(file, out), check=True, timeout=_LIMIT_S)
+        subprocess.run([*command, str(out)], check=True, timeout=_LIMIT_S)
     _compare(work, record, _table(killed), _table(whole))
-
-
-def _command(file: Path, out: Path) -> list[str]:
-    return [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(out)]
 
 
 def _lines(out: Path) -> int:

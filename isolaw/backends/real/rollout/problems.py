@@ -92,15 +92,6 @@ class ProblemSet:
         return problems[:count]
 
 
-def check_set(folder: str | Path) -> list[Issue]:
-    """Return everything that is wrong with a problem-set folder, each with its file and line."""
-    try:
-        ProblemSet.read(folder)
-    except SpecError as error:
-        return error.issues
-    return []
-
-
 def read_problems(path: str | Path) -> list[Problem]:
     """Read one JSONL or Parquet file; raise `SpecError` with everything that is wrong with it."""
     path = Path(path)

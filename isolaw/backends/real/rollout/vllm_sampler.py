@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import logging
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from isolaw.backends.real import environment
+from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Seeds, Weights, stored_weights
 from isolaw.errors import RunError
 
@@ -223,8 +221,7 @@ def _guard_dispatcher() -> None:
 
 def is_tied(model: str) -> bool:
     """Return whether a model's output head is its input embedding."""
-    config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    return bool(config.get("tie_word_embeddings", False))
+    return bool(models.config(model).get("tie_word_embeddings", False))
 
 
 def _untied(weights: Weights) -> Weights:

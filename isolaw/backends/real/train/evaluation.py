@@ -63,8 +63,9 @@ class PassRates:
         if not seen.size:
             return []
         landscape = metrics.landscape(seen)
-        measured = {"zero_fraction": landscape.zero_fraction, "gini": landscape.gini}
-        return [Row("train", name, value, seen.size, n) for name, value in measured.items()]
+        return [
+            Row("train", name, getattr(landscape, name), seen.size, n) for name in ("zero_fraction", "gini")
+        ]
 
     def state(self) -> list[float | None]:
         """Return it as data for JSON."""

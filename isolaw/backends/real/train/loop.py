@@ -72,17 +72,18 @@ class Run:
             offload_optimizer=bool(o.offload_optimizer),
             float32_head=self.recipe.float32_head,
         )
-        self.ranks = RankGroup(
-            self.trainer.rank, self.trainer.world, o.tensor_parallel or 1, self.trainer.device
-        )
+        own = self.trainer
+        self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()
         self.reference = self.trainer.frozen(o.model) if self.recipe.kl else None
         self.temperature = self.recipe.temperature or 1.0
-        n_train = len(self.worker.problems["train"])
-        self.order = ProblemOrder(
-            n_train, spec.problems_per_batch, spec.seed, spec.content["train"], self.recipe.replacement
+        n_train, b, content = (
+            len(self.worker.problems["train"]),
+            spec.problems_per_batch,
+            spec.content["train"],
         )
+        self.order = ProblemOrder(n_train, b, spec.seed, content, self.recipe.replacement)
         self.step = self.round = self.compute = self.tokens = 0
         self.waiting: list[Batch] = []
         self.pass_rates = evaluation.PassRates(n_train)

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, check_set, read_problems, write_set
-from isolaw.errors import DataError, SpecError
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems, write_set
+from isolaw.errors import DataError, Issue, SpecError
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}]
 GOOD = '{"prompt": "3+3=", "answer": 6}\n'
@@ -40,6 +40,14 @@ def folder(tmp_path: Path) -> Path:
     (made / "train.jsonl").write_text(lines(row("1+1=", 2)))
     (made / "validation.jsonl").write_text(GOOD)
     return made
+
+
+def check_set(folder: str | Path) -> list[Issue]:
+    try:
+        ProblemSet.read(folder)
+    except SpecError as error:
+        return error.issues
+    return []
 
 
 def found(folder: Path) -> list[str]:
@@ -263,7 +271,8 @@ def test_checks_load_nothing_heavy(folder: Path) -> None:
     (folder / "train.jsonl").write_text(lines(row("x", None)))
     code = (
         "import sys\nfrom isolaw.backends.real.rollout import problems, rewards\n"
-        f"assert len(problems.check_set({str(folder)!r})) == 1\n"
+        f"try: problems.ProblemSet.read({str(folder)!r})\n"
+        "except Exception as error: assert len(error.issues) == 1\n"
         "assert rewards.check('mth') and not rewards.check('exact') and not rewards.check('os.path:join')\n"
         "print(*sys.modules)"
     )

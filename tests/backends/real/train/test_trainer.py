@@ -44,15 +44,22 @@ RECIPE = {
 # whether activations are computed again, whether the optimiser is in host memory, logits of a chunk.
 Placement = tuple[int, int, bool, bool, int]
 ONE_CHUNK, SMALL_CHUNKS = 2**26, 40
-ALONE: list[Placement] = [
-    *((stage, 16_384, False, False, ONE_CHUNK) for stage in (1, 2, 3)),
-    *((stage, 60, True, False, SMALL_CHUNKS) for stage in (0, 1, 2, 3)),
-    *((stage, 60, True, True, ONE_CHUNK) for stage in (1, 2, 3)),
-    (0, 1, False, False, ONE_CHUNK),
+ALONE: list[Placement] = [  # each pair of values
+    (0, 1, True, False, SMALL_CHUNKS),
+    (1, 60, False, True, SMALL_CHUNKS),
+    (1, 16_384, True, False, ONE_CHUNK),
+    (2, 60, True, False, ONE_CHUNK),
+    (2, 16_384, False, True, SMALL_CHUNKS),
+    (3, 60, True, True, ONE_CHUNK),
+    (3, 16_384, False, False, SMALL_CHUNKS),
 ]
 TOGETHER: list[Placement] = [
-    *((stage, 16_384, False, False, ONE_CHUNK) for stage in (0, 1, 2, 3)),
-    *((stage, 60, True, stage > 1, SMALL_CHUNKS) for stage in (0, 1, 2, 3)),
+    (0, 60, True, False, SMALL_CHUNKS),
+    (1, 60, False, False, ONE_CHUNK),
+    (2, 16_384, False, False, ONE_CHUNK),
+    (2, 60, True, True, SMALL_CHUNKS),
+    (3, 60, True, True, SMALL_CHUNKS),
+    (3, 16_384, False, False, ONE_CHUNK),
 ]
 Tensors = dict[str, torch.Tensor]
 
@@ -199,12 +206,10 @@ def rollouts(made) -> Rollouts:
     from isolaw.backends.real.rollout.samplers import TransformersSampler
 
     # Answers of two digits, and mostly of three.
-    questions = [
-        question
-        for folder in (made.sums, made.hard)
-        for question in ProblemSet.read(folder).parts["train"][:4]
+    problems = [
+        problem for folder in (made.sums, made.hard) for problem in ProblemSet.read(folder).parts["train"][:4]
     ]
-    prompts = encode(questions, AutoTokenizer.from_pretrained(made.model))
+    prompts = encode(problems, AutoTokenizer.from_pretrained(made.model))
     seeds = np.arange(16).reshape(8, 2).tolist()
     sampler = TransformersSampler(str(made.model), dtype="float32")
     drawn = sampler.generate(prompts, seeds, temperature=0.8, top_p=1.0, max_tokens=6)
@@ -277,8 +282,7 @@ def test_a_model_that_packing_is_wrong_for_is_refused(
         policy.agrees(loaded, "float32", torch.device("cpu"), varlen=False)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("clip", [0.5, 1e6], ids=["clipped", "whole"])
+@pytest.mark.parametrize(("stage", "clip"), [(0, 1e6), (0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5)])
 def test_updates_are_those_of_adamw(made, plain, rollouts: Rollouts, stage: int, clip: float) -> None:
     from isolaw.backends.real.train.trainer import Trainer
 
@@ -335,21 +339,21 @@ def test_bfloat16_keeps_its_master_weights_in_float32(made, rollouts: Rollouts, 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_bfloat16_gradients_are_summed_in_float32(made, rollouts: Rollouts, stage: int) -> None:
-    """At 128 micro-batches the sum's own error is under 0.1 % of the gradient (in bfloat16 it was 1.1 %)."""
+    """At 48 micro-batches the sum's own error is under 0.1 % of the gradient, which it is not in bfloat16."""
     from isolaw.backends.real.train.trainer import Trainer
 
     trainer = Trainer(
         str(made.model), dtype="bfloat16", zero_stage=stage, max_grad_norm=0, micro_batch_tokens=1
     )
-    rows = rollouts.rows([row % 16 for row in range(128)])
-    for row in range(128):  # no two rows are equal
+    rows = rollouts.rows([row % 16 for row in range(48)])
+    for row in range(48):  # no two rows are equal
         rows.prompts[row], rows.tokens[row] = rows.prompts[row][:4], [3 + row % 11, 3 + row // 11]
     parts: list[Tensors] = []
-    for row in range(128):
+    for row in range(48):
         trainer.backward(rows.rows([row]), lambda _, *more, row=row: weighted([row], *more), temperature=0.8)
         parts.append(trainer.gradients())
         trainer.update(0.0)
-    assert len(trainer.micro_batches(rows)) == 128
+    assert len(trainer.micro_batches(rows)) == 48
     trainer.backward(rows, weighted, temperature=0.8)
     exact = {name: sum(part[name].double() for part in parts) for name in parts[0]}
     assert difference(trainer.gradients(), exact) < 1e-3

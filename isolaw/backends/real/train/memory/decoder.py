@@ -6,10 +6,11 @@ grouped-query attention, a gated MLP, RMSNorm before each, an embedding and a he
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from isolaw.backends.real import models
 
 # By model_type: whether q, k and v have biases, and whether q and k are normalised by head.
 _KINDS = {"llama": (False, False), "mistral": (False, False), "qwen2": (True, False), "qwen3": (False, True)}
@@ -85,7 +86,7 @@ class Decoder:
     def read(cls, model: str | Path) -> Decoder | None:
         """Return the decoder of a model's folder; None for an unknown kind."""
         try:
-            config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+            config = models.config(model)
         except (OSError, ValueError):
             return None
         return cls.of(config) if isinstance(config, dict) else None

@@ -33,13 +33,8 @@ _SPARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _UNIT = 0.05, 0.9, 32_768, 1_024
 # Tokens of the longest prompt, without a tokenizer to count them.
 _PROMPT_TOKENS = 1_024
 _PROCESSES = (2, 4, 8, 16, 32, 64, 128)
-_CHOSEN = (
-    "micro_batch_tokens",
-    "gradient_checkpointing",
-    "offload_optimizer",
-    "tensor_parallel",
-    "gpu_memory",
-)
+_OF_TRAINER = ("micro_batch_tokens", "gradient_checkpointing", "offload_optimizer")
+_CHOSEN = (*_OF_TRAINER, "tensor_parallel", "gpu_memory")
 
 
 @dataclass(frozen=True)
@@ -81,9 +76,6 @@ class MemoryPlan:
         """Return the plan as data for JSON."""
         own = {key: getattr(self, key) for key in ("gpu_bytes", "host_bytes", "row_tokens", "phases")}
         return own | {key: getattr(self.options, key) for key in ("processes", "zero_stage", *_CHOSEN)}
-
-
-# -- the cheapest way to fit ------------------------------------------------------------------------------
 
 
 def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
@@ -143,9 +135,6 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
 
     place = bisect.bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)
     return options.model_copy(update={"micro_batch_tokens": sizes[place]})
-
-
-# -- a run's plan -----------------------------------------------------------------------------------------
 
 
 def plan(spec: RunSpec) -> MemoryPlan | None:
