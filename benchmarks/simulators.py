@@ -2,10 +2,9 @@
 
 ``kernel``: one problem visit (a group of n rollouts, and its share of the update) by the compiled kernel of
 `interference`, by its equations in plain NumPy (`tests/simulators/reference.py`), and by the *floor*: a
-compiled loop of nothing but one exponential and one binomial draw for each visit, with the same p, by
-Numba's own ``binomial``; *least* is the same by the draws that the kernel makes (`simulators.draws`).
-They take turns, on one core; seconds are of the processor, and of each the fastest turn counts. The other
-two simulators stand beside them.
+compiled loop of one exponential and one binomial draw for each visit, with the same p, by Numba's own
+``binomial``; *least* is the same loop with the kernel's draws (`simulators.draws`). They take turns on one
+core; the figure is the processor time of the fastest turn. Last come the other two simulators.
 
 ``grid``: the paper's grid (B_p 32…1024, n 8…2048, B ≤ 65,536: 39 configurations), C = 1e7, 5 seeds, by
 ``isolaw sweep`` on two processes, once the kernel is compiled; wall time, processor time, and the largest

@@ -5,24 +5,23 @@ Problem i has K answers, the first of them right. One vector w ∈ R^r is learne
     log π_i(a) = b_ia + w·φ_ia − log Σ_a' exp(b_ia' + w·φ_ia'),      p_i = Σ_right π_i(a)
     φ_ia = φ_i + √(ρ S) ε_ia  (right),   √S ε_ia  (wrong),           ε_ia ~ N(0, I),  S = σ²/r
 
-φ_i is what being right has in common between problems (drawn as for `interference`), ε_ia the style of
-an answer, about which the reward says nothing. A step takes B_p problems with n rollouts each::
+φ_i is what right answers to different problems share (drawn as for `interference`), ε_ia the style of an
+answer, which the reward ignores. A step takes B_p problems with n rollouts each::
 
     G  = Σ_i Σ_a ĝ_ia φ_ia                ĝ_ia: the group's gradient in the logits (`group`)
     ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²
     w += ℓ G / B_p
 
-Every answer is sampled and every softmax is exact: nothing is reduced to one logit per problem, the
-noise of rollouts is that of the answers drawn, and drift costs what the softmax makes it cost. How this
-relates to `interference`, which knows answers by their number right, and styles by S and ρ:
+Every answer is sampled and every softmax is exact, so the noise of rollouts and the price of drift are exact
+too. `interference` reduces answers to their number right, and styles to S and ρ. The two compare as follows:
 
 - With two answers and S = 0 both are the same process, for every recipe (`interference` with σ² = c =
-  κ = 0): there is then but one logit.
+  κ = 0): a problem then has one logit.
 - With infinitely many answers, and many directions that only styles have, they are the same process again
-  (c = (1 − ρ) S, κ = 0, without KL and entropy, which are here those of all answers): the sum over the
-  answers becomes the integral over styles from which `interference` is derived.
-- Elsewhere they differ. A few answers have few styles, so that w may pick one of them and the policy
-  collapse onto it. `interference` remembers single problems (κ) and drifts in directions without number.
+  (c = (1 − ρ) S, κ = 0, without KL and entropy, which here run over all answers): the sum over the answers
+  becomes the integral over styles from which `interference` is derived.
+- Elsewhere they differ. A few answers have few styles, so w can pick one of them, and the policy collapses
+  onto it. `interference` memorises single problems (κ) and drifts in infinitely many directions.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from isolaw.simulators.problems import TRAIN, VALIDATION, Difficulty, Population
 class ArmsParameters:
     """The model's constants (symbols as in the module's docstring).
 
-    ``arms`` is K, ``correct`` how many of them are right, ``sigma2`` σ² and ``rho`` ρ, the variance of style
-    in all r directions and what right answers have of it; ``s`` and ``m`` are the strengths of a problem's
-    own and of the common part of φ_i; the rest as for `interference`.
+    ``arms`` is K, ``correct`` the number of right answers; ``sigma2`` is σ², the variance of style over all r
+    directions, ``rho`` ρ, its share in right answers; ``s`` and ``m`` are the strengths of the individual and
+    the common part of φ_i; the rest as for `interference`.
     """
 
     q: float

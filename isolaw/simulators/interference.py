@@ -14,8 +14,8 @@ d is the price of drift: whichever way θ moves, some wrong answers gain by it. 
 kinds, θ = (w, a, rest), by what problem i's ψ_i sees of them:
 
     w (r,)    shared by all problems, φ_i·w: transfer and interference    (φ_i: `problems.population`)
-    a (D,)    one for each training problem, √κ a_i: what is memorised; validation problems have none
-    rest      none, they only drift; only their W = |rest|² is followed
+    a (D,)    one for each training problem, √κ a_i: memory; validation problems have none
+    rest      none, they only drift; the state keeps their W = |rest|²
 
 A step takes B_p problems with n rollouts each, k_i ~ Binomial(n, p_i) of them right. With advantages
 A₊, A₋ of right and wrong rollouts (`model.advantages`), k' of the n' rollouts in the gradient right, β the

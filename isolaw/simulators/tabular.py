@@ -6,11 +6,9 @@ A step draws n answers and makes one plain gradient step of size ℓ = lr(n)::
     θ ← θ + ℓ ĝ                            ĝ: `isolaw.simulators.group`
     ∇p = π_a (r_a − p)                     the exact gradient
 
-What is known, for binary rewards and all n rollouts in the gradient: E ĝ = f(n, p) ∇p with f = 1 without
-a baseline and with the leave-one-out one, 1 − 1/n for the group's mean, and for GRPO's
-E√(p̂(1 − p̂)) / (p (1 − p)), which grows with n; p̂ = right/n. pass@n = 1 − (1 − p)^n.
-
-There is nothing to generalise to: training and validation problem are the same one.
+For binary rewards and all n rollouts in the gradient, E ĝ = f(n, p) ∇p: f is 1 without a baseline and with
+the leave-one-out baseline, 1 − 1/n with the group's mean, and E√(p̂(1 − p̂)) / (p (1 − p)) for GRPO, which
+grows with n; p̂ = right/n. pass@n = 1 − (1 − p)^n. Training and validation problem are the same.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from isolaw.simulators.problems import TRAIN, Difficulty
 class TabularParameters:
     """The model's constants.
 
-    ``arms`` is K, ``correct`` how many of them are right, ``p`` the initial success; without it, p is
-    drawn from the problem set.
+    ``arms`` is K, ``correct`` the number of right answers, ``p`` the initial success; None draws it from the
+    problem set.
     """
 
     arms: int

@@ -25,21 +25,36 @@ ROWS = [
 
 
 @pytest.mark.slow
-def test_end_to_end_the_same_in_any_order_and_when_continued(
+def test_end_to_end(small: Callable[..., Battery], tmp_path: Path) -> None:
+    shares: list[float] = []
+    found = judge(small(), jobs=2, progress=shares.append)
+    assert sum(shares) == pytest.approx(1)
+    assert sorted(f"{f['finding']} {f['set']}" for f in found["findings"]) == sorted(ROWS)
+    assert set(found["pictures"]) == {"F1", "F2", "F3", "F4", "F5a", "F5b", "F6", "F7"}
+    assert all(f["effect"]["value"] is not None for f in found["findings"])
+    assert not found["failed_runs"]
+    for shown in found["pictures"]["F4"]["batches"].values():
+        assert None not in shown["value"]
+    saved = save(found, tmp_path)
+    assert json.loads(saved.read_text()) == json.loads(json.dumps(found))
+
+
+@pytest.mark.slow
+def test_interrupted_and_continued_in_another_order(
     small: Callable[..., Battery], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = small()
-    shares: list[float] = []
-    first = judge(chosen, tmp_path / "a", jobs=1, progress=shares.append)
-    assert sum(shares) == pytest.approx(1)
-    assert sorted(f"{f['finding']} {f['set']}" for f in first["findings"]) == sorted(ROWS)
-    assert set(first["pictures"]) == {"F1", "F2", "F3", "F4", "F5a", "F5b", "F6", "F7"}
-    assert all(f["effect"]["value"] is not None for f in first["findings"])
-    assert not first["failed_runs"]
-    for shown in first["pictures"]["F4"]["batches"].values():
-        assert None not in shown["value"]
-    saved = save(first, tmp_path / "a")
-    assert json.loads(saved.read_text()) == json.loads(json.dumps(first))
+    less: dict[str, Any] = {"control": False, "sizes": 2, "tabular": ("constant",)}
+    chosen, out = replace(small(), **less), tmp_path / "a"
+    uninterrupted = judge(chosen)
+
+    def interrupt(_: float) -> None:
+        if any(out.glob("*/runs/*/DONE")):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judge(chosen, out, jobs=2, progress=interrupt)
+    left = sum(p.work for p in execution.plan(chosen, out))
+    assert 0 < left < sum(p.work for p in execution.plan(chosen, tmp_path / "new"))
 
     forwards = Battery.experiments
 
@@ -47,38 +62,23 @@ def test_end_to_end_the_same_in_any_order_and_when_continued(
         return dict(reversed(forwards(self).items()))
 
     monkeypatch.setattr(Battery, "experiments", backwards)
-    assert judge(chosen, None, jobs=4) == first
+    assert judge(chosen, out, jobs=4) == uninterrupted
 
-    made: list[str] = []
+    executed: list[str] = []
     run = execution.engine.execute
     monkeypatch.setattr(
-        execution.engine, "execute", lambda plan, out: made.append(str(out)) or run(plan, out)
+        execution.engine, "execute", lambda plan, out: executed.append(str(out)) or run(plan, out)
     )
-    assert judge(chosen, tmp_path / "a") == first
-    assert not made
-    more = judge(small(seeds=(100, 101, 102)), tmp_path / "a")
-    assert made
-    assert more["findings"] != first["findings"]
-    assert judge(chosen, tmp_path / "a") == first  # the third seed is there and not looked at
+    assert judge(chosen, out) == uninterrupted
+    assert not executed
+    more = judge(replace(small(seeds=(100, 101, 102)), **less), out)
+    assert executed
+    assert more["findings"] != uninterrupted["findings"]
+    assert judge(chosen, out) == uninterrupted  # which does not use the third seed
 
 
 @pytest.mark.slow
-def test_an_interruption_is_continued(small: Callable[..., Battery], tmp_path: Path) -> None:
-    chosen = replace(small(), control=False, sizes=2, tabular=())
-
-    def interrupt(_: float) -> None:
-        if any((tmp_path / "a").glob("*/runs/*/DONE")):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        judge(chosen, tmp_path / "a", jobs=2, progress=interrupt)
-    left = sum(p.work for p in execution.plan(chosen, tmp_path / "a"))
-    assert 0 < left < sum(p.work for p in execution.plan(chosen, tmp_path / "new"))
-    assert judge(chosen, tmp_path / "a") == judge(chosen)
-
-
-@pytest.mark.slow
-def test_a_diverged_run_is_told_and_does_not_compete(small: Callable[..., Battery]) -> None:
+def test_a_diverged_run_is_reported_and_does_not_compete(small: Callable[..., Battery]) -> None:
     chosen = replace(small(settings=["recipe.lr=1e300"]), control=False, sizes=2, tabular=())
     document = judge(chosen)
     assert document["failed_runs"]

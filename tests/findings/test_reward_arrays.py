@@ -47,7 +47,7 @@ def test_before_the_first_step_and_after_the_last_nothing_is_known() -> None:
     np.testing.assert_array_equal(found[0, 0], [np.nan, 0.2, 0.3, 0.4, 0.4, np.nan])
 
 
-def test_only_the_runs_that_are_asked_for() -> None:
+def test_only_the_selected_runs() -> None:
     parts = [_table(run_id=f"lr{lr}", step=[1], compute=[100], value=[lr]) for lr in (0.1, 0.2)]
     runs = Runs(pd.concat(parts), {"lr0.1": {"lr": 0.1}, "lr0.2": {"lr": 0.2}})
     for lr in (0.1, 0.2):

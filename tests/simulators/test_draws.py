@@ -40,7 +40,7 @@ def test_every_permutation_is_equally_likely(size: int) -> None:
     assert size == 1 or stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_permutations_do_not_depend_on_how_they_are_asked_for() -> None:
+def test_permutations_do_not_depend_on_the_number_of_calls() -> None:
     at_once = permutations(np.random.default_rng(0), 5, 30)
     rng = np.random.default_rng(0)
     np.testing.assert_array_equal(at_once, np.concatenate([permutations(rng, k, 30) for k in (2, 0, 3)]))

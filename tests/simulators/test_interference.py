@@ -240,21 +240,6 @@ def trained(
     return model
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_pieces_and_restored_states_are_the_same_to_the_last_bit(recipe: str) -> None:
-    update, batches = Update(6, 0.3, **RECIPES[recipe]), np.random.default_rng(5).integers(24, size=(30, 8))
-    whole, pieces = Interference(problems(), PRESET), Interference(problems(), PRESET)
-    whole.advance(batches, update, np.random.default_rng(1))
-    rng, start = np.random.default_rng(1), 0
-    for count in (1, 0, 9, 20):
-        again = Interference(problems(), PRESET)
-        again.restore(pieces.arrays())
-        again.advance(batches[start : start + count], update, rng)
-        pieces, start = again, start + count
-    for name, value in whole.arrays().items():
-        np.testing.assert_array_equal(value, pieces.arrays()[name])
-
-
 @pytest.mark.parametrize("z", [-800.0, 800.0])
 def test_without_any_signal_nothing_moves(z: float) -> None:
     assert trained(20, replace(problems(), b=np.full(24, z))).drift() == 0

@@ -1,7 +1,7 @@
 """The three models behind one interface, and each against another: equal in distribution.
 
-The two-sample tests compare runs over seeds at three checkpoints, by Kolmogorov-Smirnov on what a run
-can be told by. They are made with fixed seeds; that they would notice a difference is tested beside them.
+The two-sample tests compare runs over seeds at three checkpoints, by Kolmogorov-Smirnov on `measures`. Their
+seeds are fixed; other tests check that they notice a difference.
 """
 
 from __future__ import annotations
@@ -139,15 +139,15 @@ def test_problems_are_those_of_the_seed(name: str) -> None:
 # Equal in distribution
 
 
-def told_by(model: Model | Reference, w: np.ndarray) -> list[float]:
-    """What a run can be told by: success on both sets, its spread, the length of w (its first 8)."""
+def measures(model: Model | Reference, w: np.ndarray) -> list[float]:
+    """What the comparison sees of a run: success on both sets, its spread, the length of w (its first 8)."""
     p, p_train = model.success(), model.success(train=True)
     return [p.mean(), p_train.mean(), p_train.std(), p.min(), float(w[:8] @ w[:8])]
 
 
 def runs(start: Callable[[], Iterator[tuple[Model | Reference, np.ndarray]]]) -> np.ndarray:
     """Shape (seeds, checkpoints, measures); ``start`` makes one run, checkpoint by checkpoint."""
-    return np.array([[told_by(m, w) for m, w in start()] for _ in range(SEEDS)])
+    return np.array([[measures(m, w) for m, w in start()] for _ in range(SEEDS)])
 
 
 def least_p(a: np.ndarray, b: np.ndarray) -> float:
@@ -195,7 +195,7 @@ def plain(make: Callable[[], Reference], update: Update, seed: int) -> np.ndarra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["group_std", "stale", "all"])
 def test_interference_against_plain_numpy(recipe: str) -> None:
     problems = population(EASY, 0, 24, 10, s=1.5, m=0.3, r=8)
     update = Update(6, 0.05, **RECIPES[recipe])
