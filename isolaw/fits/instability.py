@@ -65,14 +65,9 @@ class Sign:
 def sign(metric: str, steps: Floats, values: Floats, error: float = 0.0) -> Sign | None:
     """Return what is wrong with one diagnostic of one run, None if nothing is.
 
-    Parameters
-    ----------
-    metric
-        ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
-    steps, values
-        (T,), in order of steps, at least `LEAST_EVALUATIONS`.
-    error
-        standard error of one evaluation, 0 where it is not known.
+    ``metric`` is ``entropy``, ``kl``, ``grad_norm`` or ``truncated_fraction``; any other name is a reward.
+    ``steps`` and ``values`` are (T,), in order of steps, with T at least `LEAST_EVALUATIONS`; ``error`` is
+    the standard error of one evaluation, 0 where it is not known.
 
     >>> reward = np.array([.3, .4, .5, .6, .6, .6, .4, .3, .2, .1, .1, .1])
     >>> found = sign("avg@4", np.arange(12.0), reward)

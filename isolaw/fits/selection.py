@@ -134,15 +134,8 @@ def select(
 ) -> Selection:
     """Choose the runs of a setting (see the module's docstring).
 
-    Parameters
-    ----------
-    runs, metric, eval_set
-        all runs at hand, and what is fitted.
-    fixed
-        columns or attributes of runs held at a value, as ``{"problems_per_batch": 32}``;
-        ``batch_rollouts`` is B.
-    x
-        what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``.
+    ``fixed`` holds columns or attributes of runs at a value, as ``{"problems_per_batch": 32}``;
+    ``batch_rollouts`` is B. ``x`` is what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``.
 
     Raises
     ------
@@ -153,9 +146,9 @@ def select(
     """
     for name, value, accepted in (("setting", setting, SETTINGS), ("x", x, XS)):
         if value not in accepted:
-            raise InputError(f"{name} {value!r}: accepted: {', '.join(accepted)}")
+            raise InputError(f"{name}: found {value!r}; expected {', '.join(accepted)}")
     if x != "compute" and setting == "fixed-b":
-        raise InputError(f"x {x!r}: in the setting fixed-b the law is in steps; accepted: compute")
+        raise InputError(f"x: found {x!r}; expected compute: in the setting fixed-b the law is in steps")
     points = _in_units_of(measured_points(runs, metric, eval_set), x, runs.source)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
@@ -311,11 +304,8 @@ def _epochs(configurations: list[Configuration], table: pd.DataFrame) -> tuple[f
     if "n_train_problems" not in table.columns or table["n_train_problems"].isna().any():
         return None, None
     found = table["n_train_problems"].iloc[0]
-    try:
-        size = int(found)
-    except (TypeError, ValueError):
-        size = 0
-    if size < 1:
-        raise DataError(f"n_train_problems: found {found!r}; accepted: a positive number of problems")
+    size = pd.to_numeric(found, errors="coerce")
+    if not size >= 1:
+        raise DataError(f"n_train_problems: found {found!r}; expected a positive number of problems")
     visits = max(c.measured[1] / c.step_cost * c.problems_per_batch for c in configurations)
-    return visits / size, size
+    return visits / int(size), int(size)

@@ -77,7 +77,6 @@ def test_joint_keeps_everything(synthetic: Make) -> None:
     assert pairs(selection) == [(b, n) for b in (16, 32) for n in N]
 
 
-
 def learning_rates(synthetic: Make) -> Runs:
     parts = []
     for rate in (0.01, 0.02):
@@ -126,7 +125,7 @@ def test_names_that_do_not_exist(synthetic: Make) -> None:
         chosen(runs, fixed={"problem_per_batch": 32})
     with pytest.raises(DataError, match=r"problems_per_batch=33.*there are: 32"):
         chosen(runs, fixed={"problems_per_batch": 33})
-    with pytest.raises(InputError, match="accepted: fixed-bp, fixed-b, joint"):
+    with pytest.raises(InputError, match="found 'fixed'; expected fixed-bp, fixed-b, joint"):
         chosen(runs, "fixed")
 
 
@@ -242,7 +241,7 @@ def test_what_stands_still_is_named(synthetic: Make) -> None:
 
 def test_units_that_do_not_go_together(synthetic: Make) -> None:
     runs = Runs(in_tokens(synthetic))
-    with pytest.raises(InputError, match="accepted: compute, tokens, wall_s"):
+    with pytest.raises(InputError, match="found 'dollars'; expected compute, tokens, wall_s"):
         select(runs, "avg@4", "validation", "fixed-bp", x="dollars")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="in the setting fixed-b the law is in steps"):
         select(runs, "avg@4", "validation", "fixed-b", x="tokens")

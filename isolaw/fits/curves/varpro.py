@@ -45,12 +45,9 @@ class Status(IntEnum):
     """How a fit ended."""
 
     CONVERGED = 0
-    ON_BOUND = 1
-    """the shape stopped at an end of its search"""
-    NOT_IDENTIFIED = 2
-    """y does not rise with x, or a shape parameter's standard error is wider than its search"""
-    FAILED = 3
-    """no progress, and not at a minimum either"""
+    ON_BOUND = 1  # the shape stopped at an end of its search
+    NOT_IDENTIFIED = 2  # y does not rise with x, or a shape parameter's standard error exceeds its search
+    FAILED = 3  # no progress, and not at a minimum either
 
 
 class Axis(NamedTuple):
@@ -89,18 +86,10 @@ def varpro(
 ) -> Solution:
     """Fit every data set by weighted least squares.
 
-    Parameters
-    ----------
-    x, y
-        abscissae, common to all data sets, (P,); ordinates, (D, P), or (1, P) if all data sets have the same.
-    weights
-        non-negative, (D, P) or (1, P); zero leaves a point out.
-    family, axes
-        a key of `CODES`, and one axis per shape parameter.
-    low
-        hold ``low`` at this value; None fits it.
-    robust
-        Huber's loss at a scale from the median absolute residual, by reweighting, in place of squares.
+    ``x`` (P,) is common to all data sets. ``y`` and the ``weights`` are (D, P), or (1, P) where all are
+    alike; weight 0 leaves a point out. ``family`` is a key of `CODES`, with one axis per shape parameter.
+    ``low`` holds the level at a value; None fits it. ``robust`` puts Huber's loss, at a scale from the median
+    absolute residual, in place of squares.
 
     >>> x = np.linspace(0, 5, 30)
     >>> y = (0.7 - 0.4 * np.exp(-x / 1.3))[None]

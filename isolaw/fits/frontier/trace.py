@@ -130,14 +130,15 @@ def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
 
 
 def envelope(
-    configurations: list[Configuration], curves: list[Curves], compute: Floats
+    configurations: list[Configuration], curves: list[Curves], compute: Floats, measured: bool = True
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the levels of n and the best reward of each, −inf where none was measured."""
+    """Return the levels of n and the best reward of each, −inf where none was ``measured``."""
     levels = np.unique([c.rollouts_per_problem for c in configurations])
     reward = np.full((curves[0].A.size, levels.size, compute.size), -np.inf)
     for c, curve in zip(configurations, curves, strict=True):
         level = int(np.searchsorted(levels, c.rollouts_per_problem))
-        reward[:, level] = np.maximum(reward[:, level], np.where(c.covers(compute), curve(compute), -np.inf))
+        own = np.where(c.covers(compute), curve(compute), -np.inf) if measured else curve(compute)
+        reward[:, level] = np.maximum(reward[:, level], own)
     return levels, reward
 
 
@@ -162,11 +163,10 @@ class Crossover:
     to: int
     # first and last compute at which both were measured, None when there is none
     shared: tuple[float, float] | None
-    # the overtaking within ``shared``, the estimate first; −inf: ``to`` leads all along; +inf: not yet at its
-    # end. NaN without a shared range
+    # the overtaking within ``shared``, the estimate first; −inf: ``to`` leads all along; +inf: nowhere; NaN:
+    # there is no shared range
     draws: Floats
-    # where the estimated curves cross when continued over all that either was measured; NaN or ±inf if they
-    # do not
+    # where the estimated curves cross, extended to where either was measured; NaN or ±inf if they do not
     extrapolated: float
 
     @property
@@ -179,17 +179,9 @@ def curve_rewards(
     configurations: list[Configuration], curves: list[Curves], first: float
 ) -> tuple[Floats, Floats]:
     """Return computes (X,) to seek crossovers at, and the best curve of each n there, (1 + D, N, X)."""
-    levels = np.unique([c.rollouts_per_problem for c in configurations])
     ends = sorted({first, *(end for c in configurations for end in c.measured if end > 0)})
     compute = np.union1d(np.geomspace(ends[0], ends[-1], _SEARCH), ends)
-    best = [
-        np.max(
-            [k(compute) for c, k in zip(configurations, curves, strict=True) if c.rollouts_per_problem == n],
-            axis=0,
-        )
-        for n in levels
-    ]
-    return compute, np.stack(best, axis=1)
+    return compute, envelope(configurations, curves, compute, measured=False)[1]
 
 
 def between(frontier: Frontier, first: float) -> tuple[Floats, Floats]:

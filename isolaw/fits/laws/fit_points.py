@@ -57,22 +57,22 @@ def fit_points(
     from lmfit import Model
 
     if x not in ("compute", "steps"):
-        raise InputError(f"x {x!r}: accepted: compute, steps")
+        raise InputError(f"x: found {x!r}; expected compute or steps")
     raw, n = np.asarray(x_values, dtype=np.float64), np.asarray(n_star, dtype=np.float64)
     if raw.shape != n.shape or raw.ndim != 1:
-        raise InputError(f"{x} and n_star must be as long as each other: {raw.shape} and {n.shape}")
+        raise InputError(f"{x} and n_star: found shapes {raw.shape} and {n.shape}; expected one length")
     for name, values in {x: raw, "n_star": n}.items():
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
         if bad.size:
-            raise DataError(f"{name} must be positive: point {bad[0] + 1} has {values[bad[0]]}")
+            raise DataError(f"{name}: point {bad[0] + 1}: found {values[bad[0]]}; expected a positive number")
     different = np.unique(raw).size
     if raw.size < _LEAST_POINTS or different < _LEAST_POINTS:
         raise Refused(
-            f"a law has four parameters; {raw.size} points at {different} different {x} are too few, "
-            f"{_LEAST_POINTS} different ones are needed"
+            f"found {raw.size} points at {different} different {x}; a law has four parameters and needs "
+            f"{_LEAST_POINTS} different ones"
         )
     if np.unique(n).size < 2:
-        raise Refused(f"all points have n* = {n[0]:g}: a constant needs no law, and determines none")
+        raise Refused(f"all points have n* = {n[0]:g}: a constant determines no law")
     abscissa = np.log10(raw) if x == "compute" else raw
     y = np.log2(n)
     start = fit_logistic(abscissa, y[None])

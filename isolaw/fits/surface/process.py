@@ -83,18 +83,9 @@ def _of_a_variance(freedom: int) -> float:
 class Process:
     """The process given observations.
 
-    Attributes
-    ----------
-    names
-        of the hyperparameters that these observations have, in the order of θ.
-    centre, scale
-        of rewards.
-    covariance
-        of rewards between pairs of points.
-    gap
-        the two neighbouring log2 n between which there may be a step: those that differ most.
-    height
-        by how much they do, over ``scale``.
+    ``names`` are the hyperparameters that these observations have, in the order of θ; ``gap`` the two
+    neighbouring log2 n between which there may be a step: those that differ most, by ``height`` times
+    ``scale``.
     """
 
     def __init__(self, observations: Observations) -> None:

@@ -102,20 +102,20 @@ def test_points_that_determine_no_law(n_star: np.ndarray) -> None:
 def test_values_that_have_no_logarithm(bad: float) -> None:
     n_star, compute = noisy(0), C.copy()
     n_star[4] = bad
-    with pytest.raises(DataError, match=r"n_star must be positive: point 5"):
+    with pytest.raises(DataError, match=r"n_star: point 5: found .*; expected a positive"):
         isolaw.fit_points(C, n_star)
     compute[2] = bad
-    with pytest.raises(DataError, match=r"compute must be positive: point 3"):
+    with pytest.raises(DataError, match=r"compute: point 3: found .*; expected a positive"):
         isolaw.fit_points(compute, noisy(0))
 
 
 def test_too_few_points() -> None:
-    with pytest.raises(Refused, match="4 points at 4 different compute are too few"):
+    with pytest.raises(Refused, match="found 4 points at 4 different compute"):
         isolaw.fit_points(C[:4], noisy(0)[:4])
 
 
 def test_too_few_different_budgets() -> None:
-    with pytest.raises(Refused, match="12 points at 3 different compute are too few"):
+    with pytest.raises(Refused, match="found 12 points at 3 different compute"):
         isolaw.fit_points(np.repeat([1e5, 1e6, 1e7], 4), noisy(0)[:12])
 
 
@@ -130,5 +130,5 @@ def test_lengths_differ() -> None:
 
 
 def test_unknown_x() -> None:
-    with pytest.raises(InputError, match="accepted: compute, steps"):
+    with pytest.raises(InputError, match="found 'tokens'; expected compute or steps"):
         isolaw.fit_points(C, noisy(0), "tokens")  # type: ignore[arg-type]
