@@ -1,15 +1,15 @@
 """Planned against measured memory of training: python benchmarks/memory.py [--only MODEL] [--write]
 
-What a GPU needs to train is planned from a model's configuration by `train.footprint`. Here
-it is measured without a GPU: the trainer's own code, DeepSpeed's engine included, runs a forward and a
-backward pass over two micro-batches and an optimiser step on *fake* tensors, which have shapes and storages
-but no data, as the first of 1 or 8 processes whose collectives do nothing. A dispatch mode follows the
-bytes of all storages that are alive; their highest sum during a step is the peak.
+`isolaw.backends.real.train.memory` plans what a GPU needs to train from a model's configuration. This
+measures it without a GPU: the trainer's own code, DeepSpeed's engine included, runs a forward and a backward
+pass over two micro-batches and an optimiser step on *fake* tensors, which have shapes and storages but no
+data, as the first of 1 or 8 processes whose collectives do nothing. A dispatch mode follows the bytes of all
+storages that are alive; their highest sum during a step is the peak.
 
-So the peak is that of the tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and what the
-allocator loses to fragmentation are no tensors; the plan counts them as guesses (`footprint`), and the
-comparison leaves them out. Measured peaks are kept in memory.json beside this file (some ten minutes of one
-core); ``--write`` puts the table of those and of what is planned now into docs/real.md.
+The peak is that of the tensors alone. CUDA's context, NCCL's buffers, kernels' work spaces and what the
+allocator loses to fragmentation are no tensors: the plan guesses them (`footprint.GUESSES`), and the
+comparison leaves them out. Measured peaks are in memory.json next to this file (some ten minutes of one
+core); ``--write`` puts the table of measured and planned peaks into docs/real.md.
 """
 
 from __future__ import annotations
@@ -34,49 +34,20 @@ BEGIN, END = "<!-- benchmarks/memory.py -->", "<!-- end -->"
 MICRO_BATCH, ROW = 16_384, 4_096  # tokens
 GPUS, STAGES = (1, 8), (2, 3)
 
-_QWEN = {"model_type": "qwen2", "max_position_embeddings": 32_768}
-MODELS: dict[str, dict[str, Any]] = {
-    "Qwen2.5-0.5B": {
-        **_QWEN,
-        "vocab_size": 151_936,
-        "hidden_size": 896,
-        "intermediate_size": 4_864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "Qwen2.5-1.5B": {
-        **_QWEN,
-        "vocab_size": 151_936,
-        "hidden_size": 1_536,
-        "intermediate_size": 8_960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "Qwen2.5-7B": {
-        **_QWEN,
-        "vocab_size": 152_064,
-        "hidden_size": 3_584,
-        "intermediate_size": 18_944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "tie_word_embeddings": False,
-    },
-    "Llama-3.1-8B": {
-        "model_type": "llama",
-        "max_position_embeddings": 131_072,
-        "vocab_size": 128_256,
-        "hidden_size": 4_096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "tie_word_embeddings": False,
-    },
+
+def _config(kind: str, context: int, tied: bool, *sizes: int) -> dict[str, Any]:
+    names = (
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
+    )
+    own = dict(zip(names.split(), sizes, strict=True))
+    return {"model_type": kind, "max_position_embeddings": context, "tie_word_embeddings": tied, **own}
+
+
+MODELS = {
+    "Qwen2.5-0.5B": _config("qwen2", 32_768, True, 151_936, 896, 4_864, 24, 14, 2),
+    "Qwen2.5-1.5B": _config("qwen2", 32_768, True, 151_936, 1_536, 8_960, 28, 12, 2),
+    "Qwen2.5-7B": _config("qwen2", 32_768, False, 152_064, 3_584, 18_944, 28, 28, 4),
+    "Llama-3.1-8B": _config("llama", 131_072, False, 128_256, 4_096, 14_336, 32, 32, 8),
 }
 
 
@@ -154,8 +125,8 @@ def _group(size: int) -> Iterator[None]:
     import torch.distributed._tools.fake_collectives  # their shapes  # noqa: F401
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "DS_ACCELERATOR": "cpu"}
-    with mock.patch.dict(os.environ, {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}):
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "DS_ACCELERATOR": "cpu"}
+    with mock.patch.dict(os.environ, {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}):
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
         try:
             yield
@@ -303,7 +274,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Measure cells, each in a process of its own, and print the table; or measure the one that is told."""
+    """Measure cells, each in a process of its own, and print the table; or measure one cell."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -312,20 +283,20 @@ def main() -> None:
         "--write", action="store_true", help="put the table into docs/real.md; measure nothing"
     )
     parser.add_argument("--cell", help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.cell:
+    options = parser.parse_args()
+    if options.cell:
         _prepare()
-        name, gpus, stage = told.cell.split("/")
+        name, gpus, stage = options.cell.split("/")
         peaks = measure(MODELS[name], gpus=int(gpus), zero_stage=int(stage))
-        print(json.dumps({f"{told.cell}/{kl}": max(parts.values()) for kl, parts in peaks.items()}))
+        print(json.dumps({f"{options.cell}/{kl}": max(parts.values()) for kl, parts in peaks.items()}))
         return
-    if told.write:
+    if options.write:
         text = DOCS.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
         after = rest.partition(END)[2]
         DOCS.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
         return
-    for name, gpus, stage in itertools.product([told.only] if told.only else MODELS, GPUS, STAGES):
+    for name, gpus, stage in itertools.product([options.only] if options.only else MODELS, GPUS, STAGES):
         command = [sys.executable, __file__, "--cell", f"{name}/{gpus}/{stage}"]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}

@@ -63,15 +63,15 @@ class Clock:
         self.ticks += 1
         if self.ticks < 0 or self.ticks % TURN:
             return True
-        told: dict[str, Any] = {"warm": True}
+        report: dict[str, Any] = {"warm": True}
         if self.ticks:
-            told = {
+            report = {
                 "wall": (time.perf_counter() - self.began[0]) / TURN,
                 "cpu": (time.process_time() - self.began[1]) / TURN,
                 "parts": {name: spent / TURN for name, spent in self.parts.items()},
                 "reward": reward,
             }
-        print(json.dumps(told), file=self.answers, flush=True)
+        print(json.dumps(report), file=self.answers, flush=True)
         more = bool(sys.stdin.readline())
         self.parts = dict.fromkeys(PARTS, 0.0)
         self.began = time.perf_counter(), time.process_time()
