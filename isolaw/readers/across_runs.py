@@ -144,7 +144,7 @@ def without_found_copies(runs: list[LoggedRun], searched: Collection[str]) -> li
 
 
 def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return the problems of runs that no configuration, seed or attribute tells apart."""
+    """Return the problems of runs that have one configuration, seed and attributes."""
     groups: dict[tuple[Any, ...], list[LoggedRun]] = {}
     for run in runs:
         groups.setdefault(run.identity, []).append(run)

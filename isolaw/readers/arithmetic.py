@@ -23,7 +23,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
-_ACCEPTED = "numbers, column names, + - * / // and brackets"
+_EXPECTED = "numbers, column names, + - * / // and brackets"
 _LONGEST = 1_000
 
 
@@ -41,7 +41,7 @@ def derive(expression: str, columns: Mapping[str, Any]) -> Any:
         with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
             return _value(ast.parse(expression.strip(), mode="eval").body, columns)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise DataError(f"--derive {expression!r}: not arithmetic; accepted: {_ACCEPTED}") from None
+        raise DataError(f"--derive {expression!r}: not arithmetic; expected {_EXPECTED}") from None
     except DataError as error:
         raise DataError(f"--derive {expression!r}: {error}") from None
 
@@ -60,4 +60,4 @@ def _value(node: ast.expr, columns: Mapping[str, Any]) -> Any:
         if np.all(pd.isna(numbers)):
             raise DataError(f"column {node.id!r} is not numeric")
         return np.asarray(numbers, dtype=np.float64)
-    raise DataError(f"{ast.unparse(node)!r} is not arithmetic on columns; accepted: {_ACCEPTED}")
+    raise DataError(f"{ast.unparse(node)!r} is not arithmetic on columns; expected {_EXPECTED}")

@@ -153,7 +153,7 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
             close = nearest(by, log.config)
             problems.append(
                 f"{log.source}: --group-by {by}: {found}{f'; did you mean {close!r}?' if close else ''}; "
-                "accepted: file, directory, a key of the configuration"
+                "expected file, directory or a key of the configuration"
             )
             continue
         groups.setdefault(name, []).append(log)

@@ -21,7 +21,7 @@ from typing import Any
 from isolaw.errors import InputError
 from isolaw.runs import COLUMNS
 
-# Symbols and other accepted spellings → names in code.
+# Symbols and other spellings → names in code.
 SYMBOLS = {
     "n": "rollouts_per_problem",
     "B_p": "problems_per_batch",

@@ -28,7 +28,7 @@ _NAMES = (
     *("configs/latest/resolved/orchestrator.json", "configs/rl.toml", "configs/orchestrator.toml"),
     ".hydra/overrides.yaml",
 )
-# Folders inside a run's directory in which its logs may lie.
+# Folders inside a run's directory that may hold its logs.
 _INSIDE = re.compile(
     r"checkpoint-\d+|global_step_?\d+|files?|monitors|tensorboard\w*|tb|train|eval|run_default", re.I
 )

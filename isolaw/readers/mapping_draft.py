@@ -13,7 +13,7 @@ from isolaw.metrics import is_accuracy
 from isolaw.readers.mapping import in_percent
 from isolaw.readers.table_files import load
 
-# The data model's columns → their names elsewhere. Names lie, so the user sees every guess.
+# The data model's columns → their names elsewhere. The user sees every guess.
 _CALLED = {
     "step": "step steps global_step training_step train_step trainer_step iteration iter update updates",
     "rollouts_per_problem": "rollouts_per_problem n rollout_n group_size num_generations "
@@ -51,7 +51,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     columns = [str(column) for column in frame.columns]
     guessed = _guess(columns)
     lines = [
-        f"# How the columns of {Path(path).name} become isolaw's: a draft, made of guesses. Correct it, then",
+        f"# How the columns of {Path(path).name} become isolaw's: a draft, with guesses. Correct it, then",
         f"#     isolaw read {path} --mapping {name}",
         f"#     isolaw fit {path} --mapping {name} --out law.json",
         "#",

@@ -15,7 +15,7 @@ from isolaw.readers.assignments import SPLIT, Assignment, applying, parse
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.provenance import Provenance, of_logged, of_table, shared_notes
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.sources import Found, accepted_formats, search
+from isolaw.readers.sources import Found, expected_formats, search
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs, listed
 from isolaw.store import SweepStore
@@ -75,7 +75,7 @@ def read(
     ------
     DataError, StoreError, InputError
         nothing readable was found, or something necessary is unknown; the message says what was found, what
-        is accepted and what to add.
+        is expected and what to add.
 
     >>> read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
     ...      columns={"rollouts_per_problem": "rollout_n"}, constants={"problems_per_batch": 512},
@@ -171,9 +171,7 @@ def _table_or_sweep(
     except DataError as error:
         if columns or found.ours:
             raise
-        raise DataError(
-            f"{error}. It is no log of a known form either: accepted are {accepted_formats()}"
-        ) from None
+        raise DataError(f"{error}. It is no known log either: expected {expected_formats()}") from None
     return runs, set(own.values())
 
 

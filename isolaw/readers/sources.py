@@ -68,15 +68,15 @@ def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str
                 out.found.append(_named_file(path, containers, forced=format != "auto"))
         if len(out.found) == found:
             files = out.passed - passed
-            accepted = accepted_formats() if columns is None else "a table with the mapped columns"
+            expected = expected_formats() if columns is None else "a table with the mapped columns"
             raise DataError(
-                f"{source}: no log in it, and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
-                f"looked at). Accepted: {accepted}"
+                f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
+                f"searched); expected {expected}"
             )
     return out
 
 
-def accepted_formats() -> str:
+def expected_formats() -> str:
     """Return the formats that isolaw reads, in words."""
     return (
         f"a sweep's directory, CSV or Parquet tables, logs ({', '.join(CONTAINERS)}); "
@@ -105,7 +105,7 @@ def _expanded(source: str | Path) -> list[Path]:
         return [Path(source)]
     found = sorted(glob.glob(str(source), recursive=True), key=natural)
     if not found:
-        raise DataError(f"{source}: no file matches")
+        raise DataError(f"{source}: no file matches this glob")
     return [Path(name) for name in found]
 
 

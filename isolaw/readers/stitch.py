@@ -1,7 +1,7 @@
 """The parts of one run as one: steps counted in updates made, repeated ones merged, the later kept.
 
 A framework counts its first update as 1 or as 0; here the step is the number of updates made, so that
-compute is rollouts per step times step. Where updates are counted from 0, the record of step 0 stands
+compute is rollouts per step times step. Where updates are counted from 0, the record of step 0 comes
 after the first update, unless it holds evaluations only: that is the validation before training.
 """
 

@@ -63,7 +63,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     if b"\0" in content[:65_536]:
-        raise DataError(f"{path}: a binary file; accepted: CSV, Parquet, a sweep directory")
+        raise DataError(f"{path}: found a binary file; expected CSV, Parquet or a sweep's directory")
     _check_columns(path, content.partition(b"\n")[0].count(b",") + 1)
     rows = max(content.count(b"\n"), content.count(b"\r"))
     _check_size(path, rows, rows + content.count(b","))
@@ -115,7 +115,7 @@ def _read_jsonl(path: Path, content: bytes) -> pd.DataFrame:
             if rows and not line.endswith(b"\n"):
                 notes.append("a torn last line was left out")
                 continue
-            raise DataError(f"{path}: line {number} is not a JSON object; accepted: one object a line")
+            raise DataError(f"{path}: line {number} is not a JSON object; expected one object a line")
         try:
             rows.append({name: value for name, value in flatten(row).items() if _plain(value)})
         except DataError as error:

@@ -36,19 +36,19 @@ def refused(result: tuple[int, str, str], *words: str) -> None:
 def test_nothing_to_read(isolaw: Call, tmp_path: Path, command: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    refused(isolaw(command, folder), "no log in it", "0 files looked at", "Accepted: ")
+    refused(isolaw(command, folder), "found no log", "0 files searched", "expected ")
     (folder / "notes.txt").write_text("my notes")
-    refused(isolaw(command, folder), "1 file looked at")
-    refused(isolaw(command, folder / "notes.txt"), "notes.txt", "no log of a known form")
+    refused(isolaw(command, folder), "1 file searched")
+    refused(isolaw(command, folder / "notes.txt"), "notes.txt", "no known log either")
     refused(isolaw(command, folder / "gone"), "gone: No such file")
     refused(isolaw(command, f"{folder}/*.jsonl"), "no file matches")
-    refused(isolaw(command, ""), "a source is ''")
+    refused(isolaw(command, ""), "source: found ''")
 
 
 def test_devices_are_refused(isolaw: Call) -> None:
     for path in ("/dev/zero", "/dev/null"):
         for more in ((), ("--format", "jsonl")):
-            refused(isolaw("read", path, *more), f"{path}: a device")
+            refused(isolaw("read", path, *more), f"{path}: found a device")
 
 
 def test_what_a_directory_may_hold(isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("expression", REFUSED)
 def test_refused(expression: str) -> None:
-    with pytest.raises(DataError, match="accepted: numbers, column names"):
+    with pytest.raises(DataError, match="expected numbers, column names"):
         derive(expression, COLUMNS)
 
 

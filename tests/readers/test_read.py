@@ -92,7 +92,7 @@ def test_what_makes_one_run(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert names(settings={"*a:seed": 0, "*b:seed": 1}, group_by="directory") == ["a", "b"]
     assert names(group_by="name") == ["s1", "s2"]
     text = refusal(tmp_path, group_by="nam")
-    for word in ("3 problems", "--group-by nam", "did you mean 'name'?", "accepted: file, directory, a key"):
+    for word in ("3 problems", "--group-by nam", "did you mean 'name'?", "expected file, directory or a key"):
         assert word in text
 
 
@@ -220,7 +220,7 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     )
     with pytest.raises(InputError) as error:
         isolaw.read(path, settings=["framework=tay"])
-    assert "accepted: isolaw, veRL" in str(error.value)
+    assert "expected: isolaw, veRL" in str(error.value)
     assert "it has no number with a name" in refusal(toy(tmp_path / "none", []))
 
 
@@ -283,7 +283,7 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
     assert runs.points["compute"].tolist() == [32, 64, 96]
     assert next(iter(runs.attributes.values())) == {"lr": 0.5}
     text = refusal(path)
-    for word in ("unknown problems_per_batch", "no log of a known form either", "--write-mapping"):
+    for word in ("unknown problems_per_batch", "no known log either", "--write-mapping"):
         assert word in text
 
 

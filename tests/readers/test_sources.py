@@ -121,9 +121,9 @@ def test_nothing_is_said_with_what_is_accepted(tmp_path: Path) -> None:
         search([tmp_path])
     for word in (
         str(tmp_path),
-        "no log in it",
+        "found no log",
         "sweep.json",
-        "1 file looked at",
+        "1 file searched",
         "tensorboard",
         "--write-mapping",
     ):
@@ -138,7 +138,7 @@ def test_a_form_can_be_forced(toy: Toy, tmp_path: Path) -> None:
     assert search([path], "toy").found[0].container is not None
     assert search([tmp_path / "other"], "toy").found[0].container is not None
     assert names(search([tmp_path], "toy"), tmp_path) == ["log"]
-    with pytest.raises(DataError, match="no log in it"):
+    with pytest.raises(DataError, match="found no log"):
         search([tmp_path], "tensorboard")
     with pytest.raises(InputError) as error:
         search([path], "tensorbord")

@@ -28,12 +28,12 @@ def get(name: str) -> Container:
     'tensorboard'
     """
     if name not in CONTAINERS:
-        raise InputError(f"--format: {unknown('format', name, ['auto', *CONTAINERS], 'accepted')}")
+        raise InputError(f"--format: {unknown('format', name, ['auto', *CONTAINERS], 'expected')}")
     container: Container = importlib.import_module(CONTAINERS[name]).CONTAINER
     return container
 
 
 def candidates(name: str = "auto") -> Iterator[Container]:
-    """Yield the containers to try, in order: all of them, or the one that was asked for."""
+    """Yield the containers to try, in order: all, or the one called ``name``."""
     for one in CONTAINERS if name == "auto" else [name]:
         yield get(one)

@@ -42,7 +42,7 @@ _EQUALS = re.compile(r"(\w{1,60})=(.{0,500}),$")
 _TITLE = re.compile(r"-{9,40} (end of )?arguments -{9,40}$")
 _DOTS = re.compile(r" {0,4}(\w{1,60}) \.{2,60} (.{0,300})$")
 _MODEL = re.compile(r"\bmodel_name_or_path='([^']{1,300})'")
-_TRAINER = "per_device_train_batch_size"  # tells the trainer's arguments from a model's
+_TRAINER = "per_device_train_batch_size"  # a model's arguments do not have it
 
 
 class PrintedConfig:

@@ -201,7 +201,7 @@ class _Reader:
                 own.append((len(self._seen), int(bar[1])))
 
     def _number_by_bars(self) -> None:
-        """Take the missing steps from the training's progress bar, if it tells the records apart."""
+        """Take the missing steps from the training's progress bar, if each record has another."""
         latest = Counter(total for _, training, total in self._seen if training)
         if not latest:
             return

@@ -96,6 +96,6 @@ def continued(start: str, line: str) -> str | None:
     across = item(last + seam)
     if not across or "/" not in across[0]:
         return None
-    if item(last) or _followed(last):  # only a number can have been cut where it looked whole
+    if item(last) or _followed(last):  # only a number can be cut and look whole
         return start + line if named and _NUMERIC.fullmatch(seam) else None
     return start + line

@@ -2,7 +2,7 @@
 
 Its ``log_history`` holds a record for each logging and each evaluation, with ``step``. Every checkpoint's
 state repeats the history up to there, so the states of one run's checkpoints are parts of one run. Of the
-batch it holds the share of one device only (``train_batch_size``); the arguments lie in
+batch it holds the share of one device only (``train_batch_size``); the arguments are in
 ``training_args.bin``, a pickle, which is never loaded.
 """
 

@@ -131,7 +131,7 @@ def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
         runs[run][metric] = index
     if not counts_steps and any("_step" not in metrics for metrics in runs.values()):
         raise DataError(
-            f"{path}: the x axis {x!r} is {'a time' if x in _TIMES else 'not a count of steps'}; accepted: "
+            f"{path}: the x axis {x!r} is {'a time' if x in _TIMES else 'not a count of steps'}; expected "
             "Step, or the metric that counts update steps. In W&B, edit the panel's x axis and export again"
         )
     for row in rows:

@@ -146,7 +146,7 @@ def test_an_x_that_is_no_step_is_refused(x: str, said: str, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"export\.csv: the x axis") as error:
         read(tmp_path, WIDE.replace('"Step"', f'"{x}"'))
     assert f"{x!r} {said}" in str(error.value)
-    assert "accepted: Step, or the metric that counts update steps" in str(error.value)
+    assert "expected Step, or the metric that counts update steps" in str(error.value)
 
 
 def test_a_header_longer_than_the_head(tmp_path: Path) -> None:
