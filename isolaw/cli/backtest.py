@@ -6,24 +6,17 @@ from typing import Any
 
 import click
 
+from isolaw.cli import options as shared
 from isolaw.cli.common import notes_on_failure, print_json, print_lines
-from isolaw.cli.options import (
-    json_option,
-    law_keywords,
-    law_options,
-    read_to_fit,
-    setting_option,
-    source_options,
-)  # fmt: skip
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option("--fit-below", type=float, required=True, metavar="C", help="Fit the checkpoints up to C.")
-@setting_option("fixed-bp")
-@law_options
-@source_options
-@json_option
+@shared.setting_option("fixed-bp")
+@shared.law_options
+@shared.source_options
+@shared.json_option
 def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **options: Any) -> None:
     """Fit runs below a compute, and judge recommendations above it.
 
@@ -33,9 +26,9 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
     from isolaw.fits.studies.backtest import backtest as run
     from isolaw.report.text.studies import backtest_summary
 
-    runs = read_to_fit(sources, options).runs
+    runs = shared.read_to_fit(sources, options).runs
     with notes_on_failure(runs.notes):
-        result = run(runs, fit_below, setting=options["setting"], **law_keywords(options))
+        result = run(runs, fit_below, setting=options["setting"], **shared.law_keywords(options))
     if as_json:
         print_json(result)
     else:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_json, print_lines
-from isolaw.cli.options import json_option, law_keywords, law_options, read_to_fit, source_options
 
 
 @click.command()
@@ -16,9 +16,9 @@ from isolaw.cli.options import json_option, law_keywords, law_options, read_to_f
 @click.option(
     "--out", "-o", required=True, type=click.Path(), metavar="DIR", help="Write the figures to DIR."
 )
-@law_options
-@source_options
-@json_option
+@shared.law_options
+@shared.source_options
+@shared.json_option
 def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Draw the figures of arXiv 2603.12151 from runs.
 
@@ -39,8 +39,8 @@ def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -
 
     if not out or Path(out).is_file():
         raise click.UsageError(f"--out: found {out!r}; expected a directory")
-    runs = read_to_fit(sources, options).runs
-    keywords = law_keywords(options)
+    runs = shared.read_to_fit(sources, options).runs
+    keywords = shared.law_keywords(options)
     paths, reasons = write(Material(runs, keywords.pop("fixed"), keywords), out)
     if as_json:
         print_json({"files": [str(path) for path in paths], "not_drawn": reasons})

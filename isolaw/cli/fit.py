@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_json, print_lines
-from isolaw.cli.options import (
-    column_mapping,
-    json_option,
-    law_keywords,
-    law_options,
-    read_to_fit,
-    setting_option,
-    source_options,
-)  # fmt: skip
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -33,14 +25,14 @@ _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"
     "--x", type=click.Choice(["compute", "tokens", "wall_s", "steps"]), default="compute",
     help="Unit of the budget; with --points, compute or steps (a law linear in M).",
 )  # fmt: skip
-@setting_option("fixed-bp")
-@law_options
-@source_options
+@shared.setting_option("fixed-bp")
+@shared.law_options
+@shared.source_options
 @click.option("--out", type=click.Path(), help="Write the law to this file, and its draws next to it.")
 @click.option("--figures", type=click.Path(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
 @click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
 @click.option("--retune", metavar="NAME", help="Also fit a law with NAME (lr) re-tuned for every (n, C).")
-@json_option
+@shared.json_option
 @click.pass_context
 def fit(
     ctx: click.Context, /, sources: tuple[str, ...], points: str | None, x: str, as_json: bool, **options: Any
@@ -74,8 +66,8 @@ def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) 
     if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
         raise click.UsageError(f"--figures: found {options['figures']!r}; expected a directory")
     _check_out(*([out, _retuned(out)] if retune and out else [out]))
-    runs = read_to_fit(sources, options).runs
-    keywords = {**law_keywords(options), "setting": options["setting"], "x": options["x"]}
+    runs = shared.read_to_fit(sources, options).runs
+    keywords = {**shared.law_keywords(options), "setting": options["setting"], "x": options["x"]}
     with notes_on_failure(runs.notes):
         if retune is not None:
             _fit_retuned(runs, retune, keywords, out, as_json)
@@ -181,7 +173,7 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
 
     out = options["out"]
     _check_out(out)
-    values, n_star = read_points(path, x, column_mapping(options))
+    values, n_star = read_points(path, x, shared.column_mapping(options))
     document, _ = isolaw.fit_points(values, n_star, "steps" if x == "steps" else "compute")
     document = replace(document, sources=(path,))
     if out:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from isolaw.readers.mapping import ColumnMapping
     from isolaw.readers.read import Reading
 
+POSITIVE = click.IntRange(min=1)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -99,12 +100,8 @@ source_options = add_options(
     mapping_options,
 )  # fmt: skip
 budget_options = add_options(
-    click.option(
-        "--max-batch-rollouts", type=click.IntRange(min=1), help="Hardware limit on B_p · n, in rollouts."
-    ),
-    click.option(
-        "--n-train-problems", type=click.IntRange(min=1), help="Number of training problems D; shows epochs."
-    ),
+    click.option("--max-batch-rollouts", type=POSITIVE, help="Hardware limit on B_p · n, in rollouts."),
+    click.option("--n-train-problems", type=POSITIVE, help="Number of training problems D; shows epochs."),
 )
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_json, shown
-from isolaw.cli.options import json_option, read_sources, source_options
 
 if TYPE_CHECKING:
     from isolaw.readers.provenance import Provenance
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@source_options
+@shared.source_options
 @click.option("--metric", help="Column that holds the reward, in a table.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Write the runs to this Parquet table.")
 @click.option(
     "--write-mapping", type=click.Path(), metavar="FILE", help="Draft a mapping file for one table, to edit."
 )
-@json_option
+@shared.json_option
 def read(
     sources: tuple[str, ...], out: Path | None, write_mapping: str | None, as_json: bool, **options: Any
 ) -> None:
@@ -45,7 +45,7 @@ def read(
         return
     if out is not None:
         check_replaceable(out, "a table of runs", "points.parquet", _is_table_of_runs)
-    reading = read_sources(sources, options)
+    reading = shared.read_sources(sources, options)
     if as_json:
         runs = [run.to_dict() for run in reading.provenance]
         print_json({"runs": runs, "notes": [*reading.notes, *reading.runs.notes]})

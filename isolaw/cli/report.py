@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_json, print_lines
-from isolaw.cli.options import (
-    LAW_NAMES,
-    budget_options,
-    json_option,
-    law_keywords,
-    law_options,
-    read_to_fit,
-    setting_option,
-    source_options,
-)  # fmt: skip
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -41,7 +32,7 @@ _BACKTEST_DRAWS = 100
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
 )
 @click.option("--compute", type=float, help="Budget that the page opens with.  [default: the measured one]")
-@budget_options
+@shared.budget_options
 @click.option(
     "--fit-below", type=float, metavar="C",
     help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute]",
@@ -50,10 +41,10 @@ _BACKTEST_DRAWS = 100
     "--x", type=click.Choice(["compute", "tokens", "wall_s"]), default="compute",
     help="Unit of the budget.",
 )  # fmt: skip
-@setting_option(None)
-@law_options
-@source_options
-@json_option
+@shared.setting_option(None)
+@shared.law_options
+@shared.source_options
+@shared.json_option
 @click.pass_context
 def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -> None:
     """Write a page about runs and their law.
@@ -68,7 +59,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     check_replaceable(out)
     with _status() as show:
         show("reading")
-        reading = read_to_fit(sources, options)
+        reading = shared.read_to_fit(sources, options)
         study, origin = _study(ctx, reading.runs, sources, options, show)
         facts = _facts(study, reading, sources, shlex.join(["isolaw", *ctx.obj]), options, show)
         show("drawing")
@@ -113,13 +104,13 @@ def _study(
     from isolaw.fits.metric import choose
     from isolaw.report.study import Study, usual_setting
 
-    names = ("setting", "x", *LAW_NAMES)
+    names = ("setting", "x", *shared.LAW_NAMES)
     given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     law, origin = _saved_law(runs, sources, options["law_file"], given)
     if law is not None:
         note(f"note: the law is {origin}")
         return Study(runs, law.document.metric, law.document.eval_set, law), origin
-    keywords = law_keywords(options)
+    keywords = shared.law_keywords(options)
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
     setting, fixed = options["setting"] or usual_setting(runs, keywords["fixed"]), keywords["fixed"]
     keywords |= {"metric": metric, "eval_set": eval_set, "setting": setting, "x": options["x"]}
@@ -173,8 +164,8 @@ def _facts(
     predictions = None
     if study.law is not None:
         show("predicting")
-        names = ("compute", "max_batch_rollouts", "n_train_problems")
-        predictions = budgets(study.law, *(options[name] for name in names))
+        limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems")}
+        predictions = budgets(study.law, options["compute"], **limits)
     sweeps = sorted({run.sources[0] for run in reading.provenance if run.container == "sweep"})
     states = [engine.status(directory) for directory in sweeps]
     continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
@@ -205,7 +196,7 @@ def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:
         return f"isolaw does not backtest budgets in {d.x.unit}"
     needed = points["metric"].isin([study.metric, *DIAGNOSTICS])  # the rest would only take time
     below = options["fit_below"] or max(g.measured[1] for g in d.grid) / _BACKTEST_SHARE
-    keywords = law_keywords(options) | {
+    keywords = shared.law_keywords(options) | {
         "metric": study.metric, "eval_set": study.eval_set, "setting": d.setting, "fixed": d.fixed,
         "method": d.method, "bootstrap": min(_BACKTEST_DRAWS, d.bootstrap.draws),
     }  # fmt: skip

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_json, print_lines
-from isolaw.cli.options import (
-    bootstrap_option,
-    column_mapping,
-    constants,
-    json_option,
-    mapping_options,
-    seed_option,
-)  # fmt: skip
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +18,7 @@ if TYPE_CHECKING:
 def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[float]:
     out = []
     for text in values:
-        size = constants(ctx, option, [text]).get("N")
+        size = shared.constants(ctx, option, [text]).get("N")
         if not isinstance(size, int | float) or size <= 0:
             raise click.UsageError(f"--predict: found {text!r}; expected N=<size>, e.g. N=72")
         out.append(float(size))
@@ -55,10 +48,10 @@ def _sizes(ctx: click.Context, option: click.Parameter, values: tuple[str, ...])
     "--at", type=float, multiple=True, metavar="X",
     help="Predict at this X.  [default: the last measured X]",
 )  # fmt: skip
-@bootstrap_option
-@seed_option
-@mapping_options
-@json_option
+@shared.bootstrap_option
+@shared.seed_option
+@shared.mapping_options
+@shared.json_option
 def size(
     file: str,
     runs: str | None,
@@ -85,7 +78,7 @@ def size(
 
     if at and not sizes:
         raise click.UsageError("--at goes with --predict N=<size>")
-    mapping = column_mapping(options)
+    mapping = shared.column_mapping(options)
     table = mapping.apply(load(file), file)
     for condition in where:
         table = _selected(table, condition, file)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +15,7 @@ from isolaw.cli.common import print_json, print_lines, shown
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Group
 
     from isolaw.report.watch import Watch
 
@@ -58,42 +58,35 @@ def _until_interrupted() -> Iterator[threading.Event]:
 def _watch(watch: Watch, leave: threading.Event) -> None:
     """Refresh one picture on a terminal; elsewhere print lines at intervals."""
     from rich.console import Console
+    from rich.live import Live
 
     console = Console()
-    if console.is_terminal:
-        _live(watch, console, leave)
-        return
-    printed_at = -_LINES_EVERY_S
-    while watch.read():
-        if time.monotonic() - printed_at >= _LINES_EVERY_S:
-            watch.fit()
-            print_lines(watch.lines())
-            printed_at = time.monotonic()
-        if leave.wait(watch.pause_s):
-            return
-    watch.fit(at_once=True)
-    print_lines(watch.lines())
+    terminal = console.is_terminal
+    with Live(console=console, auto_refresh=False) if terminal else nullcontext() as live:
+
+        def show() -> None:
+            if live is None:
+                print_lines(watch.lines())
+            else:
+                live.update(_picture(watch), refresh=True)
+
+        shown_at = -_LINES_EVERY_S
+        while watch.read():
+            if terminal or time.monotonic() - shown_at >= _LINES_EVERY_S:
+                watch.fit()
+                show()
+                shown_at = time.monotonic()
+            if leave.wait(watch.pause_s):
+                return
+        watch.fit(at_once=True)
+        show()
 
 
-def _live(watch: Watch, console: Console, leave: threading.Event) -> None:
+def _picture(watch: Watch) -> Group:
     from rich.console import Group
-    from rich.live import Live
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
-    def picture() -> Group:
-        state = watch.state
-        bar = ProgressBar(total=max(state["rollouts_planned"], 1), completed=state["rollouts"])
-        head, *rest = (Text(shown(line)) for line in watch.lines())
-        return Group(head, bar, *rest)
-
-    watch.read()
-    with Live(picture(), console=console, auto_refresh=False) as live:
-        while watch.state["running"]:
-            watch.fit()
-            live.update(picture(), refresh=True)
-            if leave.wait(watch.pause_s):
-                return
-            watch.read()
-        watch.fit(at_once=True)
-        live.update(picture(), refresh=True)
+    head, *rest = (Text(shown(line)) for line in watch.lines())
+    planned, done = watch.state["rollouts_planned"], watch.state["rollouts"]
+    return Group(head, ProgressBar(total=max(planned, 1), completed=done), *rest)

@@ -27,28 +27,14 @@ _SHORTEST = 16  # configurations that end before a sixteenth of the largest comp
 
 @dataclass(frozen=True)
 class Study:
-    """The subject of a report.
-
-    Attributes
-    ----------
-    runs
-        all runs of the sources.
-    metric, eval_set
-        the reward.
-    law
-        the fitted law; None if the runs do not support one.
-    refused
-        the reason.
-    fixed
-        values that the drawn runs share, as ``{"lr": 0.02}``.
-    """
+    """The subject of a report: all runs of the sources, the reward, the law."""
 
     runs: Runs
     metric: str
     eval_set: str
-    law: Law | None = None
-    refused: str = ""
-    fixed: dict[str, Any] = field(default_factory=dict)
+    law: Law | None = None  # None if the runs do not support one
+    refused: str = ""  # the reason
+    fixed: dict[str, Any] = field(default_factory=dict)  # values that the drawn runs share
 
     @property
     def document(self) -> LawDocument | None:
@@ -124,16 +110,9 @@ def common_compute(points: pd.DataFrame) -> float:
 def final_rewards(points: pd.DataFrame, compute: float) -> pd.DataFrame:
     """Return the reward of each configuration at ``compute``, without a fit: a row each.
 
-    Parameters
-    ----------
-    points
-        rows of one metric on one evaluation set.
-    compute
-        C. The checkpoints of a run between 0.8 C and 1.1 C are averaged, then the runs.
-
-    Returns
-    -------
-    `PLACE`, ``runs``, ``value``, and ``error``, the standard error over runs (NaN of a single run).
+    ``points`` are rows of one metric on one evaluation set. The checkpoints of a run between 0.8 C and 1.1 C
+    are averaged, then the runs. The columns are `PLACE`, ``runs``, ``value``, and ``error``, the standard
+    error over runs (NaN of a single run).
 
     >>> points = pd.DataFrame({"run_id": list("aab"), "problems_per_batch": 1, "rollouts_per_problem": 2,
     ...                        "compute": [8, 10, 10], "value": [0.4, 0.6, 0.7]})

@@ -21,15 +21,7 @@ _SHARE = 0.1  # of the time, at most, goes into reading and fitting
 
 
 class Watch:
-    """Reads a sweep's directory repeatedly, without an effect on the sweep.
-
-    Parameters
-    ----------
-    directory
-        of the sweep.
-    clock
-        seconds, for tests.
-    """
+    """Reads a sweep's directory repeatedly, without an effect on the sweep; ``clock`` is for tests."""
 
     def __init__(self, directory: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.directory = Path(directory)

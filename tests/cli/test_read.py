@@ -141,7 +141,7 @@ def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> 
     code, out, err = isolaw("fit", tmp_path)
     assert (code, out) == (2, "")
     for word in (
-        "no avg@4 on validation, and 2 that could stand for it",
+        "no avg@4 on validation, and 2 metrics that could replace it",
         "avg@8 on aime24 (3 runs, 63 checkpoints)",
         "avg@8 on math500 (3 runs",
         "--metric reward --eval-set train (3 runs, 120 checkpoints)",
@@ -153,12 +153,12 @@ def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--format", "verl"], ["--format: no format 'verl'", "accepted: auto"]),
+        (["--format", "verl"], ["--format: no format 'verl'", "expected: auto"]),
         (["--set", "n"], ["--set 'n'", "GLOB:NAME=VALUE"]),
         (["--set", "zz*:n=3"], ["no run matches 'zz*'"]),
         (
             ["--group-by", "trainer.experiment"],
-            ["--group-by trainer.experiment", "accepted: file, directory"],
+            ["--group-by trainer.experiment", "expected file, directory"],
         ),
         (["--mapping", "gone.toml"], ["gone.toml: No such file"]),
         (["--column", "step"], ["--column: found 'step'; expected NAME=VALUE"]),

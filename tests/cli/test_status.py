@@ -59,7 +59,7 @@ def test_watching_what_is_over_says_it_and_ends(isolaw: Call, sweep: Path) -> No
 def test_watch_or_json(isolaw: Call, sweep: Path) -> None:
     code, _, err = isolaw("status", sweep, "--watch", "--json")
     assert code == 2
-    assert "one of them" in err
+    assert "--watch does not go with --json" in err
     code, _, err = isolaw("status", sweep.parent, "--watch")
     assert code == 2
     assert "not a sweep's directory" in err
@@ -108,7 +108,7 @@ def test_live(command: str, tiny: Make, tmp_path: Path, how: str) -> None:
         terminal.until(r"pace not known yet[\s\S]*No law yet")
         for _ in range(8):
             next(events)
-        terminal.until(r"rollouts per second, about \d+ s left")
+        terminal.until(r"rollouts per second, about \d+ (s|min) left")
         if how == "interrupted":
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.end() == 0

@@ -107,13 +107,7 @@ def draw_n_star(axes: Axes, law: Law) -> None:
 
 
 def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]:
-    """Write both figures as PNG and SVG into ``folder``; return the paths.
-
-    Raises
-    ------
-    DataError
-        the folder cannot be written.
-    """
+    """Write both figures as PNG and SVG into ``folder`` and return the paths; may raise `DataError`."""
     return save({"frontier": frontier_figure(law, runs), "law": law_figure(law)}, folder, ("png", "svg"))
 
 

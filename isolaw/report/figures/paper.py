@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isolaw.errors import InputError, IsolawError, Refused
-from isolaw.fits.document.schema import FrontierPoint
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
@@ -53,16 +52,8 @@ class Material:
 def write(material: Material, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
     """Draw every figure that the runs support, as PNG, SVG and PDF.
 
-    Returns
-    -------
-    The files, and by name the reasons against the other figures.
-
-    Raises
-    ------
-    Refused
-        the runs support no figure.
-    DataError
-        the folder cannot be written.
+    Returns the files, and by name the reasons against the other figures. Raises `Refused` if the runs support
+    no figure, and `DataError` if the folder cannot be written.
     """
     drawn: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
@@ -93,47 +84,40 @@ def _law(material: Material) -> Figure:
 def _fixed_b(material: Material) -> Figure:
     law = material.law("fixed-b")
     batch = law.document.fixed["batch_rollouts"]
-    figure, (left, right) = _panels(2)
-    draw_frontier(left, law, material.runs)
+    figure, axes = _frontier_and_n_star(material, law, [*law.levels, *(batch // law.levels)])
     frontier = law.document.frontier
-    x = np.array([p.x for p in frontier])
-    n = n_stars(frontier)
-    levels = law.levels
-    _band(right, frontier, law, BLUE)
-    right.plot(x, n, color=BLUE, lw=1.6, label="n*")
-    right.plot(x, batch / n, color=ORANGE, lw=1.6, label="B_p* = B / n*")
-    every = np.unique(np.concatenate([levels, batch // levels]))
-    right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
-    n_ticks(right, "y", every)
-    _finish(right, law, f"how B = {batch:,} is split best", "n*, B_p*")
+    axes.plot([p.x for p in frontier], batch / n_stars(frontier), color=ORANGE, lw=1.6, label="B_p* = B / n*")
+    _finish(axes, law, f"how B = {batch:,} is split best", "n*, B_p*")
     return figure
 
 
 def _joint(material: Material) -> Figure:
     law = material.law("joint")
-    document = law.document
-    batches = sorted({g.problems_per_batch for g in document.grid})
+    batches = sorted({g.problems_per_batch for g in law.document.grid})
     if len(batches) < 2:
         raise Refused(f"all runs have B_p = {batches[0]}; add runs with other B_p")
-    figure, (left, right) = _panels(2)
-    draw_frontier(left, law, material.runs)
-    frontier = document.frontier
-    x = np.array([p.x for p in frontier])
-    _band(right, frontier, law, BLUE)
-    right.plot(x, n_stars(frontier), color=BLUE, lw=1.6, label="n*")
-    budgets, chosen = _chosen(law, x)
-    right.step(budgets, chosen, where="mid", color=ORANGE, lw=1.6, label="B_p that loses least")
-    every = np.unique([*law.levels, *batches])
-    right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
-    n_ticks(right, "y", every)
-    _finish(right, law, "the best n and B_p for a budget", "n*, B_p")
+    figure, axes = _frontier_and_n_star(material, law, [*law.levels, *batches])
+    axes.step(*_chosen(law), where="mid", color=ORANGE, lw=1.6, label="B_p that loses least")
+    _finish(axes, law, "the best n and B_p for a budget", "n*, B_p")
     return figure
 
 
-def _chosen(law: Law, x: np.ndarray[Any, Any]) -> tuple[list[float], list[int]]:
-    """Budgets along x with a recommendation, and the recommended B_p."""
+def _frontier_and_n_star(material: Material, law: Law, ticks: Sequence[int]) -> tuple[Figure, Axes]:
+    """The frontier on the left, n* with its band on the right; and the axes of the right."""
+    figure, (left, right) = _panels(2)
+    draw_frontier(left, law, material.runs)
+    _draw_n_star(right, law, BLUE, "n*")
+    every = np.unique(ticks)
+    right.set_ylim(every[0] / 1.6, every[-1] * 1.6)
+    n_ticks(right, "y", every)
+    return figure, right
+
+
+def _chosen(law: Law) -> tuple[list[float], list[int]]:
+    """Budgets along the frontier with a recommendation, and the recommended B_p."""
     budgets, chosen = [], []
-    for budget in np.geomspace(x.min(), x.max(), _BUDGETS):
+    x = [p.x for p in law.document.frontier]
+    for budget in np.geomspace(min(x), max(x), _BUDGETS):
         try:
             best = law.predict(float(budget)).allocation
         except InputError:
@@ -193,11 +177,7 @@ def _d_sweep(material: Material) -> Figure:
     colour = n_colours(np.array(sizes))
     laws = {size: material.law("fixed-bp", fixed={_D: size}) for size in sizes}
     for size, law in laws.items():
-        frontier = law.document.frontier
-        x = [p.x for p in frontier]
-        tint = colour.to_rgba(np.array(size))
-        _band(axes, frontier, law, tint)
-        axes.plot(x, n_stars(frontier), color=tint, lw=1.6, label=f"D = {size:,}")
+        _draw_n_star(axes, law, colour.to_rgba(np.array(size)), f"D = {size:,}")
     levels = np.unique(np.concatenate([law.levels for law in laws.values()]))
     axes.set_ylim(levels[0] / 1.6, levels[-1] * 1.8)
     n_ticks(axes, "y", levels)
@@ -223,10 +203,13 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
 
 
-def _band(axes: Axes, frontier: Sequence[FrontierPoint], law: Law, colour: Any) -> None:
-    """The 95 % interval of n* at each x."""
+def _draw_n_star(axes: Axes, law: Law, colour: Any, label: str) -> None:
+    """n* and its 95 % interval at each x."""
+    frontier = law.document.frontier
+    x = [p.x for p in frontier]
     low, high = closed([p.n_star.interval for p in frontier], law.levels)
-    axes.fill_between([p.x for p in frontier], low, high, color=colour, alpha=0.18, lw=0, zorder=1)
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0, zorder=1)
+    axes.plot(x, n_stars(frontier), color=colour, lw=1.6, label=label)
 
 
 def _finish(axes: Axes, law: Law, title: str, y: str) -> None:

@@ -65,12 +65,8 @@ def save(
 ) -> list[Path]:
     """Write figures by their names in each of the formats; return the paths. Same figure, same file.
 
-    Unless ``replace``, only isolaw's own figures are replaced.
-
-    Raises
-    ------
-    DataError
-        the folder cannot be written, or a file in it has the name of a figure.
+    Unless ``replace``, only isolaw's own figures are replaced. `DataError` if another file has the name of a
+    figure, or the folder cannot be written.
     """
     folder = Path(folder)
     paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}

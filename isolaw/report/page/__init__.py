@@ -70,13 +70,7 @@ def as_script(value: object) -> str:
 
 
 def write(text: str, path: str | Path) -> Path:
-    """Write a page in one step; replace nothing but a page.
-
-    Raises
-    ------
-    DataError
-        ``path`` is something else, or cannot be written.
-    """
+    """Write a page in one step; `DataError` if ``path`` is something else or cannot be written."""
     path = Path(path)
     check_replaceable(path)
     with files.replacing(path) as temporary:

@@ -9,7 +9,7 @@ from typing import Any
 from isolaw.errors import InputError
 from isolaw.fits.frontier.candidates import FAR, comparable
 from isolaw.fits.law import Law
-from isolaw.fits.prediction import Option, Prediction
+from isolaw.fits.predict import Option, Prediction
 from isolaw.report.figures.series import steps_scale
 from isolaw.report.text import law as law_text
 from isolaw.report.text import prediction as text
@@ -24,14 +24,11 @@ _E24 = (
 
 @dataclass(frozen=True)
 class Budgets:
-    """Predictions at every stop of the slider, and its first position.
-
-    ``nearest`` is the recommendation for the largest budget that has one, if some stop has none.
-    """
+    """Predictions at every stop of the slider, and its first position."""
 
     predictions: list[Prediction]
     first: int
-    nearest: Prediction | None = None
+    nearest: Prediction | None = None  # for the largest budget with a recommendation, if some stop has none
 
     @property
     def answer(self) -> Prediction:
@@ -39,37 +36,20 @@ class Budgets:
         return self.predictions[self.first]
 
 
-def budgets(
-    law: Law,
-    compute: float | None,
-    max_batch_rollouts: int | None = None,
-    n_train_problems: int | None = None,
-) -> Budgets:
+def budgets(law: Law, compute: float | None, **limits: int | None) -> Budgets:
     """Predict at every stop, from the frontier's beginning to the largest budget with a recommendation.
 
-    Parameters
-    ----------
-    law
-        the fitted law.
-    compute
-        the budget to open with; by default the largest measured stop with a recommendation.
-    max_batch_rollouts, n_train_problems
-        as for `Law.predict`.
-
-    Raises
-    ------
-    InputError
-        ``compute``, or every stop, is less than one step.
+    The slider opens with ``compute``, by default the largest measured stop with a recommendation.
+    `InputError` if ``compute``, or every stop, is less than one step.
     """
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
     start = law.document.x.range[0] * steps_scale(law.document)
-    options = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
     found: dict[int, Prediction] = {}
     problem: InputError | None = None
     for stop in stops(start, max(FAR * comparable(grid), largest)):
         try:
-            found[stop] = law.predict(stop, **options)
+            found[stop] = law.predict(stop, **limits)
         except InputError as error:  # not one step of the smallest batch
             problem = error
     if compute is None:
@@ -77,10 +57,10 @@ def budgets(
             raise problem or InputError("no budget pays for a step")
         measured = [stop for stop in found if stop <= largest * 1.01 and found[stop].options]
         compute = max(measured, default=min(found))
-    found[int(compute)] = law.predict(compute, **options)
+    found[int(compute)] = law.predict(compute, **limits)
     ordered = sorted(found)
     refused = next((p for p in found.values() if not p.options), None)
-    nearest = None if refused is None else text.largest_with_recommendation(law, refused, **options)
+    nearest = None if refused is None else text.largest_with_recommendation(law, refused, **limits)
     return Budgets([found[stop] for stop in ordered], ordered.index(int(compute)), nearest)
 
 

@@ -22,36 +22,16 @@ from isolaw.report.text.studies import backtest_verdict
 
 @dataclass(frozen=True)
 class Facts:
-    """The content of the page next to the study itself.
+    """The content of the page next to the study itself."""
 
-    Attributes
-    ----------
-    budgets
-        predictions at the slider's stops; None without a law.
-    backtest
-        the result of a backtest, or why there is none.
-    failed
-        failed runs of sweeps, from `isolaw.engine.status`.
-    sources
-        name, kind and hash of each source (`isolaw.report.page.provenance`).
-    command
-        what repeats the report.
-    notes
-        assumptions of the readers.
-    title
-        the subject of the page: the sources as the user named them.
-    sweep
-        the sweep's directory, if it is the source: advice becomes a command.
-    """
-
-    budgets: Budgets | None
-    backtest: Mapping[str, Any] | str
-    failed: Sequence[Mapping[str, Any]] = ()
-    sources: Sequence[tuple[str, str, str]] = ()
-    command: str = ""
-    notes: Sequence[str] = ()
-    title: str = ""
-    sweep: str = ""
+    budgets: Budgets | None  # predictions at the slider's stops; None without a law
+    backtest: Mapping[str, Any] | str  # its result, or why there is none
+    failed: Sequence[Mapping[str, Any]] = ()  # runs of sweeps, from `isolaw.engine.status`
+    sources: Sequence[tuple[str, str, str]] = ()  # name, kind and hash (`isolaw.report.page.provenance`)
+    command: str = ""  # repeats the report
+    notes: Sequence[str] = ()  # assumptions of the readers
+    title: str = ""  # the sources as the user named them
+    sweep: str = ""  # its directory, if it is the source: advice becomes a command
 
 
 @dataclass

@@ -23,30 +23,18 @@ _DIGITS = 5
 class Chart:
     """One chart.
 
-    Attributes
-    ----------
-    name
-        of its element, and of the SVG that a reader saves.
-    title, caption
-        what it shows, and how to read it.
-    data, layout
-        for plotly.js. A trace's ``meta`` may hold ``n`` and ``b``, by which the page shows and hides it.
-    alt
-        for a screen reader, with the main numbers; the caption by default.
-    budget
-        whether the x axis marks the slider's budget.
-    height
-        in pixels.
+    ``data`` and ``layout`` are for plotly.js. A trace's ``meta`` may hold ``n`` and ``b``, by which the page
+    shows and hides it.
     """
 
-    name: str
+    name: str  # also of the SVG that a reader saves
     title: str
     caption: str
     data: list[dict[str, Any]]
     layout: dict[str, Any]
-    alt: str = ""
-    budget: bool = False
-    height: int = 420
+    alt: str = ""  # for a screen reader; the caption by default
+    budget: bool = False  # whether the x axis marks the slider's budget
+    height: int = 420  # in pixels
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the page's script draws."""

@@ -18,7 +18,7 @@ from isolaw.report.text.numbers import number, quantity, runs, share
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import GridEntry, LawDocument
     from isolaw.fits.law import Law
-    from isolaw.fits.prediction import Prediction
+    from isolaw.fits.predict import Prediction
     from isolaw.fits.quantity import Quantity
 
 _FIXED = {"fixed-bp": "B_p*", "fixed-b": "M*"}
@@ -50,22 +50,17 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
     return f"{text}." + ("" if best.measured else f" No run has n = {n}; it is between measured n.")
 
 
-def largest_with_recommendation(
-    law: Law,
-    prediction: Prediction,
-    max_batch_rollouts: int | None = None,
-    n_train_problems: int | None = None,
-) -> Prediction | None:
+def largest_with_recommendation(law: Law, prediction: Prediction, **limits: int | None) -> Prediction | None:
     """Return the prediction for the largest budget with a recommendation; None if ``prediction`` has one.
 
-    The budget has three digits, so that the printed budget is the predicted one.
+    ``limits`` are those of `Law.predict`. The budget has three digits, so that the printed budget is exact.
     """
     if prediction.options or not prediction.comparable:
         return None
     digit = 10 ** max(len(str(prediction.comparable)) - 3, 0)
     budget = prediction.comparable // digit * digit
     try:
-        found = law.predict(budget, max_batch_rollouts=max_batch_rollouts, n_train_problems=n_train_problems)
+        found = law.predict(budget, **limits)
     except InputError:  # it does not pay for a step
         return None
     return found if found.options else None
@@ -117,10 +112,7 @@ def by_law(prediction: Prediction) -> str:
 def prediction_summary(
     prediction: Prediction, document: LawDocument, nearest: Prediction | None = None
 ) -> list[str]:
-    """Return a recommendation, line by line.
-
-    ``nearest`` is the result of `largest_with_recommendation`, printed if ``prediction`` recommends nothing.
-    """
+    """Return a recommendation, line by line; without one, ``nearest`` of `largest_with_recommendation`."""
     if not prediction.options:
         lines = [answer(prediction), loss(prediction, document)]
         if nearest is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.fits.studies.contrast import side
+from isolaw.fits.studies.recipes import side
 from isolaw.report.text.numbers import columns, number
 
 if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
-    from isolaw.fits.studies.contrast import Contrast, RecipeComparison
+    from isolaw.fits.studies.recipes import Contrast, RecipeComparison
 
 Names = tuple[str, str]
 _ROWS = {

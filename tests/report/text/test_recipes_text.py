@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isolaw.fits.quantity import REFUSED, Quantity
-from isolaw.fits.studies.contrast import Contrast, RecipeComparison, Row, side
+from isolaw.fits.studies.recipes import Contrast, RecipeComparison, Row, side
 from isolaw.report.text.recipes import verdict
 
 NAMES = ("old", "new")
