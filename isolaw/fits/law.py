@@ -31,7 +31,7 @@ from isolaw.parquet import read_parquet
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from isolaw.fits.prediction import Prediction
+    from isolaw.fits.predict import Prediction
     from isolaw.fits.surface.estimate import Surface
 
 

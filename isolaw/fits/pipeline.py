@@ -31,7 +31,7 @@ from isolaw.fits.frontier.candidates import INTERVALS, comparable
 from isolaw.fits.frontier.trace import Frontier, Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
-from isolaw.fits.laws.comparison import compared, enough, fit_laws
+from isolaw.fits.laws.comparison import compared, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
@@ -135,7 +135,7 @@ def fit(
         comparison = compared(laws, path, configurations)
     else:
         law = None if logistic is None else logistic(abscissa)[0]
-        comparison = enough(rules(frontier, law), configurations)
+        comparison = rules(frontier, law, min(c.runs for c in configurations))
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags)
     stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
     selection.flags.extend(
@@ -197,7 +197,7 @@ def _traced(
         frontier = frontiers.trace(configurations, curves, compute)
         rewards = frontiers.curve_rewards(configurations, curves, low)
         return _Traced(frontier, frontiers.strict_path(frontier), rewards, None)
-    reach = INTERVALS * comparable([doc.grid_entry(c) for c in configurations])
+    reach = INTERVALS * comparable(configurations)
     cut = slices(surface, compute)
     frontier = frontiers.cut_frontier(cut, configurations, reach)
     path = frontiers.ridge_path(cut, configurations, reach)

@@ -18,7 +18,7 @@ from isolaw.fits.document.flags import Code, having
 from isolaw.fits.frontier.candidates import comparable
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.prediction import Prediction
+from isolaw.fits.predict import Prediction
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
 

@@ -10,13 +10,13 @@ from itertools import pairwise
 from isolaw.errors import InputError
 from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.document.schema import GridEntry, LawDocument
-from isolaw.fits.selection import LEAST_CURVES
+from isolaw.fits.selection import LEAST_CURVES, Configuration
 
 INTERVALS = 3.0  # times the compute to which three n ran: intervals up to there
 FAR = 10.0  # and no recommendation beyond
 
 
-def comparable(grid: Sequence[GridEntry]) -> float:
+def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
     """The compute to which at least three n ran: up to there, and somewhat beyond, n can be compared."""
     ends: dict[int, float] = {}
     for entry in grid:

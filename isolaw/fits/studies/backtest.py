@@ -21,7 +21,7 @@ from isolaw.errors import InputError, Refused
 from isolaw.fits.frontier.trace import supported_range
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import bounds, fit
-from isolaw.fits.prediction import Prediction
+from isolaw.fits.predict import Prediction
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices

@@ -43,14 +43,14 @@ _PARAMETERS = 2  # of one size's curve, for its residuals
 class SizeCurves:
     """The mean curve of each model size, and how single runs differ from theirs."""
 
-    sizes: Floats  # N, ascending, (S,), in the table's unit
-    of: NDArray[np.int64]  # the size of each checkpoint, (P,), ascending
-    step: Floats  # update steps, (P,)
-    x: Floats  # X, (P,)
-    loss: Floats  # L = 1 − pass@1, (P,)
-    runs: Floats  # how many runs each checkpoint averages, (P,)
-    deviations: list[tuple[Floats, Floats]]  # steps and e of each run of a size with several runs
-    freedom: int  # degrees of freedom of the deviations: runs less sizes
+    sizes: Floats  #: N, ascending, (S,), in the table's unit
+    of: NDArray[np.int64]  #: the size of each checkpoint, (P,), ascending
+    step: Floats  #: update steps, (P,)
+    x: Floats  #: X, (P,)
+    loss: Floats  #: L = 1 − pass@1, (P,)
+    runs: Floats  #: how many runs each checkpoint averages, (P,)
+    deviations: list[tuple[Floats, Floats]]  #: steps and e of each run of a size with several runs
+    freedom: int  #: degrees of freedom of the deviations: runs less sizes
     x_name: X
 
     @classmethod
