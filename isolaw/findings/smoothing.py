@@ -20,8 +20,8 @@ from isolaw.findings.verdicts import Floats
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.surface.slices import FLAT, highest
 
-BANDWIDTH = 2.5
-LEAST_LEVELS = 3
+_BANDWIDTH = 2.5
+_LEAST_LEVELS = 3
 _FINE = 16  # points for each doubling, refined by a parabola
 _LEAST_POINTS = 4
 _EDGE = 1e-9
@@ -37,7 +37,7 @@ def _smoother(u: tuple[float, ...]) -> tuple[Floats, Floats]:
         distance = np.abs(at - centre)
         reach = np.sort(distance)[min(_LEAST_POINTS, at.size) - 1]
         # Half a doubling beyond the outermost point that is needed, whose weight is then above zero.
-        tricube = (1 - np.clip(distance / max(BANDWIDTH, reach + 0.5), 0, 1) ** 3) ** 3
+        tricube = (1 - np.clip(distance / max(_BANDWIDTH, reach + 0.5), 0, 1) ** 3) ** 3
         root = np.sqrt(tricube)
         terms = np.stack([np.ones_like(at), at - centre, (at - centre) ** 2], axis=1)
         weights[g] = np.linalg.pinv(terms * root[:, None])[0] * root
@@ -83,7 +83,7 @@ def optimum(log2_n: Floats, reward: Floats) -> Optimum:
     flat = reward.reshape(-1, reward.shape[-1])
     measured = np.all(np.isfinite(flat), axis=0)
     shape = reward.shape[:-1]
-    if measured.sum() < LEAST_LEVELS:
+    if measured.sum() < _LEAST_LEVELS:
         nothing = np.full(shape, np.nan)
         return Optimum(nothing, nothing, nothing, nothing)
     fine, curves = smooth(log2_n[measured], flat[:, measured])
