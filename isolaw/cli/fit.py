@@ -48,7 +48,8 @@ def fit(
     for option in ctx.command.params if points is not None else ():
         name = str(option.name)
         if name not in _FOR_POINTS and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--points does not go with {option.opts[0]}")
+            label = option.opts[0] if isinstance(option, click.Option) else "SOURCE"
+            raise click.UsageError(f"--points does not go with {label}")
     expected = ("compute", "steps") if points is not None else ("compute", "tokens", "wall_s")
     if x not in expected:
         where = "with" if points is not None else "without"

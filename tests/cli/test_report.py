@@ -124,7 +124,7 @@ def test_mixed_runs_are_asked_about_as_by_fit(isolaw: Call, tmp_path: Path) -> N
     real = "examples/data/real-arithmetic.parquet"
     code, _, err = isolaw("report", real, "-o", tmp_path / "r.html")
     assert code == 2
-    assert "choose with --fixed problem_set=easy" in err
+    assert "Choose with --fixed problem_set=easy" in err
     code, _, _ = isolaw(
         "report", real, "-o", tmp_path / "r.html", "--fixed", "problem_set=hard", "--bootstrap", 20
     )

@@ -69,9 +69,13 @@ def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
     ("arguments", "code", "words"),
     [
         (["--retune", "lrr"], 2, "no attribute 'lrr'; did you mean 'lr'?"),
-        (["--retune", "lr", "--by", "lr"], 2, "--retune goes with neither --by"),
-        (["--retune", "lr", "--figures", "f"], 2, "--retune goes with neither --by nor --figures"),
-        (["--retune", "lr", "--x", "tokens"], 2, "--x compute alone"),
+        (["--retune", "lr", "--by", "lr"], 2, "--retune goes with --x compute, without --by"),
+        (
+            ["--retune", "lr", "--figures", "f"],
+            2,
+            "--retune goes with --x compute, without --by and --figures",
+        ),
+        (["--retune", "lr", "--x", "tokens"], 2, "--retune goes with --x compute"),
         (["--retune", "lr", "--fixed", "lr=0.5"], 2, "--fixed lr=0.5: no run has that; there are: 0.005"),
     ],
     ids=str,

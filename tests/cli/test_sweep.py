@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from contextlib import closing
+from glob import glob
 from pathlib import Path
 
 import pandas as pd
@@ -52,7 +53,7 @@ def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Pa
     assert (out / "sweep.toml").read_text() == TOML
     same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
     code, said, _ = isolaw("sweep", file, "--out", out)
-    assert (code, said.splitlines()[0]) == (0, f"Nothing is left to do: 4 runs are done in {out}.")
+    assert (code, said.splitlines()[0]) == (0, f"Nothing left to do: 4 runs are done in {out}.")
 
 
 def test_continuing_needs_no_file(isolaw, tiny, same, tmp_path: Path) -> None:
@@ -128,7 +129,11 @@ def test_some_runs_fail(isolaw, file: Path, tmp_path: Path) -> None:
         for failure in result["failures"]:
             report = tmp_path / "out" / "runs" / failure["run_id"] / "FAILED.json"
             assert json.loads(report.read_text())["cause"] == failure["cause"]
-            assert f"details: {report}" in notes
+            (path,) = map(
+                Path,
+                glob(notes.split(f"{failure['run_id'][:8]} (B_p")[1].split("details: ")[1].split(")")[0]),
+            )
+            assert path == report
     assert "4 done" in isolaw("status", tmp_path / "out")[1]
     assert "4 failed" in isolaw("status", tmp_path / "out")[1]
 
@@ -137,7 +142,7 @@ def test_every_run_fails(isolaw, file: Path, tmp_path: Path) -> None:
     code, said, notes = isolaw("sweep", file, "--out", tmp_path / "out", "--set", "recipe.lr=1e200")
     assert code == 1
     assert "Traceback" not in notes
-    assert notes.count("failed: B_p = 8") == 4
+    assert notes.count("(B_p = 8, n = ") == 4
     assert "0 of 4 runs are done" in said
 
 
