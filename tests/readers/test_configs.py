@@ -241,14 +241,14 @@ def test_arbitrary_bytes(content: bytes, suffix: str, tmp_path_factory: pytest.T
         "!a ",
     ],
 )
-@pytest.mark.parametrize("suffix", [".yaml", ".json", ".toml"])
-def test_time_is_linear(tmp_path: Path, piece: str, suffix: str) -> None:
-    path = tmp_path / f"c{suffix}"
-    path.write_text(piece * (100_000 // len(piece)))
-    started = time.process_time()
-    with contextlib.suppress(DataError):
-        read(path)
-    assert time.process_time() - started < 0.5
+def test_time_is_linear(tmp_path: Path, piece: str) -> None:
+    for suffix in (".yaml", ".json", ".toml"):
+        path = tmp_path / f"c{suffix}"
+        path.write_text(piece * (100_000 // len(piece)))
+        started = time.process_time()
+        with contextlib.suppress(DataError):
+            read(path)
+        assert time.process_time() - started < 0.5
 
 
 # Where it is

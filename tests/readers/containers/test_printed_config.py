@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pprint
 import time
@@ -121,9 +122,15 @@ def test_nothing_is_evaluated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["-", "[", "(", "'a' ", "1,", "{'a':1,", "'a': 1, ", "not ", "\\", "'", "9", "+1", "1j+"]
+    ("piece", "ending"),
+    list(
+        zip(
+            ["-", "[", "(", "'a' ", "1,", "{'a':1,", "'a': 1, ", "not ", "\\", "'", "9", "+1", "1j+"],
+            itertools.cycle(["", "}", "]" * 200 + "}"]),
+            strict=False,
+        )
+    ),
 )
-@pytest.mark.parametrize("ending", ["", "}", "]" * 200 + "}"])
 def test_what_is_held_is_bounded(piece: str, ending: str) -> None:
     """In memory and in time, whatever a line holds that begins like a dictionary."""
     line = "{'a': 1, 'b': 1, 'c': 1, 'd': 1, 'e': 1, 'f': 1, 'g': 1, 'h': " + piece * (200_000 // len(piece))

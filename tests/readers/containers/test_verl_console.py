@@ -38,7 +38,7 @@ def read(tmp_path: Path) -> Any:
 # Round trips
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_round_trip_with_all_the_dirt(read: Any, verl_run: Any, by_step: Any, seed: int) -> None:
     run = verl_run()
     log = read(run.console(seed))
@@ -129,10 +129,10 @@ def test_two_steps_in_one_line(read: Any, by_step: Any) -> None:
         ("step:7 - actor/lr:0.1 - critic/score", "/mean:0.5 - act", "or/x:2"),
     ],
 )
-@pytest.mark.parametrize("after", ["", "\n\nstep by step:\n12\n", "\nstep:8 - actor/x:3\n"])
-def test_a_step_over_several_lines(read: Any, by_step: Any, pieces: tuple[str, ...], after: str) -> None:
-    table = by_step(read("\n".join(["step:6 - actor/x:1", *pieces]) + "\n" + after))
-    assert table[7] == {"actor/lr": 0.1, "critic/score/mean": 0.5, "actor/x": 2}
+def test_a_step_over_several_lines(read: Any, by_step: Any, pieces: tuple[str, ...]) -> None:
+    for after in ("", "\n\nstep by step:\n12\n", "\nstep:8 - actor/x:3\n"):
+        table = by_step(read("\n".join(["step:6 - actor/x:1", *pieces]) + "\n" + after))
+        assert table[7] == {"actor/lr": 0.1, "critic/score/mean": 0.5, "actor/x": 2}
 
 
 @pytest.mark.parametrize(
@@ -306,20 +306,23 @@ def test_arbitrary_bytes(content: bytes, tmp_path_factory: pytest.TempPathFactor
         list(CONTAINER.read(path))
 
 
-@pytest.mark.parametrize("start", ["", "step:1 - a/b:1 - ", "{'actor': {'a': 1,\n"])
+STARTS = ("", "step:1 - a/b:1 - ", "{'actor': {'a': 1,\n")
+
+
 @pytest.mark.parametrize(
-    "piece",
+    ("i", "piece"),
+    list(enumerate(
     [
         "step:1 - ", "step:1 - a/b:1\n", "step:1 - a/b:1 - a", "a - ", "a/b:1 -\n", "{'a': {", "{'a': [\n",
         "{'a': -", "(", "'", "(a pid=1) step:1 - a/b:1\n(b pid=2) - c/d:\n", "data:\n  - [\n", "a/b:np.int(",
         "python3 -m verl.x 'a=1 \\\n", "Initial validation metrics: {'a': 1, '\n", "{'a': 1,\n 'b': 2,\n",
         "step:1 - a/b:1\n12\n- c/d:1\n", "step:", "\x1b[", "step:1 - a/b\n:1 - c\n", "[{'a':1},", "\r\n", ":",
         "step:1 - " + "k" * 290 + "/b:1 - ",
-    ],
+    ])),
 )  # fmt: skip
-def test_time_is_linear(tmp_path: Path, start: str, piece: str) -> None:
+def test_time_is_linear(tmp_path: Path, i: int, piece: str) -> None:
     """At most five seconds of this processor for a megabyte, here a tenth of one."""
-    content = (start + piece * (100_000 // len(piece))).encode()
+    content = (STARTS[i % len(STARTS)] + piece * (100_000 // len(piece))).encode()
     path = tmp_path / "log"
     path.write_bytes(content)
     started = time.process_time()
