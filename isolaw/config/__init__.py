@@ -7,9 +7,17 @@ what was found, what is accepted and the nearest valid name. A backend reads its
 
 from isolaw.config.executor import ExecutorSection
 from isolaw.config.run import RunSpec, canonical_json
-from isolaw.config.sections import EvaluationSpec, ProblemsSpec, Recipe, StoreSection, TrackingSection
+from isolaw.config.sections import (
+    Count,
+    EvaluationSpec,
+    Positive,
+    ProblemsSpec,
+    Recipe,
+    Share,
+    StoreSection,
+    TrackingSection,
+)
 from isolaw.config.sweep import SweepSpec
-from isolaw.config.values import Count, Positive, Share
 
 __all__ = [
     "Count", "EvaluationSpec", "ExecutorSection", "Positive", "ProblemsSpec", "Recipe", "RunSpec", "Share",

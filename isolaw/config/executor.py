@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from isolaw.config.values import Count, Index, Positive, Section, listed
+from isolaw.config.sections import Count, Index, Positive, Section, listed
 
 
 def _minutes(value: Any) -> Any:

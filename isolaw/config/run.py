@@ -9,8 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.config.sections import MOST_EVALUATIONS, EvaluationSpec, ProblemsSpec, Recipe
-from isolaw.config.values import Count, Index, Section
+from isolaw.config.sections import (
+    MOST_EVALUATIONS,
+    Count,
+    EvaluationSpec,
+    Index,
+    ProblemsSpec,
+    Recipe,
+    Section,
+)
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling

@@ -1,4 +1,4 @@
-"""The sections of a sweep file."""
+"""The sections of a sweep file, and the values that their keys accept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     create_model,
@@ -14,9 +16,48 @@ from pydantic import (
     model_validator,
 )
 
-from isolaw.config.values import Count, Index, Positive, Rate, Section, Share, listed, once, seed_list, whole
-
 MOST_EVALUATIONS = 10_000  # of one run
+_MOST_SEEDS = 10_000
+_LARGEST = 2**53  # beyond this a float64 is no longer exact
+
+
+class Section(BaseModel):
+    """A section of a sweep file: no other keys, immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def whole(value: Any) -> Any:
+    """Accept 1e7 where a whole number is meant."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def listed(value: Any) -> Any:
+    """Accept one value where a list is meant."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def once(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop repeated names."""
+    return tuple(dict.fromkeys(values))
+
+
+def seed_list(value: Any) -> Any:
+    """``seeds = 3`` means the seeds 0, 1, 2."""
+    value = whole(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not 1 <= value <= _MOST_SEEDS:
+            raise ValueError(f"a number of seeds from 1 to {_MOST_SEEDS:,}, or a list of seeds")
+        return list(range(value))
+    return value
+
+
+Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=_LARGEST, strict=True)]
+Index = Annotated[int, BeforeValidator(whole), Field(ge=0, le=_LARGEST, strict=True)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
 
 
 class Recipe(Section):
@@ -114,10 +155,8 @@ class SweepSection(Section):
 class GridSection(Section):
     """The axes: B_p, n, and any key of the recipe."""
 
-    problems_per_batch: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = (32,)
-    rollouts_per_problem: Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)] = (
-        8, 16, 32, 64, 128, 256, 512,
-    )  # fmt: skip
+    problems_per_batch: Counts = (32,)
+    rollouts_per_problem: Counts = (8, 16, 32, 64, 128, 256, 512)
 
     @property
     def recipe_axes(self) -> dict[str, list[Any]]:

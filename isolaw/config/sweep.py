@@ -16,11 +16,11 @@ from isolaw.config.sections import (
     LimitsSection,
     ProblemsSpec,
     Recipe,
+    Section,
     StoreSection,
     SweepSection,
     TrackingSection,
 )
-from isolaw.config.values import Section
 from isolaw.errors import InputError, Issue, SpecError
 
 

@@ -37,7 +37,7 @@ _ANSWERS_S = 10.0
 
 
 @dataclass(frozen=True)
-class Share:
+class Resources:
     """The resources of one run: machines, and on each of them cores and GPUs."""
 
     nodes: int
@@ -50,19 +50,19 @@ class Share:
         return backends.get(backend).on_machines(*total, gpu_bytes)
 
 
-def share(chosen: ExecutorSection, run: RunSpec) -> Share:
+def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
     """Return the resources of one run: as chosen, or else what its processes need."""
     with machines(chosen, run.backend):
         needs = backends.get(run.backend).needs(run)
     cpus, gpus = (math.ceil(total / chosen.nodes) for total in (needs.cpus, needs.gpus))
-    return Share(chosen.nodes, chosen.cpus or cpus, gpus if chosen.gpus is None else chosen.gpus)
+    return Resources(chosen.nodes, chosen.cpus or cpus, gpus if chosen.gpus is None else chosen.gpus)
 
 
 def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
     """While entered, the backend plans runs for the machines that execute them."""
     if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
         return nullcontext()
-    return Share(chosen.nodes, chosen.cpus or chosen.gpus or 1, chosen.gpus or 0).on_machines(backend)
+    return Resources(chosen.nodes, chosen.cpus or chosen.gpus or 1, chosen.gpus or 0).on_machines(backend)
 
 
 def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
@@ -76,7 +76,7 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
     if chosen.kind in _PACKAGES and (gpus is None or gpus > cards.count):
         accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
         raise SpecError([Issue("executor.gpus", found=gpus, accepted=accepted)])
-    each = Share(chosen.nodes, chosen.cpus or cards.count, gpus or cards.count)
+    each = Resources(chosen.nodes, chosen.cpus or cards.count, gpus or cards.count)
     return each.on_machines(backend, cards.gpu_bytes)
 
 
@@ -91,7 +91,7 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
         accepted = "1; more with executor.kind = 'ray' or 'slurm'"
         out.append(Issue("executor.nodes", found=chosen.nodes, accepted=accepted))
     for run in runs:
-        each, processes = share(chosen, run), backends.get(run.backend).needs(run).cpus
+        each, processes = resources(chosen, run), backends.get(run.backend).needs(run).cpus
         if processes % chosen.nodes:
             accepted = f"a divisor of the run's processes ({processes})"
             out.append(Issue("executor.nodes", found=chosen.nodes, accepted=accepted))
@@ -161,7 +161,7 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     """Return where runs would execute, and what would be submitted, as JSON-able data."""
     if not runs:
         return {"kind": chosen.kind, "nodes": 0, "cpus": 0, "gpus": 0, "runs": 0, "options": {}}
-    each, bounds = share(chosen, runs[0]), limits(chosen, runs[0])
+    each, bounds = resources(chosen, runs[0]), limits(chosen, runs[0])
     shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
     if chosen.kind == "ray":
         shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
@@ -181,7 +181,7 @@ def run(
 
     Once ``stop`` is set, runs at work keep their state and end, and no other run begins.
     """
-    each, bounds = share(chosen, runs[0]), limits(chosen, runs[0])
+    each, bounds = resources(chosen, runs[0]), limits(chosen, runs[0])
     gpus = each.nodes * each.gpus
     waiting = Waiting(directory, [Waiter(r.run_id, r.batch_rollouts, gpus) for r in runs], bounds, stop)
     executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # each brings its own library

@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from isolaw.config import ExecutorSection
 from isolaw.errors import RunError, StoreError
-from isolaw.executors import Share, ray_address, ray_tasks
+from isolaw.executors import Resources, ray_address, ray_tasks
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore, transfer
@@ -40,7 +40,7 @@ _ALIVE_S = 5.0
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
-def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share) -> Iterator[Event]:
+def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
     """Execute the runs as tasks of a Ray cluster."""
     address = ray_address(chosen)
     own = address == "local" and not ray.is_initialized()
@@ -74,7 +74,7 @@ def _cluster(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _room(each: Share, own: bool) -> Iterator[Event]:
+def _room(each: Resources, own: bool) -> Iterator[Event]:
     """Warn where no machine of the cluster has room for a run; others may join, unless it is local."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = [r for r in alive if r.get("CPU", 0) >= each.cpus and r.get("GPU", 0) >= each.gpus]
@@ -101,7 +101,7 @@ class _Task:
 class _Ray:
     """`Place`: a task for each run."""
 
-    def __init__(self, directory: Path, shared: bool | None, each: Share) -> None:
+    def __init__(self, directory: Path, shared: bool | None, each: Resources) -> None:
         self.directory, self.shared, self.each = directory.resolve(), shared, each
         self.store = SweepStore(directory)
         self.tasks: dict[Any, _Task] = {}

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from isolaw.config import RunSpec
 from isolaw.errors import StoreError
-from isolaw.executors import Share
+from isolaw.executors import Resources
 from isolaw.executors.base import execute
 from isolaw.executors.worker import logged
 from isolaw.store import SweepStore, transfer
@@ -32,7 +32,7 @@ def make(
     each: dict[str, int],
 ) -> Iterator[dict[str, Any]]:
     """Execute a run on this machine; yield its place, then events, and pieces where the engine needs them."""
-    nodes = _Nodes(group, Share(**each)) if group is not None else None
+    nodes = _Nodes(group, Resources(**each)) if group is not None else None
     directory = Path(engines_directory)
     if shared is None:
         shared = _sees(directory, lock_message)
@@ -81,7 +81,7 @@ def _join(meeting: dict[str, Any], node: int) -> None:
 class _Nodes:
     """`Nodes`: the bundles of the run's placement group."""
 
-    def __init__(self, group: Any, each: Share) -> None:
+    def __init__(self, group: Any, each: Resources) -> None:
         self.group, self.each, self.count = group, each, each.nodes
         self.address = ray.util.get_node_ip_address()
         self.tasks: list[Any] = []

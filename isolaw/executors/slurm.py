@@ -28,7 +28,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from isolaw.config import ExecutorSection
 from isolaw.errors import RunError
-from isolaw.executors import Share
+from isolaw.executors import Resources
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
@@ -40,12 +40,12 @@ _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
 _SIGNAL_S = 120
 
 
-def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Share) -> Iterator[Event]:
+def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
     """Execute the runs as jobs."""
     yield from drive(_Slurm(directory, chosen, each), waiting)
 
 
-def script(directory: Path, run_id: str, chosen: ExecutorSection, each: Share) -> str:
+def script(directory: Path, run_id: str, chosen: ExecutorSection, each: Resources) -> str:
     """Return a run's job script."""
     executor = _executor(directory, chosen, each, _Scripts)
     executor.parameters["job_name"] = _name(directory, run_id)
@@ -72,7 +72,7 @@ class _Scripts(SlurmExecutor):  # type: ignore[misc]
         return 1
 
 
-def _executor(directory: Path, chosen: ExecutorSection, each: Share, kind: Any) -> Any:
+def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: Any) -> Any:
     """Return submitit's executor with the resources of a run."""
     folder = str(directory.resolve())
     if not folder.isprintable() or "%" in folder:
@@ -103,7 +103,7 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Share, kind: Any) 
 class _Slurm:
     """`Place`: a job for each run."""
 
-    def __init__(self, directory: Path, chosen: ExecutorSection, each: Share) -> None:
+    def __init__(self, directory: Path, chosen: ExecutorSection, each: Resources) -> None:
         self.directory, self.store = directory, SweepStore(directory)
         self.local = chosen.cluster == "local"
         (directory / "slurm").mkdir(exist_ok=True)
