@@ -196,18 +196,11 @@ def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
 def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # type: ignore[no-untyped-def]
     """Levenberg–Marquardt on the shape, the line projected out; ``shape`` is moved to the minimum."""
     size, dims = x.size, shape.size
-    s = np.empty(size)
-    tried_s = np.empty(size)
-    d = np.empty((dims, size))
-    tried = np.empty(dims)
-    gradient = np.empty(dims)
-    normal = np.empty((dims, dims))
-    step = np.empty(dims)
+    s, tried_s, d = np.empty(size), np.empty(size), np.empty((dims, size))
+    tried, gradient, step, normal = np.empty(dims), np.empty(dims), np.empty(dims), np.empty((dims, dims))
     _value(code, x, log_x, shape, s)
     base, slope, sse = _line(s, y, w, origin, free)
-    damping = 1e-3
-    growth = 2.0
-    converged = False
+    damping, growth, converged = 1e-3, 2.0, False
     for _ in range(_STEPS):
         if slope <= 0:
             return 2, base, slope, sse

@@ -139,13 +139,7 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
 
     The fit is `fit_curves`'s; lmfit starts there, adds the covariance, and its ``conf_interval()`` gives
     profile-likelihood intervals. They take checkpoints for independent, which those of one run are not.
-
-    Parameters
-    ----------
-    compute, reward
-        one curve, (P,) each, P at least 5; ``power`` leaves out C = 0.
-    family
-        ``exp``, ``hill`` or ``power``; the parameters are named as in the module's table.
+    ``compute`` and ``reward`` are one curve, (P,) each, P at least 5; ``power`` leaves out C = 0.
 
     Raises
     ------
@@ -180,7 +174,8 @@ def model_result(compute: ArrayLike, reward: ArrayLike, family: str = "exp") -> 
         def equation(compute: ArrayLike, **values: float) -> Floats:
             return Curves.from_parameters(family, {k: np.array([v]) for k, v in values.items()})(compute)[0]
 
-        equation.argnames, equation.kwargs = ["compute", *names], []  # type: ignore[attr-defined]  # for lmfit
+        # lmfit reads the parameters' names here
+        equation.argnames, equation.kwargs = ["compute", *names], []  # type: ignore[attr-defined]
         model = Model(equation, name=family)
         parameters = model.make_params(**{name: float(v[0]) for name, v in curve.parameters().items()})
         for name in {"tau", "C_mid", "B", "K"} & set(names):

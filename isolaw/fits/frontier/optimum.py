@@ -17,6 +17,7 @@ from isolaw.fits.quantity import REFUSED, Quantity, Status, from_draws
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import Slices
 
+Ints = NDArray[np.int64]
 _EDGE = 1e-6  # doublings: as near to an end of the grid is there
 _BEYOND = 0.025  # share of draws with the best n at the grid's end that is worth a word
 
@@ -66,11 +67,7 @@ def optimum(
 
 
 def _star(
-    log2: Floats,
-    grid: Floats,
-    factor: float,
-    levels: NDArray[np.int64] | None = None,
-    value: float | None = None,
+    log2: Floats, grid: Floats, factor: float, levels: Ints | None = None, value: float | None = None
 ) -> Quantity:
     """2^log2 of the estimate, with the interval of its draws, an end open where they are at the grid's."""
     low, high = float(grid.min()), float(grid.max())

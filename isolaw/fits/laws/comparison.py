@@ -13,7 +13,7 @@ loses at most 0.005 on average in 95 % of draws. Otherwise there is none. That n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -42,16 +42,7 @@ def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Confi
     if not laws:
         return Comparison(None, None, monotone, None, {}, None, down, level, refused, seeds)
     better = share_better(laws) if drawn else {name: {} for name in laws}
-    entries = {
-        name: LawEntry(
-            float(law.mean[0]),
-            float(law.most[0]),
-            tuple(law.theta[0].tolist()),
-            _ends(law.theta),
-            better[name],
-        )
-        for name, law in laws.items()
-    }
+    entries = {name: law.entry(better[name]) for name, law in laws.items()}
     constant = entries["constant"]
     best = preferred(laws) if drawn and refused is None else None
     verdict = "constant" if refused is None and constant.max_regret <= TOLERANCE else best
@@ -62,13 +53,6 @@ def compared(laws: dict[str, Fitted], path: Path, configurations: Sequence[Confi
     )
 
 
-def _ends(theta: Floats) -> tuple[tuple[float, float], ...] | None:
-    if len(theta) == 1:
-        return None
-    ends = np.quantile(theta[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return tuple((low, high) for low, high in ends.T.tolist())
-
-
 @dataclass(frozen=True)
 class Fitted:
     """A law: θ in every draw (1 + D, P), and what the first row loses in each, on average and at most."""
@@ -76,6 +60,14 @@ class Fitted:
     theta: Floats
     mean: Floats
     most: Floats
+
+    def entry(self, better: dict[str, float]) -> LawEntry:
+        """Return the law's entry in the document."""
+        theta, interval = tuple(self.theta[0].tolist()), None
+        if len(self.theta) > 1:
+            ends = np.quantile(self.theta[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+            interval = tuple((low, high) for low, high in ends.T.tolist())
+        return LawEntry(float(self.mean[0]), float(self.most[0]), theta, interval, better)
 
 
 def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
@@ -143,14 +135,6 @@ def preferred(laws: dict[str, Fitted]) -> str | None:
 def _inside(name: str) -> tuple[str, ...]:
     """The simpler laws that a law contains: to be preferred it must beat them."""
     return ("constant", "power") if name == "non-monotone" else ("constant",)
-
-
-def enough(comparison: Comparison, configurations: Sequence[Configuration]) -> Comparison:
-    """Return the paper's comparison with the fewest seeds; with fewer than three, without a preference."""
-    seeds = min(c.runs for c in configurations)
-    if seeds >= LEAST_SEEDS:
-        return replace(comparison, seeds=seeds)
-    return replace(comparison, preferred=None, verdict=None, refused="few_seeds", seeds=seeds)
 
 
 def falls(path: Path) -> float:

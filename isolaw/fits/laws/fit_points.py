@@ -29,18 +29,9 @@ def fit_points(
 ) -> tuple[PointsDocument, ModelResult]:
     """Fit the logistic law to points by least squares.
 
-    Parameters
-    ----------
-    x_values
-        C in rollouts, or M, (X,).
-    n_star
-        n at each, (X,), positive.
-    x
-        ``compute``: the law in log10 C; ``steps``: the form linear in M.
-
-    Returns
-    -------
-    The law's document, and the lmfit result it came from (open it for profile intervals).
+    ``x_values`` (X,) are C in rollouts, for the law in log10 C, or M if ``x`` is ``steps``, for the form
+    linear in M; ``n_star`` (X,) is n at each. Returns the law's document, and the lmfit result it came from
+    (open it for profile intervals).
 
     Raises
     ------

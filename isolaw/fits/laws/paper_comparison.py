@@ -10,34 +10,28 @@ from numpy.typing import NDArray
 
 from isolaw.fits.document.schema import Comparison, ConstantRule, Regret
 from isolaw.fits.frontier.trace import TOLERANCE, Frontier
+from isolaw.fits.laws.comparison import LEAST_SEEDS
 from isolaw.fits.selection import Floats
 
 
-def nearest_level(
-    log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np.bool_] | None = None
-) -> NDArray[np.int64]:
-    """Return the index of the measured n nearest in log2; ``allowed`` (levels, …) restricts it.
+def nearest_level(log2_n: Floats, levels: NDArray[np.int64], allowed: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the index of the allowed (N, X) level (N,) nearest in log2 to n (X,); of two the smaller.
 
-    Half way between two it is the smaller.
-
-    >>> nearest_level(np.array([3.4, 3.5, 3.6]), np.array([8, 16]))
+    >>> nearest_level(np.array([3.4, 3.5, 3.6]), np.array([8, 16]), np.array([[True], [True]]))
     array([0, 0, 1])
     """
-    distance = np.abs(np.log2(levels).reshape((-1,) + (1,) * log2_n.ndim) - log2_n).round(9)
-    if allowed is not None:
-        distance = np.where(allowed, distance, np.inf)
-    return np.asarray(distance.argmin(axis=0))
+    distance = np.abs(np.log2(levels)[:, None] - log2_n).round(9)
+    return np.asarray(np.where(allowed, distance, np.inf).argmin(axis=0))
 
 
-def rules(frontier: Frontier, law_log2_n: Floats | None) -> Comparison:
+def rules(frontier: Frontier, law_log2_n: Floats | None, seeds: int) -> Comparison:
     """Compare the logistic law and the best constant n with the envelope of the curves (``paper``).
 
-    Row 0 of the frontier is used. ``law_log2_n`` is the law at its computes, (X,); None when refused.
+    Row 0 of the frontier is used. ``law_log2_n`` is the law at its computes, (X,); None when refused. With
+    fewer than three ``seeds`` of a configuration there is no verdict.
     """
     # Only where the neighbours of n* were measured: elsewhere every rule is right by default.
     shown = ~frontier.alone[0]
-    if not shown.any():
-        return Comparison(constant=None, logistic=None, monotone=True, verdict="no law")
     reward, best = frontier.reward[0][:, shown], frontier.best[0][shown]
     measured = np.isfinite(reward)
     columns = np.arange(best.size)
@@ -48,12 +42,16 @@ def rules(frontier: Frontier, law_log2_n: Floats | None) -> Comparison:
 
     constants = [
         ConstantRule(*_mean_and_most(losses(np.full(columns.size, np.log2(n)))), int(n))
-        for n in frontier.levels[measured.all(axis=1)]
+        for n in frontier.levels[measured.all(axis=1) & shown.any()]
     ]
     constant = min(constants, key=lambda rule: round(rule.mean_regret, 12), default=None)
-    logistic = None if law_log2_n is None else Regret(*_mean_and_most(losses(law_log2_n[shown])))
+    logistic = None
+    if law_log2_n is not None and shown.any():
+        logistic = Regret(*_mean_and_most(losses(law_log2_n[shown])))
     monotone = not falls(frontier)
-    return Comparison(constant, logistic, monotone, _verdict(constant, logistic, monotone))
+    if seeds < LEAST_SEEDS:
+        return Comparison(constant, logistic, monotone, None, refused="few_seeds", seeds=seeds)
+    return Comparison(constant, logistic, monotone, _verdict(constant, logistic, monotone), seeds=seeds)
 
 
 def _mean_and_most(losses: Floats) -> tuple[float, float]:

@@ -4,9 +4,9 @@ The unit is the run, never the checkpoint: checkpoints of one run are dependent.
 
     y_cs(C) = μ_c(C) + a_s(C) + e_cs(C)        configuration c = (B_p, n), seed s
 
-where a_s is what runs of one seed share over configurations (their problem set and its order), and
-e_cs is the run's own: its sampling and its evaluations. a_s moves all curves alike, so it matters for a
-reward and cancels in a comparison of n that were run with the same seeds; e_cs does not cancel. A draw is
+where a_s is what runs of one seed share over configurations (their problem set and its order), and e_cs is
+the run's own: its sampling and its evaluations. a_s cancels where n with the same seeds are compared; e_cs
+does not. A draw is
 
     y*_c = ȳ_c + mean over the seeds s of c [ Σ_t g_st a_t ] + Σ_d (h_cd / √S_c − h̄_d) e_d
 
@@ -16,13 +16,12 @@ over. That assumes that runs vary alike at all configurations. The mean deviatio
 stands for a_t, holds a share of their own effects; h̄, the mean of h_cd / √S_c over configurations, takes it
 out again, so that the variances are those of the two-way analysis of variance. The first sum has S − 1
 degrees of freedom. Each is multiplied by √(ν/χ²_ν), drawn anew in each draw, which turns normal intervals
-into Student's t with ν degrees of freedom: the small-sample correction. Whatever is computed from y*, the
-whole of it is computed anew.
+into Student's t with ν degrees of freedom: the small-sample correction.
 
 Where seeds are not shared between configurations, a is zero. With one run for each configuration there
 are no residuals between seeds; then e is what a smooth surface over n leaves of the curves
 (`isolaw.fits.surface.polynomial`), if at least 3 degrees of freedom remain, and otherwise a run's residuals
-about its own curve, in blocks: the latter leaves out the variation between runs, and says so.
+about its own curve, in blocks, which leaves out the variation between runs.
 """
 
 from __future__ import annotations
@@ -105,9 +104,7 @@ def _single(configurations: list[Configuration], family: str) -> Effects:
     projection, freedom = hat(configurations)
     if freedom < _LEAST_FREEDOM:
         return Effects(nothing, [], (0, 0), "block")
-    curves = [
-        fit_curves(c.checkpoints, c.mean[None], np.ones((1, c.mean.size)), family) for c in configurations
-    ]
+    curves = [_curve(c, family) for c in configurations]
     own = []
     for i, c in enumerate(configurations):
         at = np.array([_at(curve, c) for curve in curves])
@@ -177,13 +174,16 @@ def stream(configuration: Configuration, seed: int) -> np.random.Generator:
 def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator) -> Floats:
     """The residuals about the fitted curve, in circular blocks of about P^(1/3) checkpoints."""
     size = c.mean.size
-    curve = fit_curves(c.checkpoints, c.mean[None], np.ones((1, size)), family)
-    fitted = _at(curve, c)
+    fitted = _at(_curve(c, family), c)
     residuals = (c.mean - fitted) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
     length = max(1, round(size ** (1 / 3)))
     starts = rng.integers(0, size, (draws, -(-size // length)))
     index = (starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, :size] % size
     return np.asarray(fitted - c.mean + residuals[index])
+
+
+def _curve(c: Configuration, family: str) -> Curves:
+    return fit_curves(c.checkpoints, c.mean[None], np.ones((1, c.mean.size)), family)
 
 
 def _at(curve: Curves, c: Configuration) -> Floats:

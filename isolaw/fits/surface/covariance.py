@@ -125,10 +125,7 @@ def _by_times(pairs: Pairs, a: Floats, b: Floats, length: float) -> tuple[Floats
     x, y = a / length, b / length
     apart = pairs.difference(x, y)
     turned = np.sign(apart) * -np.expm1(-np.abs(apart))
-    return (
-        length * (1 - turned - pairs.left(np.exp(-x))),
-        length * (1 + turned - pairs.right(np.exp(-y))),
-    )
+    return (length * (1 - turned - pairs.left(np.exp(-x))), length * (1 + turned - pairs.right(np.exp(-y))))
 
 
 @dataclass(frozen=True)

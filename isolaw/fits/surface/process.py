@@ -233,20 +233,18 @@ class Process:
     def _patterns(self) -> list[tuple[Floats, Floats, Floats, Floats]]:
         """Runs' residuals by the bins that they have: t (k,), checkpoints (k,), residuals (r, k), u (r,)."""
         o = self.observations
-        found: dict[tuple[bytes, bytes], list[int]] = {}
-        if o.freedom:
-            for run in range(o.run_place.size):
-                known = ~np.isnan(o.residuals[run])
-                found.setdefault((known.tobytes(), o.counts[run, known].tobytes()), []).append(run)
+        if not o.freedom:
+            return []
+        known = ~np.isnan(o.residuals)
+        alike: dict[bytes, list[int]] = {}
+        for run, counts in enumerate(np.where(known, o.counts, 0.0)):
+            alike.setdefault(counts.tobytes(), []).append(run)
         u = o.places[o.run_place, 0] - o.places[o.run_place, 0].mean()
-        centre = np.array(
-            [o.t[o.bin == k].mean() if (o.bin == k).any() else 0.0 for k in range(o.counts.shape[1])]
-        )
         out = []
-        for runs in found.values():
-            known = ~np.isnan(o.residuals[runs[0]])
-            left = o.residuals[runs][:, known] / self.scale
-            out.append((centre[known], o.counts[runs[0], known], left, u[runs]))
+        for runs in alike.values():
+            bins = np.flatnonzero(known[runs[0]])
+            centre = np.array([o.t[o.bin == k].mean() for k in bins])
+            out.append((centre, o.counts[runs[0], bins], o.residuals[runs][:, bins] / self.scale, u[runs]))
         return out
 
     def _residuals(self, p: Theta) -> tuple[float, dict[str, float]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.fits.frontier.trace import TOLERANCE, Frontier
-from isolaw.fits.laws.paper_comparison import falls, nearest_level, rules
+from isolaw.fits.laws.paper_comparison import falls, nearest_level
+from isolaw.fits.laws.paper_comparison import rules as rules_with
 
+rules = partial(rules_with, seeds=3)
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 levels_of = st.lists(st.sampled_from([2**i for i in range(1, 12)]), min_size=1, max_size=8, unique=True).map(
@@ -37,7 +41,7 @@ def frontier(reward: np.ndarray, levels: list[int] | None = None) -> Frontier:
 
 @given(levels_of, st.floats(-3, 14))
 def test_nearest_by_hand(levels: np.ndarray, log2_n: float) -> None:
-    index = nearest_level(np.array([log2_n]), levels)[0]
+    index = nearest_level(np.array([log2_n]), levels, np.ones((len(levels), 1), dtype=bool))[0]
     distances = [abs(np.log2(n) - log2_n) for n in levels]
     assert distances[index] == pytest.approx(min(distances), abs=1e-9)
 
@@ -99,6 +103,12 @@ def test_nothing_is_compared_where_neighbours_are_missing() -> None:
     lonely = np.full((3, 10), -np.inf)
     lonely[1] = 0.5
     assert rules(frontier(lonely), np.full(10, 4.0)).verdict == "no law"
+
+
+def test_two_seeds_have_no_verdict() -> None:
+    out = rules_with(frontier(TURNS), np.where(X < 0.5, 4.0, 5.0), seeds=2)
+    assert (out.verdict, out.refused, out.seeds) == (None, "few_seeds", 2)
+    assert out.constant.n == 16
 
 
 def test_falling_is_noticed_beyond_tolerance_only() -> None:
