@@ -125,7 +125,7 @@ def test_binary_sweep_file(isolaw, tree, tmp_path: Path, content: bytes) -> None
         (["--set", "grid.rollouts_per_problem=0"], ["grid.rollouts_per_problem", "found 0"]),
         (["--set", "sweep.compute=lots"], ["sweep.compute", "found 'lots'"]),
         (["--backend", "bandti"], ["sweep.backend", "did you mean 'bandit'?"]),
-        (["--backend", "real"], ["real.model", "its folder"]),
+        (["--backend", "real"], ["real.model", "the folder of the model"]),
         (["--jobs", "0"], ["--jobs", "0"]),
         (["--job", "2"], ["--job", "--jobs"]),
         (["--backend", "replay"], ["replay.source"]),
