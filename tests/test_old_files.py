@@ -30,7 +30,9 @@ def test_a_law_predicts_what_it_predicted(old: Path) -> None:
     found = isolaw.Law.load(old / "law.json").predict(30_000).to_dict()
     before = json.loads((old / "prediction.json").read_text())
     numbers, expected = dict(leaves(found)), dict(leaves(before))
-    assert numbers == pytest.approx(expected, rel=1e-6)
+    assert numbers.keys() == expected.keys()
+    for place, value in expected.items():
+        assert numbers[place] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), place
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
