@@ -85,14 +85,14 @@ class ColumnMapping:
     def over(self, base: ColumnMapping) -> ColumnMapping:
         """Return ``base`` with the names of this mapping replaced."""
         given = set(self.names)
-
-        def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: own for name, own in below.items() if name not in given} | dict(above)
-
+        columns, derived, constants = (
+            {name: own for name, own in below.items() if name not in given}
+            for below in (base.columns, base.derive, base.constants)
+        )
         return ColumnMapping(
-            merged(base.columns, self.columns),
-            merged(base.derive, self.derive),
-            merged(base.constants, self.constants),
+            {**columns, **self.columns},
+            {**derived, **self.derive},
+            {**constants, **self.constants},
             {**base.metrics, **self.metrics},
         )
 
