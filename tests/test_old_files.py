@@ -32,7 +32,8 @@ def test_a_law_predicts_what_it_predicted(old: Path) -> None:
     numbers, expected = dict(leaves(found)), dict(leaves(before))
     assert numbers.keys() == expected.keys()
     for place, value in expected.items():
-        assert numbers[place] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value), place
+        near = pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+        assert numbers[place] == near, place
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
