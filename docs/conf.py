@@ -29,7 +29,7 @@ myst_enable_extensions = ["deflist", "fieldlist"]
 myst_heading_anchors = 4
 
 nb_execution_mode = "force"  # the output is of this version of isolaw
-nb_execution_timeout = 300
+nb_execution_timeout = 900
 nb_execution_raise_on_error = nb_execution_show_tb = True
 nb_merge_streams = True
 nb_ipywidgets_js = {}  # these would come from a network
