@@ -147,7 +147,7 @@ def status(out: str | Path) -> dict[str, Any]:
         lines = recorded.checkpoints
         if recorded.damage:
             damaged[run_id] = recorded.damage
-        # A recorded run may end before the horizon; finished, it has all there is.
+        # A recorded run may end before the horizon.
         finished = run.is_done(run_spec, recorded)
         reached = lines[-1]["compute"] if lines else 0
         generated += reached

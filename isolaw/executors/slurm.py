@@ -34,7 +34,7 @@ from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
 # Seconds between two readings of the runs' folders, and between two calls of squeue; the latter are shorter
-# once all runs are asked to end, because the user waits.
+# once all runs shall end, because the user waits.
 _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
 # So long before the end of a job's time, its run is asked to keep its state and end.
 _SIGNAL_S = 120
@@ -219,8 +219,8 @@ class _Slurm:
 
 def _listed() -> dict[str, tuple[str, str]]:
     """Return this user's jobs by name: the number, and the reason to wait (None while it runs)."""
-    asked = ["squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid())]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    command = ["squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"squeue: exit status {done.returncode}"]
         hint = "executor.cluster = 'local' runs the jobs without SLURM"
@@ -231,9 +231,9 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 def _why(job: str) -> str:
     """Return how a job ended, where SLURM keeps accounts."""
-    asked = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job]
+    command = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job]
     with contextlib.suppress(OSError):
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0 and done.stdout.strip():
             return f" ({done.stdout.split()[0]})"
     return ""

@@ -23,7 +23,7 @@ from isolaw.errors import StoreError
 from isolaw.executors.base import Event, execute
 from isolaw.store import RunStore, SweepStore
 
-# Checkpoints are reported at most this often: many short runs have more reports than work.
+# A worker skips checkpoints sooner after its last report: many short runs have more reports than work.
 _REPORT_EVERY_S = 0.1
 
 
@@ -33,7 +33,7 @@ def main(directory: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Events keep the original standard output; libraries print to the run's log.
-    reporter = _Reporter(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    engine = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
 
@@ -43,44 +43,22 @@ def main(directory: str) -> None:
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
+    reported = 0.0
     while True:
         run_id = waiting.get()
         with logged(SweepStore(directory).run(run_id)):
             for event in execute(Path(directory), run_id):
-                reporter.report(event)
+                if event.kind != "checkpoint" or time.monotonic() - reported >= _REPORT_EVERY_S:
+                    reported = time.monotonic()
+                    _report(engine, event)
 
 
-class _Reporter:
-    """Reports events to the engine at once, and the last checkpoint ten times a second."""
-
-    def __init__(self, engine: TextIO) -> None:
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._last: Event | None = None
-        threading.Thread(target=self._beat, daemon=True).start()
-
-    def report(self, event: Event) -> None:
-        with self._lock:
-            if event.kind == "checkpoint":
-                self._last = event
-            else:  # which also has the run's compute
-                self._last = None
-                self._write(event)
-
-    def _beat(self) -> None:
-        while True:
-            time.sleep(_REPORT_EVERY_S)
-            with self._lock:
-                if self._last is not None:
-                    self._write(self._last)
-                    self._last = None
-
-    def _write(self, event: Event) -> None:
-        try:
-            self._engine.write(json.dumps(vars(event)) + "\n")
-            self._engine.flush()
-        except BrokenPipeError:  # the engine is gone
-            os._exit(0)
+def _report(engine: TextIO, event: Event) -> None:
+    try:
+        engine.write(json.dumps(vars(event)) + "\n")
+        engine.flush()
+    except BrokenPipeError:  # the engine is gone
+        os._exit(0)
 
 
 @contextlib.contextmanager

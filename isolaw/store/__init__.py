@@ -22,8 +22,8 @@ renamed. Runs of less than a second are synced together, by the engine, once a s
 beyond the last published state are cut and a torn last line is dropped, so at most the last second (or ten
 times what a state takes to write) is lost and nothing is counted twice. No pickles.
 
-Below the directory every name is looked up in a handle of its folder and no link is followed (`folder`); what
-is read there is compared with its checksum (`checksums`). States may be on another disk (`states`).
+Below the directory isolaw opens every name through a handle of its folder and follows no link (`folder`); it
+compares what it reads with a checksum (`checksums`). States may be on another disk (`states`).
 """
 
 from isolaw.store.folder import Folder
