@@ -1,12 +1,12 @@
-"""What a run costs beside its own work: python benchmarks/executors.py [--runs 1000] [--tune-runs 100]
+"""The overhead of a run: python benchmarks/executors.py [--runs 1000] [--tune-runs 100]
 
-Many short runs of one simulated configuration, seed after seed, each looked at eight times. The same function
-(`work`) is driven by
+Many short runs of one simulated configuration, seed after seed, each with eight evaluations. One function,
+`work`, is driven by
 
-    isolaw        a sweep with the executor `processes`; every look is a line on disk, every run can be
-                  continued or extended, and the table is published at the end
-    Optuna        a study, each look reported; kept in memory, and kept in a journal file
-    Ray Tune      a grid search over seeds, each look reported, actors reused
+    isolaw        a sweep with the executor `processes`: a line on disk for every evaluation, runs that can be
+                  continued or extended, and a table at the end
+    Optuna        a study that reports each evaluation, in memory and in a journal file
+    Ray Tune      a grid search over seeds that reports each evaluation and reuses actors
 
 on this machine, one after the other, with one worker and with one for each core. The overhead of a run is
 (wall time - work / workers) / runs, work being what the function takes for all runs in a plain loop. Starting
@@ -48,7 +48,7 @@ def sweep(runs: int, jobs: int) -> SweepSpec:
 
 
 def work(run: RunSpec, report: Report) -> None:
-    """Make a run, and report avg@4 at each of its looks."""
+    """Make a run, and report avg@4 at each of its evaluations."""
     for checkpoint in backends.get(run.backend).run(run, RunContext()):
         report(checkpoint.step, checkpoint.rows[0].value)
 

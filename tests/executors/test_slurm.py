@@ -87,14 +87,16 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
 @pytest.mark.slow
 def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half way through its time a job is asked to keep its state; the next one goes on from there."""
-    spec = long(sweep={"compute": 3 * 10**8, "seeds": 1}, executor={**LOCAL, "time": "0:00:10"})
+    # Retries, because a job may have had no time for a step on a busy machine.
+    executor = {**LOCAL, "time": "0:00:10", "retries": 50}
+    spec = long(sweep={"compute": 3 * 10**8, "seeds": 1}, executor=executor)
     out = tmp_path / "out"
     events = make(spec, out)
     told = [e.cause for e in events if e.kind == "warning"]
     assert told
-    steps = [int(cause.rpartition("repeated from step ")[2]) for cause in told]
-    assert steps[0] > 0
-    assert steps == sorted(steps)  # on a machine that is busy, a job may have had no time for a step
+    steps = [int(cause.rpartition(" step ")[2]) for cause in told if "repeated from step" in cause]
+    assert steps
+    assert steps == sorted(steps)
     assert [e.kind for e in events if e.kind in ("done", "failed")] == ["done"]
     inline = spec.model_copy(update={"executor": spec.executor.model_copy(update={"kind": "inline"})})
     same(SweepStore(out).collect(), engine.sweep(inline, tmp_path / "inline"))
