@@ -6,39 +6,33 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isolaw.report.text.numbers import columns
+
 _HEAD = ("finding", "set", "effect, 95 % interval", "by tolerance", "verdict", "jittered: yes, partly")
 _PLACES = {"doublings of n": 1, "reward": 3, "share of problems": 3}
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the table, and under it what each row is about."""
-    rows = _rows(document)
-    width = [max(len(row[i]) for row in [_HEAD, *rows]) for i in range(len(_HEAD))]
-    keep = [i for i in range(len(_HEAD)) if i != 5 or document["jitter"]]
-
-    def line(row: Sequence[str]) -> str:
-        return "  ".join(row[i].ljust(width[i]) for i in keep).rstrip()
-
-    out = [*_about(document), "", line(_HEAD), *(line(row) for row in rows), ""]
+    """Return the table, and under it the statement of each row."""
+    out = [_about(document), "", *columns(_rows(document)), ""]
     for finding in document["findings"]:
         out.append(f"{finding['finding']} {finding['set']}: {finding['statement']}")
-        out.append(f"  {finding['effect']['label']}")
-        out += [f"  {text}" for text in finding["notes"]]
+        out += [f"  {text}" for text in (finding["effect"]["label"], *finding["notes"])]
     return out
 
 
 def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:
     """Write the table as ``findings.md``."""
     path = Path(folder) / "findings.md"
-    keep = [i for i in range(len(_HEAD)) if i != 5 or document["jitter"]]
-    head = ["finding", "set", "what", *(_HEAD[i] for i in keep[2:])]
-    text = [*_about(document), "", _cells(head), "|" + "---|" * len(head)]
-    for finding, row in zip(document["findings"], _rows(document), strict=True):
-        text.append(_cells([row[0], row[1], finding["statement"], *(row[i] for i in keep[2:])]))
+    statements = ["what", *(finding["statement"] for finding in document["findings"])]
+    rows = [[*row[:2], what, *row[2:]] for row, what in zip(_rows(document), statements, strict=True)]
+    rules = "|" + "---|" * len(rows[0])
     notes = [
         f"- {f['finding']} {f['set']}: {'; '.join(f['notes'])}" for f in document["findings"] if f["notes"]
     ]
-    path.write_text("\n".join([*text, "", *notes]) + "\n", encoding="utf-8")
+    table = [_cells(row) for row in rows]
+    text = [_about(document), "", table[0], rules, *table[1:], "", *notes]
+    path.write_text("\n".join(text) + "\n", encoding="utf-8")
     return path
 
 
@@ -46,35 +40,28 @@ def _cells(row: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("n*", "n\\*") for cell in row) + " |"
 
 
-def _about(document: Mapping[str, Any]) -> list[str]:
-    d = document
+def _about(d: Mapping[str, Any]) -> str:
     constants = ", ".join(f"{k} = {v:g}" for k, v in d["constants"].items())
     n = d["rollouts_per_problem"]
-    return [
-        f"{d['model']}, preset {d['preset']}" + (f" with {constants}" if constants else "") + ": "
+    return (
+        f"{d['model']}, preset {d['preset']}{' with ' if constants else ''}{constants}: "
         f"{len(d['seeds'])} seeds from {d['seeds'][0]}, B_p = {d['problems_per_batch']}, "
         f"n = {n[0]} to {n[-1]}, C up to {d['compute']:,}, D = {d['n_train']}."
-    ]
+    )
 
 
-def _rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _rows(document: Mapping[str, Any]) -> list[list[str]]:
+    """The table with its head; the last column only with jitter."""
     jitter = document["jitter"]
-    out: list[tuple[str, ...]] = []
+    out = [list(_HEAD)]
     for finding in document["findings"]:
         counts = (jitter or {}).get("verdicts", {}).get(f"{finding['finding']} {finding['set']}")
         share = "" if counts is None else f"{counts['yes']}, {counts['partly']} of {jitter['presets']}"
         tolerance = finding["tolerance"]
-        out.append(
-            (
-                finding["finding"],
-                finding["set"],
-                effect(finding["effect"]),
-                "" if tolerance is None else f"{_value(tolerance)} {tolerance['verdict']}",
-                finding["verdict"],
-                share,
-            )
-        )
-    return out
+        by = "" if tolerance is None else f"{_value(tolerance)} {tolerance['verdict']}"
+        row = [finding["finding"], finding["set"], effect(finding["effect"]), by, finding["verdict"], share]
+        out.append(row)
+    return out if jitter else [row[:-1] for row in out]
 
 
 def effect(e: Mapping[str, Any]) -> str:
