@@ -104,14 +104,16 @@ spec = importlib.util.spec_from_file_location("benchmark", sys.argv[1])
 benchmark = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(benchmark)
 benchmark._prepare()
-found = benchmark.measure(json.loads(sys.argv[2]), **json.loads(sys.argv[3]))
-print(json.dumps([max(parts.values()) for parts in found.values()]))
+config, cells = json.loads(sys.argv[2]), json.loads(sys.argv[3])
+with benchmark._group(cells[0]["gpus"]):
+    found = [benchmark.measure(config, **cell) for cell in cells]
+print(json.dumps([[max(parts.values()) for parts in one.values()] for one in found]))
 """
 
 
-def measured(**more: Any) -> list[int]:
-    """Peaks without and with a KL term, from a process of its own."""
-    arguments = [str(ROOT / "benchmarks" / "memory.py"), json.dumps(SMALL), json.dumps(more)]
+def measured(*cells: dict[str, Any]) -> list[list[int]]:
+    """Peaks of each cell without and with a KL term, all from one process of its own."""
+    arguments = [str(ROOT / "benchmarks" / "memory.py"), json.dumps(SMALL), json.dumps(cells)]
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, *arguments], capture_output=True, text=True, check=False
     )
@@ -121,30 +123,31 @@ def measured(**more: Any) -> list[int]:
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "how",
-    [
+def test_the_plan_is_within_a_tenth_of_deepspeed() -> None:
+    decoder = Decoder.of(SMALL)
+    assert decoder
+    ways: list[dict[str, Any]] = [
         {"zero_stage": 0, "dtype": "float32"},
         {"zero_stage": 1},
         {"zero_stage": 2, "gradient_checkpointing": False},
         {"zero_stage": 3},
-    ],
-)
-def test_the_plan_is_within_a_tenth_of_deepspeed(how: dict[str, Any]) -> None:
-    decoder = Decoder.of(SMALL)
-    assert decoder
-    peaks = measured(gpus=8, micro_batch_tokens=16_384, row_tokens=2_048, **how)
-    for peak, kl in zip(peaks, (False, True), strict=True):
-        planned = footprint(decoder, micro_batch_tokens=16_384, reference=kl, **how)
-        assert planned.tensors() == pytest.approx(peak, rel=0.1)
+    ]
+    common = {"gpus": 8, "micro_batch_tokens": 16_384, "row_tokens": 2_048}
+    for way, peaks in zip(ways, measured(*({**common, **way} for way in ways)), strict=True):
+        for peak, kl in zip(peaks, (False, True), strict=True):
+            planned = footprint(decoder, micro_batch_tokens=16_384, reference=kl, **way)
+            assert planned.tensors() == pytest.approx(peak, rel=0.1), way
 
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [2, 3])
-def test_tensors_without_data_take_what_real_ones_do(stage: int) -> None:
-    cell = {"gpus": 2, "zero_stage": stage, "dtype": "float32", "micro_batch_tokens": 512, "row_tokens": 256}
-    assert measured(**cell) == pytest.approx(measured(**cell, fake=False), rel=0.01)
+def test_tensors_without_data_take_what_real_ones_do() -> None:
+    common = {"gpus": 2, "dtype": "float32", "micro_batch_tokens": 512, "row_tokens": 256}
+    cells = [{**common, "zero_stage": stage} for stage in (2, 3)]
+    for fake, true in zip(
+        measured(*cells), measured(*({**cell, "fake": False} for cell in cells)), strict=True
+    ):
+        assert fake == pytest.approx(true, rel=0.01)
 
 
 def test_what_each_key_saves() -> None:
