@@ -12,8 +12,8 @@ of the evaluation, √(y (1 − y) / (problems · samples)).
 - *reward drawn down*: at the end reward is below its peak by more than noise (z · σ √(2/w), z at 1 %
   over all windows that may hold the peak) and by a quarter of its rise; *reward collapse*: by half of
   the peak.
-- *entropy collapse*: entropy ends at a twentieth of its start. By R = b − a·e^H (Cui et al., arXiv
-  2505.22617) hardly any reward is left to gain there.
+- *entropy collapse*: entropy ends at a twentieth of its start, where by R = b − a·e^H (Cui et al., arXiv
+  2505.22617) hardly any reward is left to gain.
 - *entropy explosion*: ten times its start. A base model begins at .3 to 1 nat a token, and no text
   has 3 or more.
 - *explosion* of KL or the gradient's norm: a hundred times its level at a quarter of the steps. KL

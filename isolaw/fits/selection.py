@@ -197,15 +197,14 @@ def _in_units_of(points: pd.DataFrame, x: X, source: str) -> pd.DataFrame:
     if x == "compute":
         return points
     values = points[x].astype("Float64").mask(points["step"] == 0, 0.0)
-    missing = points.index[values.isna()]
-    if len(missing):
-        at = points.loc[missing[0]]
+    if values.isna().any():
+        at = points.loc[values.isna().idxmax()]
         raise DataError(f"{source}: {x} was not recorded in run {at['run_id']!r}, step {at['step']}")
     points = points.assign(compute=values.astype(np.float64)).sort_values(["run_id", "step"])
     same = points["run_id"].eq(points["run_id"].shift())
-    back = points.index[same & ~(points["compute"] > points["compute"].shift())]
-    if len(back):
-        at = points.loc[back[0]]
+    back = same & ~(points["compute"] > points["compute"].shift())
+    if back.any():
+        at = points.loc[back.idxmax()]
         raise DataError(f"{source}: {x} does not grow at step {at['step']} of run {at['run_id']!r}")
     return points
 
@@ -228,8 +227,7 @@ def _most_n(table: pd.DataFrame, axis: str, flags: list[Flag]) -> int:
     """The value with the most n; the smallest of those."""
     counts = table.groupby(axis)["rollouts_per_problem"].nunique()
     chosen = int(counts[counts == counts.max()].index.min())
-    others = [str(v) for v in counts.index if v != chosen]
-    if others:
+    if others := [str(v) for v in counts.index if v != chosen]:
         text = f"{axis} = {chosen} was chosen (it has the most n); others: {', '.join(others)}"
         flags.append(Flag(Code.AXIS_CHOSEN, text))
     return chosen

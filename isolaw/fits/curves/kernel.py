@@ -133,8 +133,7 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
     if free and out[2] <= w.sum() * (1e-13 * origin) ** 2:  # what varies is rounding
         return
     points = grid.shape[0]
-    sse = np.empty(points)
-    slopes = np.zeros(points)
+    sse, slopes = np.empty(points), np.zeros(points)
     _grid_sse(grid_s, y - origin, w, free, sse, slopes)
     tie, nothing = _TIE * out[2], _NOTHING * out[2]
     found = False
@@ -172,10 +171,7 @@ def _better(sse, slope, other_sse, other_slope, tie, equal):  # type: ignore[no-
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _grid_sse(grid_s, y, w, free, sse, slopes):  # type: ignore[no-untyped-def]
-    """The sum of squares of the best line at each grid point, ∞ where none rises.
-
-    By subtraction, which is fast, and too few digits for anything but the choice of starts.
-    """
+    """The sum of squares of the best line at each grid point, ∞ where none rises: enough to choose starts."""
     wy = w * y
     sw, total = w.sum(), (wy * y).sum()
     for g in range(sse.size):

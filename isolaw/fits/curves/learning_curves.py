@@ -95,10 +95,8 @@ class Curves:
         else:
             low, slope = parameters["R0"], parameters["A"] - parameters["R0"]
             shape = np.stack([np.log(parameters[n]) for n in FAMILIES[family].parameters[2:]], axis=1)
-        size = len(shape)
-        return cls(
-            family, low, slope, shape, np.zeros(size, int), np.zeros(size, bool), np.full(size, np.nan)
-        )
+        unfitted = np.zeros(len(shape), dtype=np.int64)
+        return cls(family, low, slope, shape, unfitted, unfitted > 0, np.full(len(shape), np.nan))
 
 
 def fit_curves(

@@ -30,10 +30,7 @@ def optimum(
     factor: float,
     flags: list[Flag],
 ) -> tuple[Quantity, Quantity, Quantity]:
-    """Return n*, B_p* and M* at the budget, which is the one compute of ``cut``.
-
-    They are bounds where they are ends of what was measured and can be paid for.
-    """
+    """Return n*, B_p* and M* at the one compute of ``cut``; bounds at ends of what can be chosen."""
     best, flat = cut.best[:, 0], cut.flat[:, 0]
     if flat[0]:
         flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))

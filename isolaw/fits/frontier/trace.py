@@ -121,11 +121,8 @@ def supported_range(configurations: list[Configuration]) -> tuple[float, float]:
     It ends with the last checkpoint of any run. Where step 0 was measured every curve begins at
     C = 0, so the range begins when every configuration has made a step; else with the first checkpoint.
     """
-    from_zero = [c for c in configurations if c.measured[0] == 0]
-    if from_zero:
-        low = max(float(c.compute[c.compute > 0].min()) for c in from_zero)
-    else:
-        low = min(c.measured[0] for c in configurations)
+    steps = [float(c.compute[c.compute > 0].min()) for c in configurations if c.measured[0] == 0]
+    low = max(steps) if steps else min(c.measured[0] for c in configurations)
     return low, max(c.measured[1] for c in configurations)
 
 

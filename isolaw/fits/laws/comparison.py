@@ -71,10 +71,7 @@ class Fitted:
 
 
 def fit_laws(slices: Slices, path: Path, x: Floats) -> dict[str, Fitted]:
-    """Fit every law to n* of ``path``, and judge it by the rewards over n at the same computes.
-
-    Laws are functions of ``x``, log10 C or M, (X,).
-    """
+    """Fit every law to n* of ``path`` over ``x`` (X,), log10 C or M, and judge it by the rewards over n."""
     weight = _curvature(slices, path)
     out = {}
     for name, law in LAWS.items():

@@ -33,6 +33,9 @@ from isolaw.fits.frontier.trace import Path
 from isolaw.fits.selection import Floats
 
 Bools = NDArray[np.bool_]
+Fit = Callable[
+    [NDArray[np.int64], Bools], tuple[Floats, Floats]
+]  # θ and fitted values of rows, by used points
 _ROUNDS = 12
 _LEAST_N = 1e-3
 _ROUNDING = 1e-9  # doublings: a bound is broken by more than this
@@ -135,17 +138,10 @@ def fit_logistic(
     return Logistic(b, L, k, x0, on_bound.astype(bool))
 
 
-def _one_sided(
-    fit: Callable[[NDArray[np.int64], Bools], tuple[Floats, Floats]],
-    value: Floats,
-    below: Bools,
-    above: Bools,
-    weight: Floats,
-) -> Floats:
+def _one_sided(fit: Fit, value: Floats, below: Bools, above: Bools, weight: Floats) -> Floats:
     """θ (D, P) by least squares in which a bound that is kept costs nothing.
 
-    Bounds that are broken join the fit and those that are kept leave it, until nothing changes. ``fit``
-    returns θ and the fitted values of some rows by their points that are used.
+    Bounds that are broken join the fit and those that are kept leave it, until nothing changes.
     """
     used = ~(below | above)
     used |= ~used.any(axis=1, keepdims=True)  # a row of nothing but bounds starts from their values

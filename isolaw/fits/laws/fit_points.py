@@ -85,10 +85,9 @@ def fit_points(
     flags = [Flag(Code.CONDITIONAL_ERRORS, conditional)]
     if stuck:
         flags.append(Flag(Code.ON_BOUND, "the fit stopped on a bound: the points do not determine the law"))
+    ends = float(raw.min()), float(raw.max())
     document = PointsDocument(
-        x=Axis(
-            x, "rollouts" if x == "compute" else "steps", x == "compute", (float(raw.min()), float(raw.max()))
-        ),
+        x=Axis(x, "rollouts" if x == "compute" else "steps", x == "compute", ends),
         points=int(raw.size),
         params={n: Quantity(v, None, "not_identified" if stuck else "ok") for n, v in fitted.items()},
         standard_errors=StandardErrors(LABEL, **errors),

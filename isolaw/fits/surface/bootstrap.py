@@ -20,24 +20,27 @@ into Student's t with ν degrees of freedom: the small-sample correction.
 
 Where seeds are not shared between configurations, a is zero. With one run for each configuration there
 are no residuals between seeds; then e is what a smooth surface over n leaves of the curves
-(`isolaw.fits.surface.polynomial`), if at least 3 degrees of freedom remain, and otherwise a run's residuals
+(`hat`), if at least 3 degrees of freedom remain, and otherwise a run's residuals
 about its own curve, in blocks, which leaves out the variation between runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from isolaw.fits.curves.learning_curves import Curves, fit_curves
-from isolaw.fits.selection import Configuration, Floats
-from isolaw.fits.surface.polynomial import hat
+from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 
 Unit = Literal["run", "lack of fit", "block"]
 Curve = tuple[Floats, Floats]  # log C, value
 _CURVE_PARAMETERS = 3
+_OCTAVES_PER_DEGREE = 2.0
+_DEGREES = (2, 4)
+_RANK = 1e-9  # share of the largest singular value; measured allocations stay far above it
 _LEAST_FREEDOM = 3
 # A draw of Student's t beyond this many times the normal one would bend curves, and moves no quantile.
 _MOST_INFLATED = 10.0
@@ -189,3 +192,33 @@ def _curve(c: Configuration, family: str) -> Curves:
 def _at(curve: Curves, c: Configuration) -> Floats:
     """A curve at the checkpoints of ``c``; a power law, which has no reward at C = 0, where that is put."""
     return curve(np.exp(c.log_checkpoints) if curve.family == "power" else c.checkpoints)[0]
+
+
+def hat(configurations: Sequence[Configuration]) -> tuple[Floats, int]:
+    """Return the projection of rewards on a smooth surface, (N, N), and the degrees of freedom it leaves.
+
+    The surface is a polynomial, fitted by least squares weighted by the number of runs:
+    Σ_{i ≤ p} α_i u^i, and β_1 v + β_2 v² + β_3 u v where B_p varies on its own; u = log2 n, v = log2 B_p. Its
+    degree p is one for every two measured doublings of n (2 to 4).
+    """
+    u, v = np.array([c.place for c in configurations]).T
+    if not varies_in_batch(u, v):
+        v = np.zeros_like(u)
+    terms = exponents(u, v)
+    values = np.stack([(u - u.mean()) ** i * (v - v.mean()) ** j for i, j in terms], axis=1)
+    root = np.sqrt([float(c.runs) for c in configurations])
+    return values @ (np.linalg.pinv(values * root[:, None]) * root), len(configurations) - len(terms)
+
+
+def exponents(u: Floats, v: Floats) -> list[tuple[int, int]]:
+    """Return the exponents of (u, v) whose terms these points determine; the highest are left out first."""
+    levels, batches = np.unique(u).size, np.unique(v).size
+    # Five doublings are five, to whatever the logarithms of their ends are rounded.
+    degree = int(np.clip(round(round(float(np.ptp(u)), 9) / _OCTAVES_PER_DEGREE), *_DEGREES))
+    out = [(i, 0) for i in range(min(degree, levels - 1) + 1)]
+    out += [(0, 1), (1, 1)] if batches > 1 else []
+    out += [(0, 2)] if batches > 2 else []
+    u, v = u - u.mean(), v - v.mean()
+    while np.linalg.matrix_rank(np.stack([u**i * v**j for i, j in out], axis=1), rtol=_RANK) < len(out):
+        out.remove(max(out, key=lambda e: (e[0] + e[1], e[0])))
+    return out

@@ -1,7 +1,6 @@
-"""The covariance of rewards between allocations and budgets, of the parts that the prior has.
+"""The covariance of rewards between allocations and budgets (`isolaw.fits.surface.process` has the equation).
 
-`isolaw.fits.surface.process` has the equation. Hyperparameters θ come by name, on their own scales; all is
-over the variance of rewards.
+Hyperparameters θ come by name, on their own scales; all is over the variance of rewards.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The surface: what runs say of the reward at any allocation and budget, as draws.
+"""The surface: draws of the reward at any allocation and budget.
 
 The hyperparameters θ of `isolaw.fits.surface.process` are drawn from their posterior: around its mode, by the
-curvature there (Laplace), and weighted by how much more or less likely they are than that says. Given θ
-rewards are normal, with known mean and covariance. So a draw holds what runs leave open *and* what is not
-known of how rewards vary; n*, B_p*, regrets and laws are computed in each draw.
+curvature there (Laplace), with importance weights. Given θ rewards are normal with known mean and covariance.
+So a draw varies by what runs leave open *and* by how rewards vary; n*, B_p*, regrets and laws follow in each.
 
-Past the last checkpoint of all, the process is not all that is extrapolated: the shift of allocations with C
-(ρ), and the rise of what was learnt (g), go on by shares between none and all of them, others in each θ. So
-does the place of a step within its gap.
+Past the last checkpoint of all, the shift of allocations with C (ρ) and the rise of what was learnt (g) go on
+by shares between none and all of them, others in each θ; so does the place of a step within its gap.
 """
 
 from __future__ import annotations
@@ -121,11 +119,10 @@ def estimate(
     with threadpool_limits(1, "blas"):
         mode = _mode(process)
         misfit = lack_of_fit(process, mode)[0]
-        if draws:
-            theta, weights = _candidates(process, mode, seed)
-    if not draws:
-        nothing = np.empty(0, dtype=np.int64)
-        return Surface(process, mode, mode[None], np.full((1, 3), 0.5), nothing, seed, misfit, bounds)
+        if not draws:
+            none = np.empty(0, dtype=np.int64)
+            return Surface(process, mode, mode[None], np.full((1, 3), 0.5), none, seed, misfit, bounds)
+        theta, weights = _candidates(process, mode, seed)
     positions = (np.arange(draws) + 0.5) / draws
     of_draw = np.minimum(np.searchsorted(np.cumsum(weights), positions), len(theta) - 1)
     even = (np.arange(len(theta)) + 0.5) / len(theta)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from isolaw.fits.selection import Configuration, Floats
 
 Ints = NDArray[np.int64]
+Part = tuple[Ints, Ints, Floats, Floats]  # the runs of one bin, their configurations, X and P
 
 BINS = 14
 _MANY = 20  # configurations: from here on fewer bins, as time grows with the cube of all
@@ -83,8 +84,7 @@ class Observations:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data, without the residuals, which only the fit needs."""
-        names = [name for name in self.__dataclass_fields__ if name not in ("residuals", "freedom")]
-        values = {name: getattr(self, name) for name in names}
+        values = {k: getattr(self, k) for k in self.__dataclass_fields__ if k not in ("residuals", "freedom")}
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in values.items()}
 
     @classmethod
@@ -187,10 +187,8 @@ def _edges(configurations: Sequence[Configuration], size: int) -> Floats:
     return np.interp(np.arange(1, size) / size, share, fine)
 
 
-def _combine(
-    counts: Floats, run_place: Ints, run_seed: Ints, kappa: float
-) -> tuple[Ints, Ints, Floats, Floats]:
-    """The runs of one bin, their configurations, the design X and the weights P."""
+def _combine(counts: Floats, run_place: Ints, run_seed: Ints, kappa: float) -> Part:
+    """One bin's runs and configurations, the design X, the weights P."""
     rows = np.flatnonzero(counts > 0)
     here, column = np.unique(run_place[rows], return_inverse=True)
     design = np.eye(here.size)[column]
@@ -201,11 +199,7 @@ def _combine(
 
 
 def _left(
-    parts: list[tuple[Ints, Ints, Floats, Floats]],
-    estimates: list[Floats],
-    reward: Floats,
-    run_seed: Ints,
-    kappa: float,
+    parts: list[Part], estimates: list[Floats], reward: Floats, run_seed: Ints, kappa: float
 ) -> tuple[Floats, Floats, float]:
     """Residuals (R, K), the seeds' effects (S, K), NaN where there are none, and degrees of freedom."""
     residuals = np.full(reward.shape, np.nan)

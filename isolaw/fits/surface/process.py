@@ -66,8 +66,7 @@ PRIORS = {
     "seed": (1.0, 1.0),  # its deviation depends on how many there are
 }
 SIGNED = ("rho", "rho_b", "delay", "delay_b", "gamma")
-_DRIFT = 2.0  # e-folds over which a run's drift, and
-_SEED = 4.0  # a seed's effect, keep their course
+_DRIFT, _SEED = 2.0, 4.0  # e-folds over which a run's drift, and a seed's effect, keep their course
 _JITTER = 1e-8
 
 
@@ -139,8 +138,6 @@ class Process:
         none = np.zeros(o.t.size)
         return Points(o.log2_n, o.log2_b, o.t, o.t, self.learnt(o.t, 1.0), none, o.log2_n <= self.gap[0])
 
-    # What runs add to them ---------------------------------------------------------------------
-
     @cached_property
     def _pairs(self) -> Pairs:
         return Pairs(self.points)
@@ -192,8 +189,6 @@ class Process:
     def observed(self, p: Theta) -> Floats:
         """Return the covariance of the observations, (O, O)."""
         return self._pairs.matrix(self._observed(p)) + _JITTER * np.eye(self.y.size)
-
-    # Posterior of θ ----------------------------------------------------------------------------
 
     def loss(self, theta: Floats) -> float:
         """Return −log posterior of θ, but for a constant."""

@@ -65,8 +65,7 @@ def slices(
 ) -> Slices:
     """Cut the surface at ``compute`` (X,); more than a few are interpolated in log C between knots.
 
-    ``allowed`` says which allocations (log2 n, log2 B_p) may be chosen: by default those measured, and all
-    between. ``more`` lists log2 n between those measured that the grid must have.
+    ``allowed`` says which (log2 n, log2 B_p) may be chosen; ``more`` lists further log2 n of the grid.
     """
     places = surface.process.observations.places
     several = compute.size > _KNOTS

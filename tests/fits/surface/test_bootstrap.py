@@ -16,8 +16,7 @@ from isolaw.fits import pipeline
 from isolaw.fits.curves.learning_curves import fit_curves
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.selection import Configuration, Floats, select
-from isolaw.fits.surface.bootstrap import effects, resample
-from isolaw.fits.surface.polynomial import hat
+from isolaw.fits.surface.bootstrap import effects, hat, resample
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
