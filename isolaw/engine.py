@@ -119,7 +119,7 @@ def execute(
             except OSError as error:
                 raise RunError(
                     f"{store.directory / 'points.parquet'}: cannot write it ({error.strerror or error}); "
-                    "the runs are complete, and the same command writes the table"
+                    "the runs keep their checkpoints, and the same command writes the table"
                 ) from error
 
 
