@@ -248,7 +248,7 @@ def test_a_time_out(make, spec, truth, held, tmp_path: Path, same) -> None:
     spec = spec.model_copy(update={"executor": spec.executor.model_copy(update={"time": 1.0})})
     out = tmp_path / "out"
     events = make(spec, out, lambda _: held(out))
-    again = [cause for cause in told(events) if "made again" in cause]
+    again = [cause for cause in told(events) if "repeated" in cause]
     assert len([cause for cause in again if "from step" in cause]) == 2
     assert submitted(out) == 3 + len(again)  # a busy controller is told of, too, and is no new job
     assert engine.status(out)["done"] == 3
