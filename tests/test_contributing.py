@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PATH = re.compile(r"`((?:isolaw|tests|docs|fuzz|scripts|requirements|benchmarks)/[\w./]*)`")
+PATH = re.compile(r"`((?:isolaw|tests|docs|fuzz|scripts|requirements|benchmarks)/[\w./]*[\w])`")
 
 
 def test_every_path_exists() -> None:

@@ -30,7 +30,7 @@ FLOORS = (
     {"trackers"},
     {"planning"},
     {"engine"},
-    {"findings"},
+    {"replication"},
     {"report"},
     {"cli"},
     {"__main__"},

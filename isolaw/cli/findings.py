@@ -69,9 +69,9 @@ def findings(
 
     The whole battery takes some minutes. With --out, the same command continues it.
     """
-    from isolaw.findings.battery import FIRST_SEED, battery
-    from isolaw.findings.document import judge, save
-    from isolaw.findings.jitter import study
+    from isolaw.replication.battery import FIRST_SEED, battery
+    from isolaw.replication.document import judge, save
+    from isolaw.replication.jitter import study
     from isolaw.report.text.findings import lines, markdown
 
     chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)

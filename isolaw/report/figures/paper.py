@@ -49,6 +49,24 @@ class Material:
         return self.law("fixed-bp")
 
 
+def paper_figures(
+    runs: Runs, folder: str | Path, *, fixed: Mapping[str, Any] | None = None, **options: Any
+) -> tuple[list[Path], dict[str, str]]:
+    """Draw the figures of arXiv 2603.12151 from runs, as PNG, SVG and PDF in ``folder``.
+
+    ``fixed`` selects runs in every fit, ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
+    bootstrap, …). Returns the files, and by name the reasons against the other figures.
+
+    Raises
+    ------
+    Refused
+        the runs support no figure.
+    DataError
+        the folder cannot be written.
+    """
+    return write(Material(runs, fixed or {}, options), folder)
+
+
 def write(material: Material, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
     """Draw every figure that the runs support, as PNG, SVG and PDF.
 

@@ -12,18 +12,24 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isolaw import __version__, files
+from isolaw.errors import DataError
+from isolaw.fits.law import Law
+from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import Facts, content
-from isolaw.report.study import Study
+from isolaw.report.study import Study, is_of
+from isolaw.runs import Runs
 
-__all__ = ["Facts", "check_replaceable", "render", "write"]
+__all__ = ["Facts", "check_replaceable", "render", "write", "write_report"]
 
 _SCRIPTS = (
     "vendor/plotly-cartesian.min.js",
@@ -34,6 +40,42 @@ _SCRIPTS = (
 _GENERATOR = "isolaw report"
 # A browser could read these as the end of the script, or as a line's end in it.
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def write_report(
+    runs: Runs,
+    law: Law,
+    path: str | Path,
+    *,
+    compute: float | None = None,
+    backtest: Mapping[str, Any] | str = "isolaw.backtest was not run",
+) -> Path:
+    """Write a page about runs and the law fitted to them: one HTML file that opens in any browser.
+
+    Parameters
+    ----------
+    runs, law
+        from `isolaw.read` or `isolaw.sweep`, and `isolaw.fit`.
+    path
+        of the page; an earlier page there is replaced, and nothing else.
+    compute
+        budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
+    backtest
+        from `isolaw.backtest`, or why there is none.
+
+    Raises
+    ------
+    DataError
+        ``law`` was fitted to other runs, or ``path`` is something else or cannot be written.
+    InputError
+        ``compute`` is less than one step.
+    """
+    check_replaceable(path)
+    if not is_of(law, runs):
+        raise DataError("the law was fitted to other runs")
+    study = Study(runs, law.document.metric, law.document.eval_set, law)
+    facts = Facts(budgets(law, compute), backtest, notes=runs.notes, title=str(runs.source or ""))
+    return write(render(study, facts), path)
 
 
 def render(study: Study, facts: Facts) -> str:

@@ -222,6 +222,39 @@ def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
     return [int(word >> np.uint64(1)) for word in stream.generate_state(samples, np.uint64)]
 
 
+def split(
+    model: str,
+    problems: str,
+    out: str,
+    *,
+    reward: str = "exact",
+    sampler: str | None = None,
+    temperature: float = 0.6,
+    max_response_tokens: int = 1024,
+    **options: Any,
+) -> dict[str, Any]:
+    """Sort a pool of problems into easy, hard and extremely hard sets by a base model's success.
+
+    Arguments and result are those of ``isolaw split``; ``options`` are further fields of `SplitSettings`. A
+    second call with the same ``out`` continues.
+
+    Raises
+    ------
+    SpecError
+        everything wrong with the arguments, before a model is loaded.
+    """
+    chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
+    work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
+    if work.left:
+        judge = rewards.get(work.settings.reward)
+        try:
+            for _ in work.measure(open_draw(model, work.problems, work.settings), judge):
+                pass
+        finally:
+            judge.close()
+    return work.write()
+
+
 def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
     """Return the split of the problems in file ``pool`` by the model in a folder, in folder ``out``.
 

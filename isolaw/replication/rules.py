@@ -15,8 +15,8 @@ from itertools import combinations
 
 import numpy as np
 
-from isolaw.findings.smoothing import Optimum, optimum, path, smooth
-from isolaw.findings.verdicts import (
+from isolaw.replication.smoothing import Optimum, optimum, path, smooth
+from isolaw.replication.verdicts import (
     DOUBLINGS,
     LEAST,
     PROBLEMS,

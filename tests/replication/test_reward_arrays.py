@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from isolaw import engine
-from isolaw.findings.reward_arrays import rewards, settled
+from isolaw.replication.reward_arrays import rewards, settled
 from isolaw.runs import Runs
 
 

@@ -20,10 +20,10 @@ import numpy as np
 
 from isolaw.backends.bandit.options import simulator
 from isolaw.config import canonical_json
-from isolaw.findings.battery import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
-from isolaw.findings.document import description, judge
-from isolaw.findings.execution import Progress
-from isolaw.findings.verdicts import VERDICTS
+from isolaw.replication.battery import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
+from isolaw.replication.document import description, judge
+from isolaw.replication.execution import Progress
+from isolaw.replication.verdicts import VERDICTS
 from isolaw.store import Folder
 
 PRESETS = 100
@@ -86,7 +86,7 @@ def study(
 ) -> dict[str, Any]:
     """Judge ``presets`` jittered presets, or those that ``out/jitter`` lacks, and count verdicts.
 
-    The parameters are those of `isolaw.findings.document.judge`; ``out/jitter`` keeps each preset's verdicts,
+    The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts,
     and nothing keeps its runs.
 
     Returns

@@ -3,14 +3,15 @@
 ::
 
     DIR/battery.json      which battery this is
-    DIR/easy, DIR/hard …  its sweeps (`isolaw.findings.battery`), which a second call continues
-    DIR/jitter/000.json … one jittered preset each (`isolaw.findings.jitter`)
+    DIR/easy, DIR/hard …  its sweeps (`isolaw.replication.battery`), which a second call continues
+    DIR/jitter/000.json … one jittered preset each (`isolaw.replication.jitter`)
     DIR/findings.json     the document
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,13 +19,43 @@ from typing import Any
 
 from isolaw import backends
 from isolaw.errors import StoreError
-from isolaw.findings import execution
-from isolaw.findings.battery import SETS, Battery
-from isolaw.findings.measurements import Measured
+from isolaw.replication import execution
+from isolaw.replication.battery import FIRST_SEED, MODELS, SEEDS, SETS, Battery, battery
+from isolaw.replication.measurements import Measured
 from isolaw.store import Folder
 
 FORMAT = "isolaw.findings/1"
 _MARKER = "battery.json"
+
+
+def findings(
+    model: str = MODELS[0],
+    preset: str | None = None,
+    *,
+    seeds: int = SEEDS,
+    settings: Iterable[str] = (),
+    out: str | Path | None = None,
+    jobs: int = 1,
+    jitter: int = 0,
+) -> dict[str, Any]:
+    """Test the findings F1 to F7 of arXiv 2603.12151 on a simulator, with intervals over seeds.
+
+    ``settings`` are ``section.key=value``, as in `isolaw.replication.battery`. A directory ``out`` keeps the
+    runs, and a second call continues them. ``jitter`` presets around the judged one are judged too. Returns the
+    document of `judge`.
+
+    Raises
+    ------
+    SpecError, StoreError
+        before anything is spent.
+    """
+    from isolaw.replication.jitter import study
+
+    chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
+    document = judge(chosen, out, jobs)
+    if jitter:
+        document["jitter"] = study(chosen, jitter, out, jobs)
+    return document
 
 
 def judge(
@@ -41,7 +72,7 @@ def judge(
     Returns
     -------
     The document: ``format``, ``model``, ``preset``, ``constants``, ``seeds``, …, ``findings`` (a row
-    each: `isolaw.findings.verdicts.Finding.to_dict`) and ``pictures`` (their curves).
+    each: `isolaw.replication.verdicts.Finding.to_dict`) and ``pictures`` (their curves).
 
     Raises
     ------

@@ -5,7 +5,7 @@ quadratic regression in u = log2 n (Cleveland 1979: tricube weights, 2.5 doublin
 n* is the argmax of the smooth curve between the smallest and the largest measured n. The smoothing is linear
 in the rewards, so n* is computed from a mean over seeds, never from a single seed's noise. One polynomial
 over all n is off by up to 0.7 doublings where reward falls off a cliff; this is off by at most about 0.1
-(`tests/findings/test_smoothing.py`).
+(`tests/replication/test_smoothing.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from isolaw.findings.verdicts import Floats
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.surface.slices import FLAT, highest
+from isolaw.replication.verdicts import Floats
 
 _BANDWIDTH = 2.5
 _LEAST_LEVELS = 3

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isolaw.findings import jitter
-from isolaw.findings.battery import Battery
-from isolaw.findings.jitter import around, constants_of, jittered, study
+from isolaw.replication import jitter
+from isolaw.replication.battery import Battery
+from isolaw.replication.jitter import around, constants_of, jittered, study
 from isolaw.simulators import interference
 
 

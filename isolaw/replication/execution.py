@@ -18,7 +18,7 @@ from typing import cast
 from isolaw import engine
 from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
-from isolaw.findings.battery import Battery
+from isolaw.replication.battery import Battery
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
 

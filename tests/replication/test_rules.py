@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isolaw.findings import rules
-from isolaw.findings.verdicts import Finding, Floats
 from isolaw.fits.studies.retune import retune
+from isolaw.replication import rules
+from isolaw.replication.verdicts import Finding, Floats
 from isolaw.runs import Runs
 
 LEVELS = [2**k for k in range(2, 12)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from isolaw.findings.battery import Battery, battery
+from isolaw.replication.battery import Battery, battery
 
 TINY = [
     "sweep.compute=66_000",
@@ -27,7 +27,7 @@ def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small() -> Callable[..., Battery]:
-    """Build it; keywords are those of `isolaw.findings.battery.battery`."""
+    """Build it; keywords are those of `isolaw.replication.battery.battery`."""
 
     def make(**keywords: object) -> Battery:
         settings = [*TINY, *keywords.pop("settings", [])]  # type: ignore[misc]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.findings import rules
-from isolaw.findings.battery import (
+from isolaw.replication import rules
+from isolaw.replication.battery import (
     ETA_FACTORS,
     N_EST,
     N_TRAIN,
@@ -20,9 +20,9 @@ from isolaw.findings.battery import (
     TABULAR_SCHEDULE,
     Battery,
 )
-from isolaw.findings.reward_arrays import rewards, settled
-from isolaw.findings.smoothing import path
-from isolaw.findings.verdicts import Finding, Floats, interval, leave_one_out
+from isolaw.replication.reward_arrays import rewards, settled
+from isolaw.replication.smoothing import path
+from isolaw.replication.verdicts import Finding, Floats, interval, leave_one_out
 from isolaw.runs import Runs
 
 Series = dict[str, Any]

@@ -16,7 +16,7 @@ import numpy as np
 from isolaw import backends
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import Issue, SpecError, nearest
-from isolaw.findings.verdicts import Floats
+from isolaw.replication.verdicts import Floats
 
 MODELS = ("interference", "arms")  # of many problems; one problem alone is always `tabular`
 SETS = ("easy", "hard")

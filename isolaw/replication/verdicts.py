@@ -7,7 +7,7 @@ jackknife; Tukey 1958):
     se² = (S − 1) / S · Σ_s (θ_(s) − θ)²,    θ ± t_{S−1, .975} · se
 
 For a plain mean this is Student's interval. An interval in doublings of n is wider by 0.1 on either side,
-the largest bias of the smoothing (`isolaw.findings.smoothing`). `tests/findings/test_smoothing.py` measures
+the largest bias of the smoothing (`smoothing`). `tests/replication/test_smoothing.py` measures
 the coverage: 89 to 100 % with eight seeds, for curves of five shapes and three noises.
 """
 

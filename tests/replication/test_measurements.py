@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isolaw.findings.measurements import _band, _within
+from isolaw.replication.measurements import _band, _within
 
 
 def test_curves_are_freed_of_what_a_seed_shares() -> None:

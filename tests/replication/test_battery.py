@@ -13,9 +13,9 @@ import pytest
 
 from isolaw.config import SweepSpec
 from isolaw.errors import SpecError, StoreError
-from isolaw.findings import execution
-from isolaw.findings.battery import ETA_FACTORS, SETS, Battery, battery
-from isolaw.findings.document import claim, judge, save
+from isolaw.replication import execution
+from isolaw.replication.battery import ETA_FACTORS, SETS, Battery, battery
+from isolaw.replication.document import claim, judge, save
 
 ROWS = [
     "F1 easy", "F1 hard", "F1 lr easy", "F1 lr hard", "F2 both", "F3 easy", "F3 hard", "F4a easy", "F4b easy",

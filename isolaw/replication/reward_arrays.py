@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.findings.verdicts import Floats
+from isolaw.replication.verdicts import Floats
 from isolaw.runs import Runs
 
 _NUDGE = 1 + 1e-9  # a budget that is a whole number of batches pays for its last step

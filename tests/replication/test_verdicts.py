@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from isolaw.findings.verdicts import (
+from isolaw.replication.verdicts import (
     DOUBLINGS,
     LEAST,
     PROBLEMS,

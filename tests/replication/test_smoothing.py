@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.findings.smoothing import optimum, smooth
-from isolaw.findings.verdicts import DOUBLINGS, Effect, leave_one_out
+from isolaw.replication.smoothing import optimum, smooth
+from isolaw.replication.verdicts import DOUBLINGS, Effect, leave_one_out
 
 U = np.arange(2.0, 12.0)  # n = 4 to 2048
 # Falls on the left (a per doubling, too noisy) and on the right (b, too few steps), highest at u0.
