@@ -41,8 +41,8 @@ def findings(
     """Test the findings F1 to F7 of arXiv 2603.12151 on a simulator, with intervals over seeds.
 
     ``settings`` are ``section.key=value``, as in `isolaw.replication.battery`. A directory ``out`` keeps the
-    runs, and a second call continues them. ``jitter`` presets around the judged one are judged too. Returns the
-    document of `judge`.
+    runs, and a second call continues them. ``jitter`` more presets around the first are judged, too. Returns
+    the document of `judge`.
 
     Raises
     ------
