@@ -91,7 +91,7 @@ demo: install
 demo-real: real-cpu
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo-real.sh demo-real
 
-PYTEST = -m pytest -n auto --dist loadgroup
+PYTEST = -m pytest -n auto --dist worksteal
 QUICK  = -m "not slow and not real"
 
 test: $(STAMPS)/test

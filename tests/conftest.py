@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,6 +23,36 @@ settings.register_profile(
     "isolaw", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("isolaw")
+
+
+_COMPILING = (
+    """
+import numpy as np
+from isolaw.fits.curves.learning_curves import fit_curves
+c = np.geomspace(1, 100, 8)
+for family in ("exp", "hill", "power"):
+    fit_curves(c, 1 - np.exp(-c / 20)[None], np.ones((1, 8)), family)
+""",
+    """
+from isolaw import engine
+for model in ("interference", "arms", "tabular"):
+    size = {} if model == "tabular" else {"n_train": 16, "n_validation": 16}
+    engine.sweep({"sweep": {"compute": 2000, "seeds": 1}, "grid": {"problems_per_batch": [1],
+        "rollouts_per_problem": [8]}, "problems": size, "bandit": {"model": model}, "evaluation": {"points": 2},
+        "executor": {"kind": "inline"}})
+""",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels once, side by side, before the workers of pytest-xdist would each do it."""
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+        return
+    if config.option.collectonly:
+        return
+    processes = [subprocess.Popen([sys.executable, "-c", text]) for text in _COMPILING]
+    for process in processes:
+        process.wait()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

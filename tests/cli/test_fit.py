@@ -283,7 +283,10 @@ WRONG: dict[str, tuple[list[object], list[str]]] = {
     "nothing to fit": ([], ["nothing to fit", "--points FILE.csv"]),
     "records": (["x.csv", "--records", "some"], ["--records: found 'some'", "0.005, auto or off"]),
     "method": (["{csv}", "--method", "guess"], ["--method", "'surface'", "'paper'"]),
-    "records that are no width": (["{csv}", *MAPPED, "--records", "0"], ["records 0.0", "positive width"]),
+    "records that are no width": (
+        ["{csv}", *MAPPED, "--records", "0"],
+        ["records: found 0.0", "positive width"],
+    ),
     "records that are no number": (["{csv}", *MAPPED, "--records", "nan"], ["positive width"]),
     "curve": (["{csv}", "--curve", "linear"], ["--curve", "'exp'"]),
     "setting": (["{csv}", "--setting", "fixed"], ["--setting", "'fixed-bp'"]),
@@ -393,7 +396,7 @@ def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
     pd.read_csv(path).head(4).to_csv(path, index=False)
     code, stdout, stderr = isolaw("fit", "--points", path, "--out", tmp_path / "law.json")
     assert (code, stdout) == (1, "")
-    assert "4 points at 4 different compute are too few" in stderr
+    assert "found 4 points at 4 different compute; a law has four parameters and needs 5" in stderr
     assert not (tmp_path / "law.json").exists()
 
 
@@ -405,7 +408,7 @@ def test_few_points_are_refused(isolaw: Call, tmp_path: Path) -> None:
             ["no column 'compute'", "--column compute=computed"],
         ),
         (lambda t: t.drop(columns="n_star"), ["no column 'n_star'"]),
-        (lambda t: t.assign(n_star=0), ["n_star must be positive"]),
+        (lambda t: t.assign(n_star=0), ["n_star: point 1: found 0", "a positive number"]),
         (lambda t: t.assign(n_star="many"), ["n_star is not a number", "line 2", "'many'"]),
         (lambda t: t.iloc[:0], ["a header without rows"]),
     ],

@@ -139,7 +139,7 @@ def test_the_backtest_may_be_asked_for_elsewhere(isolaw: Call, table: Path, tmp_
     before = page.read_text()
     code, _, err = isolaw("report", table, "-o", page, "--bootstrap", 20, "--fit-below", 1)
     assert code == 2
-    assert "fit_below 1: accepted: a compute inside the measured range" in err
+    assert "fit_below: found 1; expected a measured compute" in err
     assert page.read_text() == before
 
 

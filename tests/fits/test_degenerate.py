@@ -202,9 +202,15 @@ def outcome(runs: Runs, **options: Any) -> Law | None:
     return law
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ODD)
+# Each kind of data by each method, in one setting after the other.
+_IN_TURN = [
+    (name, method, list(SETTINGS)[(i + j) % len(SETTINGS)])
+    for i, name in enumerate(ODD)
+    for j, method in enumerate(METHODS)
+]
+
+
+@pytest.mark.parametrize(("name", "method", "setting"), _IN_TURN)
 def test_odd_data(synthetic: Make, name: str, method: Any, setting: Any) -> None:
     reward, options = ODD[name]
     outcome(synthetic(SETTINGS[setting], reward, **options), method=method, setting=setting, bootstrap=15)
@@ -217,17 +223,19 @@ def test_odd_data_with_laws_compared(synthetic: Make, name: str) -> None:
     outcome(synthetic([(32, n) for n in SEVEN], reward, **options), bootstrap=60)
 
 
+_CURVES = [
+    ("paper", "exp", "off", True),
+    ("paper", "hill", "off", False),
+    ("surface", "hill", 0.005, True),  # to which curves only describe
+    ("paper", "power", "off", False),
+    ("paper", "power", 0.005, True),
+]
+
+
 @pytest.mark.parametrize(
-    ("method", "curve", "records", "robust"),
-    [
-        ("paper", "exp", "off", True),
-        ("paper", "hill", "off", False),
-        ("surface", "hill", 0.005, True),  # to which curves only describe
-        ("paper", "power", "off", False),
-        ("paper", "power", 0.005, True),
-    ],
+    ("name", "method", "curve", "records", "robust"),
+    [(name, *_CURVES[(i + j) % len(_CURVES)]) for i, name in enumerate(ODD) for j in (0, 2)],
 )
-@pytest.mark.parametrize("name", ODD)
 def test_odd_data_by_any_curve(
     synthetic: Make, tmp_path: Path, name: str, method: Any, curve: str, records: Any, robust: bool
 ) -> None:

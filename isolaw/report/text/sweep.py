@@ -26,7 +26,7 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
     >>> short_ids(["0123456789abcdef" * 4, "01234567" * 8, "n8"]).values()
     dict_values(['012345670', '012345678', 'n8'])
     """
-    whole = sorted(set(run_ids))
+    whole = list(dict.fromkeys(run_ids))
     hashes = {own for own in whole if len(own) == _HASH and set(own) <= set("0123456789abcdef")}
     digits = next(k for k in range(_SHORTEST, _HASH + 1) if len({own[:k] for own in hashes}) == len(hashes))
     return {own: own[:digits] if own in hashes else own for own in whole}
