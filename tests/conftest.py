@@ -37,9 +37,9 @@ for family in ("exp", "hill", "power"):
 from isolaw import engine
 for model in ("interference", "arms", "tabular"):
     size = {} if model == "tabular" else {"n_train": 16, "n_validation": 16}
-    engine.sweep({"sweep": {"compute": 2000, "seeds": 1}, "grid": {"problems_per_batch": [1],
-        "rollouts_per_problem": [8]}, "problems": size, "bandit": {"model": model}, "evaluation": {"points": 2},
-        "executor": {"kind": "inline"}})
+    grid = {"problems_per_batch": [1], "rollouts_per_problem": [8]}
+    engine.sweep({"sweep": {"compute": 2000, "seeds": 1}, "grid": grid, "problems": size,
+        "bandit": {"model": model}, "evaluation": {"points": 2}, "executor": {"kind": "inline"}})
 """,
 )
 
