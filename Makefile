@@ -97,11 +97,11 @@ QUICK  = -m "not slow and not real"
 test: $(STAMPS)/test
 	$(BIN)/python $(PYTEST) $(QUICK)
 
-# The CPU set after what the tests need, so that its pins win.
-test-all: $(STAMPS)/test
+# Then the rest. The CPU set comes after what the tests need, so that its pins win.
+test-all: test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/real-cpu; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
-	$(BIN)/python $(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "slow or real"
 
 test-matrix: $(STAMPS)/base
 	@$(PIP) uv
