@@ -15,7 +15,7 @@ from isolaw.cli.common import print_json, print_lines, shown
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.table import Table
 
     from isolaw.report.watch import Watch
 
@@ -82,11 +82,16 @@ def _watch(watch: Watch, leave: threading.Event) -> None:
         show()
 
 
-def _picture(watch: Watch) -> Group:
-    from rich.console import Group
+def _picture(watch: Watch) -> Table:
     from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
     head, *rest = (Text(shown(line)) for line in watch.lines())
     planned, done = watch.state["rollouts_planned"], watch.state["rollouts"]
-    return Group(head, ProgressBar(total=max(planned, 1), completed=done), *rest)
+    table = Table.grid()  # a group would lose the line after the bar, which ends without a newline
+    table.add_row(head)
+    table.add_row(ProgressBar(total=max(planned, 1), completed=done))
+    for line in rest:
+        table.add_row(line)
+    return table

@@ -219,7 +219,7 @@ def test_interrupted_twice_it_ends_at_once(command: str, file: Path, tmp_path: P
     os.kill(process.pid, signal.SIGINT)
     _, notes = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert "once more ends them at once" in notes
+    assert "Ctrl-C again to end them at once" in notes
     assert "Traceback" not in notes
     assert len(workers) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
