@@ -24,7 +24,7 @@ def short_ids(run_ids: Iterable[str]) -> dict[str, str]:
     """Return the shortest unambiguous prefixes of run ids, of 8 digits or more; other names stay whole.
 
     >>> short_ids(["0123456789abcdef" * 4, "01234567" * 8, "n8"]).values()
-    dict_values(['012345670', '012345678', 'n8'])
+    dict_values(['012345678', '012345670', 'n8'])
     """
     whole = list(dict.fromkeys(run_ids))
     hashes = {own for own in whole if len(own) == _HASH and set(own) <= set("0123456789abcdef")}
