@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -29,17 +28,9 @@ def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> 
 
 def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
     """Return NAME=VALUE options as a dictionary, with numbers as numbers."""
-    return {name: _number(text) for name, text in _pairs(ctx, option, values).items()}
+    from isolaw.readers.assignments import as_number
 
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        return number if math.isfinite(number) else text
-    return text
+    return {name: as_number(text) for name, text in _pairs(ctx, option, values).items()}
 
 
 def _records(_: click.Context, option: click.Parameter, text: str) -> float | Literal["auto", "off"]:

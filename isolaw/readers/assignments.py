@@ -103,8 +103,11 @@ def _parse_one(text: str) -> Assignment:
 
 def plain_number(text: str) -> Any:
     """Return a text as the number or boolean that it writes, else the text itself."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    return text.lower() == "true" if text.lower() in ("true", "false") else as_number(text)
+
+
+def as_number(text: str) -> Any:
+    """Return a text as the number that it writes, else the text itself; "nan" and "inf" stay texts."""
     for kind in (int, float):
         try:
             number = kind(text)
