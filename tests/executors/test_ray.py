@@ -117,9 +117,11 @@ def test_a_machine_that_is_removed(tmp_path: Path, long, cluster, on_ray, with_a
 def test_asked_to_stop(tmp_path: Path, long, on_ray) -> None:
     """Two runs are at work and one waits: the former keep their states, the latter never begins."""
     out, stop = tmp_path / "out", threading.Event()
-    kinds = []
+    kinds, at_work = [], set()
     for event in events_of(long(sweep={"seeds": 3}, executor=on_ray(shared=False)), out, stop):
         if event.compute > 16:
+            at_work.add(event.run_id)
+        if len(at_work) == 2:
             stop.set()
         if event.kind != "checkpoint":
             kinds.append(event.kind)

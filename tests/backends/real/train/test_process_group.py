@@ -15,8 +15,9 @@ pytestmark = pytest.mark.real
 
 # On a "GPU" whose tensors travel over gloo, too: there is no NCCL here.
 RANK = """\
-import os
+import os, time
 from datetime import timedelta
+from pathlib import Path
 import torch, torch.distributed as dist
 from isolaw.backends.real import environment
 from isolaw.backends.real.train import process_group
@@ -43,6 +44,10 @@ assert set(sent) == {"cpu"}
 for group in (dist.group.WORLD, dist.new_group(), dist.new_group(backend="gloo")):  # DeepSpeed's, vLLM's
     assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(hours=2.5)
 assert dist.distributed_c10d._get_default_timeout(dist.Backend.NCCL) == timedelta(hours=2.5)
+here = Path(__file__)  # a rank that leaves closes connections that the others may still be making
+here.with_name(f"done-{dist.get_rank()}").touch()
+while len(list(here.parent.glob("done-*"))) < dist.get_world_size():
+    time.sleep(0.05)
 os._exit(0)
 """
 
