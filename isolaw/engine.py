@@ -17,7 +17,7 @@ from isolaw.errors import RunError, StoreError
 from isolaw.executors.base import Event
 from isolaw.planning import Plan, issues_of, plan
 from isolaw.runs import Runs
-from isolaw.store import SweepStore
+from isolaw.store import SweepStore, tables
 from isolaw.trackers import mirror
 
 __all__ = ["Plan", "execute", "issues_of", "plan", "status", "sweep"]
@@ -115,7 +115,7 @@ def execute(
                 yield from mirrored.update(run.run_id)
         if any(store.run(run.run_id).bytes_recorded for run in planned.runs):
             try:
-                store.publish(store.collect())
+                tables.publish(store, store.collect())
             except OSError as error:
                 raise RunError(
                     f"{store.directory / 'points.parquet'}: cannot write it ({error.strerror or error}); "
@@ -144,25 +144,23 @@ def status(out: str | Path) -> dict[str, Any]:
         except OSError as error:  # no permission, a bad sector
             damaged[run_id] = str(error)
             continue
-        lines = recorded.checkpoints
         if recorded.damage:
             damaged[run_id] = recorded.damage
         # A recorded run may end before the horizon.
-        finished = run.is_done(run_spec, recorded)
-        reached = lines[-1]["compute"] if lines else 0
-        generated += reached
-        total += reached if finished else run_spec.steps * run_spec.batch_rollouts
+        finished = recorded.is_done(run_spec)
+        generated += recorded.reached
+        total += recorded.reached if finished else run_spec.steps * run_spec.batch_rollouts
         if finished:
             counts["done"] += 1
             continue
-        at_work += run.in_use
+        at_work += run.holder is not None
         if failure is not None:
             counts["failed"] += 1
             configuration = ("problems_per_batch", "rollouts_per_problem", "seed")
             own = {key: getattr(run_spec, key) for key in configuration}
             failures.append({"run_id": run_id, **own, "cause": failure.get("cause", "unknown")})
         else:
-            counts["started" if lines else "waiting"] += 1
+            counts["started" if recorded.checkpoints else "waiting"] += 1
     return {
         "directory": str(out),
         "backend": spec.sweep.backend,

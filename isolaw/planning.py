@@ -112,12 +112,13 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     for run in runs:
         stored = store.run(run.run_id)
         recorded = stored.recorded()
-        if not stored.is_done(run, recorded):
+        if not recorded.is_done(run):
             left.append(run)
-            kept = [line["compute"] for line in stored.settled(recorded)]
-            begun += stored.last_state is not None
-            again += bool(recorded.checkpoints) and not kept
-            remaining += max(run.steps * run.batch_rollouts - max(kept, default=0), 0)
+            last = stored.last_state
+            kept = recorded.up_to(last)
+            begun += last is not None
+            again += bool(recorded.checkpoints) and not kept.checkpoints
+            remaining += max(run.steps * run.batch_rollouts - kept.reached, 0)
     if idle := executors.idle(spec.executor):
         notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
     if again:

@@ -9,11 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
-from isolaw.cli.common import note
+from isolaw.cli.common import handling, note
 
 
 @click.command("run-one")
@@ -51,7 +50,7 @@ def _execute(directory: str, stop: threading.Event) -> int:
         if nodes.number:
             nodes.follow()
             return 0
-    if run.done_compute() // spec.batch_rollouts >= spec.steps:
+    if run.recorded().is_done(spec):
         click.echo(f"{directory}: is done")
         return 0
     run.proceed()
@@ -99,18 +98,15 @@ def _stop_at_signal() -> Iterator[threading.Event]:
                 signal.sigwait({signal.SIGUSR2})
                 stop.set()
 
-    handler: Any = lambda number, frame: stop.set()  # noqa: E731
-    before = {name: signal.signal(name, handler) for name in (signal.SIGINT, signal.SIGTERM)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     try:
-        yield stop
+        with handling(lambda *_: stop.set(), signal.SIGINT, signal.SIGTERM):
+            yield stop
     finally:
         ended.set()
         thread.join()
         if signal.SIGUSR2 in signal.sigpending():  # it would end the process once unblocked
             signal.sigwait({signal.SIGUSR2})
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for name, former in before.items():
-            signal.signal(name, former)

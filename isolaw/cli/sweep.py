@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, note, print_json, print_lines, progress_bar
+from isolaw.cli.common import announce_compilation, handling, note, print_json, print_lines, progress_bar
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -174,10 +174,7 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
 
     horizon = {run.run_id: run.steps * run.batch_rollouts for run in plan.runs}
     store = SweepStore(out)
-    reached: dict[str, int] = {}
-    for run_id in plan.todo:
-        lines = store.run(run_id).lines()
-        reached[run_id] = lines[-1]["compute"] if lines else 0
+    reached = {run_id: store.run(run_id).recorded().reached for run_id in plan.todo}
     total = sum(horizon[run_id] - reached[run_id] for run_id in plan.todo)
     failed: dict[str, str] = {}
     ended = 0
@@ -203,23 +200,14 @@ def _graceful() -> Iterator[threading.Event]:
     """After the first Ctrl-C or SIGTERM runs save their state and end; after the second they end at once."""
     stop = threading.Event()
 
-    def again(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    def first(number: int, frame: Any) -> None:
+    def end(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
         stop.set()
-        for name in before:
-            signal.signal(name, again)
         note("stopping: runs save their state at their next step; press Ctrl-C again to end them at once")
 
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {name: signal.signal(name, first) for name in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(end, signal.SIGINT, signal.SIGTERM):
         yield stop
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 def _result_lines(result: dict[str, Any], made: int, seconds: float, options: str) -> list[str]:

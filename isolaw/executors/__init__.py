@@ -141,8 +141,7 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
 
     def length(run: RunSpec) -> tuple[bool, float]:
         own = store.run(run.run_id)
-        lines = own.lines()
-        rollouts = run.steps * run.batch_rollouts - (lines[-1]["compute"] if lines else 0)
+        rollouts = run.steps * run.batch_rollouts - own.recorded().reached
         return own.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
 
     return sorted(runs, key=length)

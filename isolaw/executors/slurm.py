@@ -122,8 +122,8 @@ class _Slurm:
             self.jobs[run_id] = job = self.listed[name][0]
             self.any_accepted = True
             return Event(run_id, "warning", cause=f"SLURM job {job} executes the run already: waiting")
-        if run.in_use:
-            return Event(run_id, "busy", cause=f"{run.folder} is in use by {run.holder}")
+        if (holder := run.holder) is not None:
+            return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
         if self.refused:  # one attempt is enough
             self.refused.append(run_id)
             return None
@@ -183,11 +183,12 @@ class _Slurm:
         """Yield a run's events by its folder."""
         run = self.store.run(run_id)
         size = run.bytes_recorded
-        if size != self.sizes.get(run_id) and (lines := run.lines()):
-            yield Event(run_id, "checkpoint", lines[-1]["compute"])
+        recorded = run.recorded()
+        if size != self.sizes.get(run_id) and recorded.checkpoints:
+            yield Event(run_id, "checkpoint", recorded.reached)
         self.sizes[run_id] = size
-        if run.is_done(run.read_spec()):
-            event = Event(run_id, "done", run.lines()[-1]["compute"])
+        if recorded.is_done(run.read_spec()):
+            event = Event(run_id, "done", recorded.reached)
         elif (failure := run.failure) is not None:
             event = Event(run_id, "failed", cause=failure.get("cause", "unknown"))
         elif ended:

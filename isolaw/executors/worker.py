@@ -22,6 +22,7 @@ from typing import TextIO
 from isolaw.errors import StoreError
 from isolaw.executors.base import Event, execute
 from isolaw.store import RunStore, SweepStore
+from isolaw.store.run import LOG
 
 # A worker skips checkpoints sooner after its last report: many short runs have more reports than work.
 _REPORT_EVERY_S = 0.1
@@ -82,7 +83,8 @@ def logged(run: RunStore) -> Iterator[None]:
             os.dup2(before, number)
             os.close(before)
         with contextlib.suppress(OSError):  # a disk that is no longer writable
-            run.drop_empty_log()
+            if (status := run.open().status(LOG)) and not status.st_size:
+                run.open().remove(LOG)
 
 
 if __name__ == "__main__":

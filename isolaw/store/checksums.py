@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from isolaw.config import canonical_json
+from isolaw.config import RunSpec, canonical_json
 from isolaw.errors import Damaged
 from isolaw.store.folder import Folder
 
@@ -43,9 +43,8 @@ def sealed(document: Mapping[str, Any], owner: str) -> dict[str, Any]:
 
 def is_sealed(document: Mapping[str, Any], owner: str) -> bool:
     """Return whether a document is unchanged since `sealed`."""
-    rest = {key: value for key, value in document.items() if key != "crc"}
     try:
-        return document.get("crc") == sealed(rest, owner)["crc"]
+        return document == sealed({key: document[key] for key in document if key != "crc"}, owner)
     except (ValueError, RecursionError):  # JSON that parses need not be JSON that can be written: 1e999
         return False
 
@@ -108,9 +107,9 @@ class Lines:
     marker: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, run_id: str, content: bytes) -> Lines:
+    def of(cls, run_id: str, content: bytes = b"", marker: dict[str, Any] | None = None) -> Lines:
         """Read the content of a run's ``points.jsonl``."""
-        out = cls([zlib.crc32(run_id.encode())])
+        out = cls([zlib.crc32(run_id.encode())], marker=marker)
         whole, end, _torn = content.rpartition(b"\n")
         for number, line in enumerate(whole.split(b"\n") if end else (), 1):
             body = line[: -len(_END)]
@@ -127,6 +126,8 @@ class Lines:
             out.checkpoints.append(record)
             out.crcs.append(crc)
             out.sizes.append(len(line) + 1)
+        if not out.damage and marker and marker["lines"] not in out.marks:
+            out.damage = f"{marker['checkpoints']} checkpoints were recorded, and {len(out.sizes)} are left"
         return out
 
     @property
@@ -134,11 +135,25 @@ class Lines:
         """The checksums as text, of no line, one line, two lines, …"""
         return [f"{crc:08x}" for crc in self.crcs]
 
-    def up_to(self, step: int) -> Lines:
-        """Return the lines of the checkpoints up to a step."""
-        kept = sum(checkpoint["step"] <= step for checkpoint in self.checkpoints)
-        states = {own: crc for own, crc in self.states.items() if own <= step}
-        return Lines(self.crcs[: kept + 1], self.checkpoints[:kept], states, self.sizes[:kept])
+    @property
+    def reached(self) -> int:
+        """The rollouts generated so far."""
+        return int(self.checkpoints[-1]["compute"]) if self.checkpoints else 0
+
+    @property
+    def done_compute(self) -> int:
+        """The horizon up to which the run is finished; 0 if it is not, or the marker is of other lines."""
+        marker = self.marker
+        return int(marker["compute"]) if marker and marker["lines"] == self.marks[-1] else 0
+
+    def is_done(self, spec: RunSpec) -> bool:
+        """Return whether the run is finished up to the horizon of ``spec``."""
+        return self.done_compute // spec.batch_rollouts >= spec.steps
+
+    def up_to(self, step: int | None) -> Lines:
+        """Return the lines of the checkpoints up to a step, none for None."""
+        kept = 0 if step is None else sum(checkpoint["step"] <= step for checkpoint in self.checkpoints)
+        return Lines(self.crcs[: kept + 1], self.checkpoints[:kept], sizes=self.sizes[:kept])
 
 
 def line(checkpoint: Mapping[str, Any], before: int, state: str | None = None) -> tuple[bytes, int]:

@@ -65,12 +65,12 @@ def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
                     _write(file, "")
 
 
-def in_use(folder: Folder) -> bool:
-    """Return whether somebody holds a folder."""
+def holder(folder: Folder) -> str | None:
+    """Return who holds a folder; None if nobody does."""
     if folder.status(NAME) is None:
-        return False
+        return None
     with _opened(folder, os.O_RDONLY) as file:
-        return _other_holder(folder, file, _take(file, fcntl.LOCK_SH)) is not None
+        return _other_holder(folder, file, _take(file, fcntl.LOCK_SH))
 
 
 def message(folder: Folder) -> str:
@@ -79,11 +79,6 @@ def message(folder: Folder) -> str:
         return ""
     with _opened(folder, os.O_RDONLY) as file:
         return _content(file)
-
-
-def holder(folder: Folder) -> str:
-    """Return the holder of a folder, as its lock names it."""
-    return _first_line(message(folder))
 
 
 @contextlib.contextmanager

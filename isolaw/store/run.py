@@ -104,44 +104,21 @@ class RunStore:
         with contextlib.suppress(Damaged, NotOurs):  # before the lines: the run may be at work
             marker = self._document(DONE)
         try:
-            lines = Lines.of(self.run_id, self._read(POINTS) or b"")
+            lines = Lines.of(self.run_id, self._read(POINTS) or b"", marker)
         except Damaged as error:
-            return replace(Lines.of(self.run_id, b""), damage=str(error))
-        lines.marker = marker
-        if not lines.damage and marker and marker["lines"] not in lines.marks:
-            count = marker["checkpoints"]
-            lines.damage = f"{count} checkpoints were recorded, and {len(lines.sizes)} are left"
+            return replace(Lines.of(self.run_id), damage=str(error))
         if lines.damage:
             lines.damage = f"{self.folder / POINTS}: {lines.damage}"
         return lines
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the checkpoints recorded so far, as `recorded` does."""
-        return self.recorded().checkpoints
-
-    def settled(self, recorded: Lines | None = None) -> list[dict[str, Any]]:
+    def settled(self) -> list[dict[str, Any]]:
         """Return the checkpoints up to the last published state, which no resume cuts."""
-        last = self.last_state
-        lines = (recorded or self.recorded()).checkpoints if last is not None else []
-        return [line for line in lines if line["step"] <= (last or 0)]
+        return self.recorded().up_to(self.last_state).checkpoints
 
     @property
     def last_state(self) -> int | None:
         """The step of the last published state, or None."""
         return next(iter(self.states.steps()), None)
-
-    def done_compute(self, recorded: Lines | None = None) -> int:
-        """Return the horizon up to which the run is finished, 0 if it is not.
-
-        A marker that is damaged, or of other lines than the recorded ones, does not count.
-        """
-        lines = recorded or self.recorded()
-        marker = lines.marker
-        return int(marker["compute"]) if marker and marker["lines"] == lines.marks[-1] else 0
-
-    def is_done(self, spec: RunSpec, recorded: Lines | None = None) -> bool:
-        """Return whether the run is finished up to the horizon of ``spec``."""
-        return self.done_compute(recorded) // spec.batch_rollouts >= spec.steps
 
     @property
     def failure(self) -> dict[str, Any] | None:
@@ -167,14 +144,9 @@ class RunStore:
         return locks.locked(self.open(), wait_s=WAIT_FOR_A_RUN_S)
 
     @property
-    def in_use(self) -> bool:
-        """Whether a process holds the run."""
-        return self._status(locks.NAME) is not None and locks.in_use(self.open())
-
-    @property
-    def holder(self) -> str:
-        """The process that holds the run, as its lock names it."""
-        return locks.holder(self.open()) if self._status(locks.NAME) else ""
+    def holder(self) -> str | None:
+        """The process that holds the run, or None."""
+        return locks.holder(self.open()) if self._status(locks.NAME) else None
 
     def ask_to_stop(self) -> None:
         """Ask the process that holds the run to keep its state and end, by a file that any machine sees."""
@@ -196,21 +168,22 @@ class RunStore:
         self.damage = []
         self.forget_failure()
         here.remove_leftovers((*OWN, locks.CLOCK))
-        entries = here.entries()
-        lines = self.recorded() if POINTS in entries or DONE in entries else Lines.of(self.run_id, b"")
+        lines = self.recorded()
         step = self._last_sound(lines)
         self._note_damage(lines, step)
         self.states.keep(step)
-        kept = lines.up_to(-1 if step is None else step)
+        kept = lines.up_to(step)
         if (size := sum(kept.sizes)) != self.bytes_recorded:
             here.write(POINTS, (here.read(POINTS) or b"")[:size] if size else b"")
-        if DONE in entries and (lines.marker is None or lines.marker["lines"] not in kept.marks):
+        if lines.marker is None or lines.marker["lines"] not in kept.marks:
             here.remove(DONE)
-        last = kept.checkpoints[-1] if kept.checkpoints else None
         self._checkpoints, self._crc = len(kept.checkpoints), kept.crcs[-1]
-        self._step = last["step"] if last else 0
         self._continues = step is not None
-        return None if step is None else self.states.folder(step), float(last["wall_s"]) if last else 0.0
+        if step is None:
+            self._step = 0
+            return None, 0.0
+        self._step = step
+        return self.states.folder(step), float(kept.checkpoints[-1]["wall_s"])
 
     def _last_sound(self, lines: Lines) -> int | None:
         """Return the last state whose checksum its line confirms."""
@@ -218,7 +191,7 @@ class RunStore:
             if step not in lines.states:
                 if not lines.damage:  # otherwise a consequence of that
                     self.damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
-            elif self.states.is_sound(step, self.run_id, lines.states[step]):
+            elif self.states.is_sound(step, lines.states[step]):
                 return step
             else:
                 self.damage.append(f"{self.states.folder(step)}: damaged: its checksum does not match")
@@ -253,7 +226,9 @@ class RunStore:
                 due = now - published >= max(PUBLISH_EVERY_S, took / PUBLISHING_SHARE)
                 last = checkpoint.final or self.is_asked_to_stop()
                 self.sync_alone = self.sync_alone or now - began >= PUBLISH_EVERY_S
-                state = self._save(checkpoint) if due or last else None
+                state = None
+                if due or last:
+                    state = self.states.write(checkpoint.step, checkpoint.save, self.sync_alone)
                 text, self._crc = checksums.line(line, self._crc, state)
                 file.write(text)
                 file.flush()
@@ -267,16 +242,6 @@ class RunStore:
                 yield checkpoint
                 if last:
                     return
-
-    def _save(self, checkpoint: Checkpoint) -> str:
-        """Write the state of a checkpoint, not yet published, and return its checksum."""
-        folder = self.states.begin(checkpoint.step)
-        try:
-            checkpoint.save(folder)
-        except OSError as error:
-            error.filename = error.filename or str(folder)  # which disk is full
-            raise
-        return self.states.checksum(checkpoint.step, self.run_id, self.sync_alone)
 
     def problem_ids(self) -> dict[str, list[str]]:
         """Return the problems' ids of each evaluation set with single results; may raise `Damaged`."""
@@ -311,11 +276,6 @@ class RunStore:
     def open_log(self) -> int:
         """Open the log to append to, and return its descriptor."""
         return self.open().open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def drop_empty_log(self) -> None:
-        """Remove a log without content."""
-        if (status := self._status(LOG)) and not status.st_size:
-            self.open().remove(LOG)
 
     def _log_tail(self) -> list[str]:
         try:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,11 +40,6 @@ class States:
     def __init__(self, sweep: SweepStore, run_id: str) -> None:
         self._sweep, self._run_id = sweep, run_id
         self._opened: Folder | None = None
-
-    @property
-    def path(self) -> Path:
-        """The folder that holds them, for those who write states and read them."""
-        return self._folder().path
 
     def _folder(self, make: bool = True) -> Folder:
         if self._opened is None:
@@ -74,24 +69,26 @@ class States:
         """Open the folder of a published state."""
         return self._folder().folder(str(step))
 
-    def begin(self, step: int) -> Path:
-        """Create the empty folder for a new state."""
-        return self._folder().new_folder(f".{step}").path
-
     def unfinished(self, step: int) -> Folder:
         """Open the folder of a state that is not published; it need not exist yet."""
         return self._folder().folder(f".{step}", make=True)
 
-    def checksum(self, step: int, run_id: str, sync: bool = False) -> str:
-        """Return the checksum of the state written since `begin`; ``sync`` syncs its files."""
-        return checksums.of_state(self.unfinished(step), f"{run_id} {step}", sync)
+    def write(self, step: int, save: Callable[[Path], None], sync: bool) -> str:
+        """Write a state, not yet published, and return its checksum; ``sync`` syncs its files."""
+        folder = self._folder().new_folder(f".{step}")
+        try:
+            save(folder.path)
+        except OSError as error:
+            error.filename = error.filename or str(folder.path)  # which disk is full
+            raise
+        return checksums.of_state(folder, f"{self._run_id} {step}", sync)
 
-    def is_sound(self, step: int, run_id: str, checksum: str | None) -> bool:
+    def is_sound(self, step: int, checksum: str) -> bool:
         """Return whether a published state is unchanged."""
-        return checksums.of_state(self.open(step), f"{run_id} {step}") == checksum
+        return checksums.of_state(self.open(step), f"{self._run_id} {step}") == checksum
 
     def publish(self, step: int, sync: bool) -> None:
-        """Replace the states before by the state written since `begin`."""
+        """Replace the states before by the one just written."""
         before = self.steps()
         self._folder().rename(f".{step}", str(step))
         if sync:
@@ -142,7 +139,7 @@ class ExternalStates:
         if marker is None:
             raise StoreError(f"{path / name}: no {MARKER} in it. {hint}")
         owner = Path(marker["sweep"])
-        if not _same(owner, self._sweep.path) and _holds(owner, self._sweep.read(WHERE)):
+        if self._is_copied_from(owner):
             raise StoreError(
                 f"{path / name}: holds the states of {owner}, of which {self._sweep.path} is a copy. Remove "
                 f"{self._sweep.path / WHERE}, and the copy's unfinished runs start again with their own"
@@ -169,6 +166,13 @@ class ExternalStates:
                 checksums.write(folder, MARKER, self._marker(), token)
             yield
 
+    def _is_copied_from(self, owner: Path) -> bool:
+        """Return whether another directory names the same folder for its states."""
+        with contextlib.suppress(OSError, StoreError):
+            other = not owner.samefile(self._sweep.path)
+            return other and Folder.at(owner).read(WHERE) == self._sweep.read(WHERE)
+        return False
+
     def _marker(self) -> dict[str, str]:
         return {"format": FORMAT, "sweep": os.path.realpath(self._sweep.path)}
 
@@ -179,16 +183,3 @@ class ExternalStates:
         checksums.write(folder, MARKER, self._marker(), token)
         checksums.write(self._sweep, WHERE, {"folder": parent, "token": token})
         self._absent = False
-
-
-def _same(one: Path, other: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return one.samefile(other)
-    return False
-
-
-def _holds(sweep: Path, where: bytes | None) -> bool:
-    """Return whether a sweep's directory names the same folder for its states."""
-    with contextlib.suppress(OSError, StoreError):
-        return Folder.at(sweep).read(WHERE) == where
-    return False

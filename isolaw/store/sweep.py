@@ -81,7 +81,7 @@ class SweepStore:
     @property
     def in_use(self) -> bool:
         """Whether an engine holds the directory now."""
-        return locks.in_use(self.root())
+        return locks.holder(self.root()) is not None
 
     @property
     def lock_message(self) -> str:
@@ -114,7 +114,7 @@ class SweepStore:
     def lock(self) -> Iterator[None]:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Longer than another process's check of `in_use`.
+        # Longer than another process's check of the holder.
         with locks.locked(self.root(), wait_s=0.3), self._external().lock():
             self.root().remove_leftovers(_WRITTEN_HERE)
             yield
@@ -237,9 +237,3 @@ class SweepStore:
         from isolaw.store import tables  # workers need no pandas
 
         return tables.collect(self)
-
-    def publish(self, runs: Runs) -> None:
-        """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
-        from isolaw.store import tables
-
-        tables.publish(self.root(), runs)

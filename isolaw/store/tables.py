@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pandas as pd
 from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NotOurs, StoreError
 from isolaw.runs import Runs
-from isolaw.store.folder import Folder
 from isolaw.store.sweep import POINTS as TABLE
 from isolaw.store.sweep import PROBLEMS as PROBLEMS_TABLE
 from isolaw.store.sweep import SweepStore
@@ -40,15 +40,14 @@ def collect(store: SweepStore) -> Runs:
             continue
         if recorded.damage:
             notes.append(f"left out: {recorded.damage}. {_HEALS}")
-        lines = recorded.checkpoints
-        if lines:
+        if lines := recorded.checkpoints:
             records += _records(run_id, spec, lines)
             try:
                 problems += _problem_results(run_id, lines, run.problem_ids())
             except (Damaged, NotOurs, OSError, KeyError) as error:
                 notes.append(f"left out: results of single problems of run {run_id}: {error}")
             attributes[run_id] = attributes_of(spec)
-            unfinished += not run.is_done(spec, recorded)
+            unfinished += not recorded.is_done(spec)
     if not records:
         lost = "".join(f"\n  - {note}" for note in notes)
         raise StoreError(f"{store.directory}: no checkpoint has been recorded yet{lost}")
@@ -63,13 +62,13 @@ def collect(store: SweepStore) -> Runs:
     )
 
 
-def publish(directory: Folder, runs: Runs) -> None:
+def publish(store: SweepStore, runs: Runs) -> None:
     """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
     tables = {TABLE: runs.to_parquet}
     if runs.problems is not None:
         tables[PROBLEMS_TABLE] = runs.problems.to_parquet
     for name, write in tables.items():
-        with directory.replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
+        with store.root().replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
             write(file)
 
 
@@ -81,21 +80,12 @@ def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[di
 
 def _problem_results(
     run_id: str, lines: list[dict[str, Any]], ids: dict[str, list[str]]
-) -> list[pd.DataFrame]:
-    return [
-        pd.DataFrame(
-            {
-                "run_id": run_id,
-                "step": line["step"],
-                "eval_set": eval_set,
-                "problem_id": ids[eval_set],
-                "correct": counts["correct"],
-                "samples": counts["samples"],
-            }
-        )
-        for line in lines
-        for eval_set, counts in line.get("counts", {}).items()
-    ]
+) -> Iterator[pd.DataFrame]:
+    for line in lines:
+        for eval_set, counts in line.get("counts", {}).items():
+            key = {"run_id": run_id, "step": line["step"], "eval_set": eval_set}
+            results = {name: counts[name] for name in ("correct", "samples")}
+            yield pd.DataFrame({**key, "problem_id": ids[eval_set], **results})
 
 
 def columns_of(spec: RunSpec) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Mirror:
             try:
                 self._write(tracker, run_id)
                 if ended and (writer := self._writers.pop((tracker.name, run_id), None)):
-                    writer.close(finished=self._store.run(run_id).done_compute() > 0)
+                    writer.close(finished=self._store.run(run_id).recorded().done_compute > 0)
             except Exception as error:  # a tracker's library must not stop a run
                 self._trackers.remove(tracker)
                 reason = str(error) or type(error).__name__

@@ -114,7 +114,7 @@ if MOUNTS:
         assert not state["running"]
         assert state["runs"] == 5
         store = SweepStore(here / "full")
-        done = {r for r in store.run_ids() if store.run(r).done_compute()}
+        done = {r for r in store.run_ids() if store.run(r).recorded().done_compute}
         assert len(done) == state["done"]
         assert told(here, "again")[0] == 0
         before, after = lines(here / "full"), lines(here / "again")
@@ -149,7 +149,7 @@ if MOUNTS:
         assert (code, out) == (1, "")
         assert "Read-only file system" in said
         store = SweepStore(here / "read-only")
-        done = {r for r in store.run_ids() if store.run(r).done_compute()}
+        done = {r for r in store.run_ids() if store.run(r).recorded().done_compute}
         assert told(here, "again")[0] == 0
         before, after = lines(here / "read-only"), lines(here / "disk" / "out")
         assert all(after[run_id] == before[run_id] for run_id in done)

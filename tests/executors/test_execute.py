@@ -27,14 +27,14 @@ def test_checkpoints_then_done(tmp_path: Path, planned: engine.Plan) -> None:
     *checkpoints, last = base.execute(tmp_path, run_id)
     assert [e.kind for e in checkpoints] == ["checkpoint"] * len(planned.runs[0].schedule())
     assert (last.kind, last.run_id) == ("done", run_id)
-    assert SweepStore(tmp_path).run(run_id).done_compute() == planned.runs[0].compute
+    assert SweepStore(tmp_path).run(run_id).recorded().done_compute == planned.runs[0].compute
 
 
 def test_each_event_follows_its_line(tmp_path: Path, planned: engine.Plan) -> None:
     run = SweepStore(tmp_path).run(planned.todo[0])
     for event in base.execute(tmp_path, planned.todo[0]):
         if event.kind == "checkpoint":
-            assert run.lines()[-1]["compute"] == event.compute
+            assert run.recorded().checkpoints[-1]["compute"] == event.compute
 
 
 @pytest.mark.parametrize("publish_every_s", [0.0, 1e9])
@@ -61,7 +61,7 @@ def test_an_error_becomes_an_event(tmp_path: Path, planned: engine.Plan) -> None
     assert "spec.json: damaged: not JSON" in event.cause
     assert run.failure is not None
     assert run.failure["cause"] == event.cause
-    assert run.done_compute() == 0
+    assert run.recorded().done_compute == 0
 
 
 def test_a_run_has_one_writer(tmp_path: Path, planned: engine.Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +88,8 @@ def test_a_run_that_is_asked_to_stop_keeps_its_state(
     next(events)
     run.ask_to_stop()
     assert [e.kind for e in events] == ["checkpoint", "stopped"]
-    assert run.settled() == run.lines()
-    assert run.last_state == run.lines()[-1]["step"]
+    assert run.settled() == run.recorded().checkpoints
+    assert run.last_state == run.recorded().checkpoints[-1]["step"]
     run.proceed()
     for run_id in planned.todo:
         assert list(base.execute(tmp_path, run_id))[-1].kind == "done"

@@ -129,7 +129,7 @@ def test_asked_to_stop(tmp_path: Path, long, on_ray) -> None:
     state = engine.status(out)
     assert (state["done"], state["failed"], state["started"], state["waiting"]) == (0, 0, 2, 1)
     store = SweepStore(out)
-    assert all(store.run(r).settled() == store.run(r).lines() for r in store.run_ids())
+    assert all(store.run(r).settled() == store.run(r).recorded().checkpoints for r in store.run_ids())
 
 
 def test_what_is_left_when_the_engine_goes(tmp_path: Path, long, on_ray, wait_for, holder) -> None:

@@ -203,7 +203,12 @@ def held(holder) -> Callable[[Path], dict[str, int]]:
         store = SweepStore(out)
         for run_id in store.run_ids():
             process = holder(out, run_id)  # 0, of a run that has ended, would be all of us
-            if process and len(stopped) < 2 and run_id not in stopped and store.run(run_id).lines():
+            if (
+                process
+                and len(stopped) < 2
+                and run_id not in stopped
+                and store.run(run_id).recorded().checkpoints
+            ):
                 os.kill(process, signal.SIGSTOP)
                 stopped[run_id] = process
         return stopped
@@ -287,7 +292,7 @@ def test_ctrl_c(make, engine_of, spec, truth, held, tmp_path: Path, wait_for, sa
     state = engine.status(out)
     assert (state["started"], state["waiting"], state["failed"]) == (2, 1, 0)
     for run in map(SweepStore(out).run, held(out)):
-        assert run.settled() == run.lines()
+        assert run.settled() == run.recorded().checkpoints
     assert not told(make(spec, out))
     assert submitted(out) == 3 + 3
     same(SweepStore(out).collect(), truth)

@@ -250,12 +250,12 @@ def one(tmp_path: Path, long) -> Path:
 def test_run_one_keeps_its_state_when_told_to_end(command: str, one: Path, wait_for) -> None:
     run = SweepStore(one.parent.parent).run(one.name)
     process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(run.lines()) > 3)
+    wait_for(lambda: len(run.recorded().checkpoints) > 3)
     process.terminate()
     _, said = process.communicate(timeout=30)
     assert process.returncode == 3
     assert "stopped; the same command continues" in said
-    assert run.settled() == run.lines()
+    assert run.settled() == run.recorded().checkpoints
     done = subprocess.run([command, "run-one", str(one)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, f"{one}: is done")
     assert engine.status(one.parent.parent)["done"] == 1

@@ -163,7 +163,7 @@ def test_a_run_without_its_state_is_planned_from_its_start(tmp_path: Path, tiny)
     run = SweepStore(tmp_path).run(SweepStore(tmp_path).run_ids()[0])
     shutil.rmtree(run.folder / "state")
     planned = engine.plan(larger, tmp_path)
-    assert planned.remaining == with_states.remaining + run.lines()[-1]["compute"]
+    assert planned.remaining == with_states.remaining + run.recorded().checkpoints[-1]["compute"]
     assert "1 of the runs begun have no state to continue from, and start at step 0" in planned.notes
 
 

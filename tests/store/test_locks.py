@@ -37,9 +37,9 @@ def test_it_says_who_holds_it_and_is_empty_afterwards(path: Path, folder: Folder
     with locks.locked(folder):
         first = locks.message(folder)
         assert first.startswith(f"process {os.getpid()} on {socket.gethostname()}\n")
-        assert locks.in_use(folder)
+        assert locks.holder(folder) is not None
     assert locks.message(folder) == ""
-    assert not locks.in_use(folder)
+    assert locks.holder(folder) is None
     with locks.locked(folder):
         assert locks.message(folder) != first
 
@@ -67,7 +67,7 @@ def test_another_host_holds_it_while_it_shows_life(
     held_elsewhere(path, seconds_ago=20)
     before = path.stat().st_mtime
     for _ in range(2):  # a look does not renew it
-        assert locks.in_use(folder)
+        assert locks.holder(folder) is not None
         with (
             pytest.raises(InUse, match=r" is in use by process 7 on elsewhere, last heartbeat 2[01] s ago"),
             locks.locked(folder, wait_s=0.1),
@@ -75,7 +75,7 @@ def test_another_host_holds_it_while_it_shows_life(
             pass
     assert path.stat().st_mtime == before
     held_elsewhere(path, seconds_ago=locks.STALE_S + 1)
-    assert not locks.in_use(folder)
+    assert locks.holder(folder) is None
     with locks.locked(folder):
         pass
 

@@ -20,7 +20,7 @@ from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
 from isolaw.config import RunSpec
 from isolaw.errors import StoreError
 from isolaw.simulators.interference import PRESETS
-from isolaw.store import RunStore, SweepStore
+from isolaw.store import RunStore, SweepStore, tables
 from isolaw.store.checksums import Lines, line
 
 PUBLISHED = 5  # checkpoints whose state was published; two more were recorded
@@ -37,7 +37,7 @@ def go_on(run: RunStore, spec: RunSpec) -> Iterator[object]:
 
 
 def results(run: RunStore) -> list[dict[str, object]]:
-    return [{k: v for k, v in line.items() if k != "wall_s"} for line in run.lines()]
+    return [{k: v for k, v in line.items() if k != "wall_s"} for line in run.recorded().checkpoints]
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +62,12 @@ def run(spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSt
     next(checkpoints)
     next(checkpoints)
     checkpoints.close()
-    assert len(run.lines()) == PUBLISHED + 2
+    assert len(run.recorded().checkpoints) == PUBLISHED + 2
     return run
 
 
 def steps(run: RunStore) -> list[int]:
-    return [line["step"] for line in run.lines()]
+    return [line["step"] for line in run.recorded().checkpoints]
 
 
 def test_lines_beyond_the_last_state_are_cut(run: RunStore, spec: RunSpec, expected) -> None:
@@ -76,17 +76,17 @@ def test_lines_beyond_the_last_state_are_cut(run: RunStore, spec: RunSpec, expec
     assert state is not None
     assert steps(run) == recorded[:PUBLISHED]
     assert int(state.name) == recorded[PUBLISHED - 1]
-    assert wall_s == run.lines()[-1]["wall_s"]
+    assert wall_s == run.recorded().checkpoints[-1]["wall_s"]
     assert run.damage == []
     list(go_on(run, spec))
     assert results(run) == expected
 
 
 def test_a_torn_last_line_is_dropped(run: RunStore, spec: RunSpec, expected) -> None:
-    whole = run.lines()
+    whole = run.recorded().checkpoints
     with (run.folder / "points.jsonl").open("ab") as file:
         file.write(b'{"step": 99, "comp')
-    assert run.lines() == whole
+    assert run.recorded().checkpoints == whole
     list(go_on(run, spec))
     assert results(run) == expected
 
@@ -105,7 +105,7 @@ def test_a_state_without_its_line_restarts_the_run(run: RunStore, spec: RunSpec,
     assert run.resume() == (None, 0.0)
     (said,) = run.damage
     assert "points.jsonl has no line for it; the run starts again" in said
-    assert run.lines() == []
+    assert run.recorded().checkpoints == []
     list(go_on(run, spec))
     assert results(run) == expected
 
@@ -143,10 +143,10 @@ def test_a_damaged_line_is_cut_with_all_that_follows(
     run: RunStore, spec: RunSpec, expected, damage: bytes
 ) -> None:
     points = run.folder / "points.jsonl"
-    whole, lines = run.lines(), points.read_bytes().split(b"\n")
+    whole, lines = run.recorded().checkpoints, points.read_bytes().split(b"\n")
     lines[1] = damage
     points.write_bytes(b"\n".join(lines))
-    assert run.lines() == whole[:1]
+    assert run.recorded().checkpoints == whole[:1]
     assert run.resume() == (None, 0.0)
     assert any("points.jsonl: line 2 is damaged" in said for said in run.damage)
     list(go_on(run, spec))
@@ -156,7 +156,7 @@ def test_a_damaged_line_is_cut_with_all_that_follows(
 @pytest.mark.parametrize("change", ["swap", "repeat", "lose", "digit", "another run's"])
 def test_lines_that_look_sound_and_are_not(run: RunStore, spec: RunSpec, expected, change: str) -> None:
     points = run.folder / "points.jsonl"
-    whole, lines = run.lines(), points.read_bytes().splitlines(keepends=True)
+    whole, lines = run.recorded().checkpoints, points.read_bytes().splitlines(keepends=True)
     if change == "swap":
         lines[1], lines[2] = lines[2], lines[1]
     elif change == "repeat":
@@ -168,7 +168,7 @@ def test_lines_that_look_sound_and_are_not(run: RunStore, spec: RunSpec, expecte
     else:
         lines = [line for line, _ in chained("f" * 64, whole)]
     points.write_bytes(b"".join(lines))
-    assert run.lines() == whole[: 0 if change == "another run's" else 1]
+    assert run.recorded().checkpoints == whole[: 0 if change == "another run's" else 1]
     list(go_on(run, spec))
     assert results(run) == expected
 
@@ -218,9 +218,9 @@ def test_of_two_states_the_last_sound_one_counts(run: RunStore, spec: RunSpec, e
 
 
 def test_wall_s_goes_on_where_it_stopped(run: RunStore, spec: RunSpec) -> None:
-    seconds = [line["wall_s"] for line in run.lines()][:PUBLISHED]
+    seconds = [line["wall_s"] for line in run.recorded().checkpoints][:PUBLISHED]
     list(go_on(run, spec))
-    again = [line["wall_s"] for line in run.lines()]
+    again = [line["wall_s"] for line in run.recorded().checkpoints]
     assert again[:PUBLISHED] == seconds
     assert again == sorted(again)
 
@@ -248,7 +248,7 @@ def test_layout(done: SweepStore) -> None:
         }
         assert run.read_spec().run_id == run_id
         assert [p.name for p in (run.folder / "state").iterdir()] == [str(run.read_spec().steps)]
-        assert run.done_compute() == 20_000
+        assert run.recorded().done_compute == 20_000
 
 
 def test_points_parquet_can_be_rebuilt(done: SweepStore, tiny) -> None:
@@ -454,7 +454,7 @@ def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp
     assert len(problems) == 6
     first = problems[(problems["step"] == 1) & (problems["eval_set"] == "validation")]
     assert first[["problem_id", "correct", "samples"]].to_numpy().tolist() == [["x", 4, 4], ["y", 0, 4]]
-    sweep.publish(sweep.collect())
+    tables.publish(sweep, sweep.collect())
     written = pd.read_parquet(sweep.directory / "problems.parquet")
     pd.testing.assert_frame_equal(written, problems, check_dtype=False)
     selected = sweep.collect().select([spec.run_id]).problems

@@ -66,7 +66,8 @@ def assert_each_once(out: Path, tracker: str) -> None:
     """Every checkpoint is there once, in order, in each of the tracker's curves."""
     store = SweepStore(out)
     wanted = {
-        run_id[:8]: [line["compute"] for line in store.run(run_id).lines()] for run_id in store.run_ids()
+        run_id[:8]: [line["compute"] for line in store.run(run_id).recorded().checkpoints]
+        for run_id in store.run_ids()
     }
     assert {name: set(map(tuple, own.values())) for name, own in CURVES[tracker](out).items()} == {
         name: {tuple(compute)} for name, compute in wanted.items()
@@ -161,7 +162,7 @@ def test_the_x_axis_is_rollouts_and_names_can_be_read(spec, tmp_path: Path) -> N
         r for r in SweepStore(out).run_ids() if _is(SweepStore(out).run(r).read_spec(), n=16, seed=1)
     ]
     events = EventAccumulator(str(out / "tensorboard" / f"Bp8-n16-seed1-{run_id[:8]}")).Reload()
-    lines = SweepStore(out).run(run_id).lines()
+    lines = SweepStore(out).run(run_id).recorded().checkpoints
     assert set(events.Tags()["scalars"]) == {
         "validation/avg@4",
         "validation/best@4",
@@ -215,7 +216,7 @@ def test_only_what_no_resume_cuts_is_mirrored(spec, tmp_path: Path, monkeypatch:
         for _, event in zip(range(4), events, strict=False):
             run = SweepStore(out).run(event.run_id)
             assert run.last_state is None  # published once a second
-            assert len(run.lines()) > 0
+            assert len(run.recorded().checkpoints) > 0
     assert not (out / "tensorboard").exists()
 
 

@@ -71,7 +71,7 @@ def test_two_machines_of_a_slurm_job(
         variables = {**os.environ, **job, "SLURM_NODEID": node}
         tasks.append(subprocess.Popen(words, env=variables, stderr=subprocess.DEVNULL))
     until = time.monotonic() + 300
-    while len(run.lines()) < 10:
+    while len(run.recorded().checkpoints) < 10:
         assert time.monotonic() < until
         assert all(task.poll() is None for task in tasks)
         time.sleep(0.05)
@@ -81,11 +81,11 @@ def test_two_machines_of_a_slurm_job(
     for process in own + [child for task in own for child in task.children(recursive=True)]:
         process.send_signal(signal.SIGUSR2)  # SLURM spares none of them
     assert [task.wait(timeout=120) for task in tasks] == [0, 3]
-    assert run.settled() == run.lines()
-    stopped_at = run.lines()[-1]["step"]
+    assert run.settled() == run.recorded().checkpoints
+    stopped_at = run.recorded().checkpoints[-1]["step"]
     assert 0 < stopped_at < 60
 
     assert subprocess.run(words, timeout=300, check=False, stderr=subprocess.DEVNULL).returncode == 0
-    assert [line["step"] for line in run.lines()].count(stopped_at) == 1
+    assert [line["step"] for line in run.recorded().checkpoints].count(stopped_at) == 1
     alone = engine.sweep({**data, "real": {**data["real"], "processes": 1}}, tmp_path / "alone").to_pandas()
     compare(store.collect().to_pandas(), alone)

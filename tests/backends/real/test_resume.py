@@ -79,7 +79,9 @@ def test_killed_sweeps(
             assert time.monotonic() < patience, "the worker outlives its engine"
             time.sleep(0.05)
         begun = [SweepStore(out).run(run_id) for run_id in SweepStore(out).run_ids()]
-        continued = [last for run in begun if (last := run.last_state) is not None and not run.done_compute()]
+        continued = [
+            last for run in begun if (last := run.last_state) is not None and not run.recorded().done_compute
+        ]
         assert len(continued) == 1
         assert 0 < continued[0] < STEPS, "killed before there was a state to continue from"
     subprocess.run(words, check=True, capture_output=True, timeout=600)

@@ -169,17 +169,19 @@ def test_penalties_are_the_overlong_one_and_the_kl(run, monkeypatch: pytest.Monk
     batch = one.generate()
     kl = [
         float((p - q).double().sum())
-        for p, q in zip(exact(one.trainer.module, batch), exact(one.reference.model, batch), strict=True)
+        for p, q in zip(
+            exact(one.trainer.module, batch), exact(one.learner.reference.model, batch), strict=True
+        )
     ]
     over = ((batch.lengths - 2) / 2).clamp(0, 1)
     expected = over + 0.5 * torch.tensor(kl, dtype=torch.float64).reshape(8, 4)
     assert min(kl) < -0.01
     assert max(kl) > 0.01
-    torch.testing.assert_close(one._penalties(batch), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(one.learner.penalties(batch), expected, atol=1e-4, rtol=0)
     compared = []
     advantages = adv.advantages
     monkeypatch.setattr(adv, "advantages", lambda r, *more: compared.append(r) or advantages(r, *more))
-    one._update(batch)
+    one.learner.update(batch, one.step)
     torch.testing.assert_close(compared[0], batch.rewards - expected, atol=1e-4, rtol=0)
     assert float(batch.rewards.amax()) <= 1.0  # what is measured has no penalty in it
     assert float(batch.rewards.amin()) >= 0.0
@@ -237,12 +239,12 @@ def test_the_learning_rate(train, scaling: str, power: float, trained: int) -> N
 def test_a_run_is_a_function_of_its_spec(train) -> None:
     still = {"recipe": {"lr": 1e-30, "weight_decay": 0.0}, "evaluation": EVERY_STEP}
     first, second = train(**still), train(**still)
-    assert first.lines() == second.lines()
+    assert first.lines() == second.recorded().checkpoints
     assert len(set(first["avg@4"].values())) > 1  # every look draws anew
     assert len(set(first["train", "response_length"].values())) > 1
     assert min(first["train", "grad_norm"].values()) > 0
     assert max(first["train", "kl"].values() or [0]) == 0
-    assert train(sweep={"seeds": [1]}, **still).lines() != first.lines()
+    assert train(sweep={"seeds": [1]}, **still).lines() != first.recorded().checkpoints
 
 
 # -- the looks --------------------------------------------------------------------------------------------
