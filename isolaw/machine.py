@@ -6,6 +6,7 @@ machine's GPUs from ``nvidia-smi``. ``h100-80g:8`` are eight H100 of 80 GB.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import os
@@ -20,7 +21,6 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from isolaw.backends.real import environment
 from isolaw.errors import Issue, SpecError, nearest
 
 # cu130, nvidia-nccl-cu13==2.29.7, cuda-toolkit[cublas]==13.0.3
@@ -103,7 +103,7 @@ def examine(checked: Iterable[str]) -> Machine:
         memory_bytes=_memory(),
         free_disk_bytes=shutil.disk_usage(".").free,
         gpus=_gpus(),
-        visible_gpus=environment.gpus(),
+        visible_gpus=len(visible_gpus()),
         libnuma=_loads("libnuma.so.1"),
         compiler=any(map(shutil.which, ("cc", "gcc", "clang"))),
         packages=packages,
@@ -114,34 +114,55 @@ def examine(checked: Iterable[str]) -> Machine:
 
 
 def _vector() -> tuple[str, ...]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return ()
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
+    lines = _text("/proc/cpuinfo").splitlines()
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
     return tuple(name for flag, name in (("avx2", "AVX2"), ("avx512f", "AVX512")) if flag in flags)
 
 
 def _memory() -> int:
     """Bytes of memory: the machine's, or its control group's where that has less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
-    except OSError:
-        return total
+    limit = _text("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total
 
 
+def _text(path: str) -> str:
+    """The content of one of the system's files, "" where it does not exist."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(encoding="utf-8")
+    return ""
+
+
 def _gpus() -> tuple[Gpu, ...]:
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    rows = [[part.strip() for part in line.rsplit(",", 2)] for line in done.stdout.splitlines()]
+    listed = nvidia_smi("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+    rows = [[part.strip() for part in line.rsplit(",", 2)] for line in listed]
     return tuple(
         Gpu(row[0], int(row[1]) * 2**20 if row[1].isdigit() else 0, row[2]) for row in rows if len(row) == 3
     )
+
+
+def visible_gpus() -> list[str]:
+    """Return the numbers or UUIDs of the GPUs that this process may use; of a divided GPU its MIG devices."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
+    found: dict[str, list[str]] = {}
+    for line in nvidia_smi("-L"):
+        if gpu := re.match(r"GPU (\d+): ", line):
+            found[gpu[1]] = []
+        elif found and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
+            found[list(found)[-1]].append(part[1])
+    return [name for gpu, parts in found.items() for name in parts or [gpu]]
+
+
+def nvidia_smi(*options: str) -> list[str]:
+    """Return the lines that nvidia-smi prints, none where it does not exist."""
+    command = ["nvidia-smi", *options]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines()
 
 
 def _loads(library: str) -> bool:

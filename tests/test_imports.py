@@ -20,10 +20,10 @@ MODULES = {
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
     {"errors"},
-    {"allocation", "files", "metrics", "parquet"},
+    {"allocation", "files", "machine", "metrics", "parquet"},
     {"config", "runs"},
-    {"backends.base", "backends.line", "backends.real.environment", "fits", "simulators"},
-    {"machine", "store"},
+    {"backends.base", "backends.line", "fits", "simulators"},
+    {"store"},
     {"doctor", "readers"},
     {"backends"},
     {"executors"},

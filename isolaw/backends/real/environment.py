@@ -7,13 +7,12 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
 from isolaw.errors import RunError
+from isolaw.machine import nvidia_smi, visible_gpus
 
 # vLLM without a GPU: one process, one thread (spinning OpenMP threads on a shared machine are many times
 # slower than one), no compilation. DeepSpeed: gloo instead of its own shared-memory operator.
@@ -42,7 +41,7 @@ def choose_gpus(processes: int) -> None:
     """Give a worker of the sweep ``processes`` GPUs of its own, by its number, before torch counts them."""
     number = os.environ.get("ISOLAW_WORKER")
     if gpus() and number is not None and "torch" not in sys.modules:
-        names, first = visible(), int(number) * processes
+        names, first = visible_gpus(), int(number) * processes
         own = names[first : first + processes]
         if not own:
             most, found = len(names) // processes, int(number) + 1
@@ -54,40 +53,10 @@ def choose_gpus(processes: int) -> None:
         gpus.cache_clear()
 
 
-def visible() -> list[str]:
-    """Return the numbers or UUIDs of the GPUs that this process may use; of a divided GPU its MIG devices."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        return list(_listed())
-    return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
-
-
 @functools.cache
 def gpus() -> int:
     """Return how many NVIDIA GPUs this process may use, without importing torch."""
-    return len(visible())
-
-
-def _listed() -> tuple[str, ...]:
-    """Return the GPUs of this machine."""
-    found: dict[str, list[str]] = {}
-    for line in _nvidia_smi("-L"):
-        if gpu := re.match(r"GPU (\d+): ", line):
-            found[gpu[1]] = []
-        elif found and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
-            found[list(found)[-1]].append(part[1])
-    return tuple(name for gpu, parts in found.items() for name in parts or [gpu])
-
-
-def _nvidia_smi(*options: str) -> list[str]:
-    """Return what nvidia-smi prints, nothing where it does not exist."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", *options], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines()
+    return len(visible_gpus())
 
 
 @functools.cache
@@ -95,10 +64,11 @@ def gpu_memory() -> int:
     """Return the bytes of the smallest GPU that this process may use, from nvidia-smi, or 0."""
     if _memory is not None:
         return _memory
-    listed = _nvidia_smi("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
+    listed = nvidia_smi("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits")
     rows = [[part.strip() for part in line.split(",")] for line in listed]
     found = [row for row in rows if len(row) == 3 and row[2].isdigit()]
-    mine = [row for row in found if any(row[0] == name or row[1].startswith(name) for name in visible())]
+    visible = visible_gpus()
+    mine = [row for row in found if any(row[0] == name or row[1].startswith(name) for name in visible)]
     return min((int(row[2]) * 2**20 for row in mine or found), default=0)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from isolaw.backends.real import environment
 from isolaw.errors import RunError
+from isolaw.machine import visible_gpus
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 def seen() -> tuple[int, list[str]]:
     environment.gpus.cache_clear()
-    return environment.gpus(), environment.visible()
+    return environment.gpus(), visible_gpus()
 
 
 def test_how_many_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from isolaw.backends.real import environment
 from isolaw.config import RunSpec
 from isolaw.config.parsing import parse_section
 from isolaw.errors import RunError
+from isolaw.machine import visible_gpus
 
 
 def main(address: str, port: int) -> None:
@@ -64,7 +65,7 @@ def _choose_gpu() -> None:
     """Make one GPU visible to each process before torch counts them; disable what needs its peers'."""
     if not environment.gpus():
         return
-    visible, place = environment.visible(), int(os.environ["LOCAL_RANK"])
+    visible, place = visible_gpus(), int(os.environ["LOCAL_RANK"])
     if place >= len(visible):
         found = f"{', '.join(visible)} (CUDA_VISIBLE_DEVICES or nvidia-smi)"
         raise RunError(f"process {place} of this machine has no GPU of its own; visible: {found}")
