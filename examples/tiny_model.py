@@ -23,7 +23,7 @@ from typing import Any
 import arithmetic
 
 from isolaw.backends.real import environment
-from isolaw.backends.real.rollout import difficulty, rewards
+from isolaw.backends.real.rollout import rewards, split
 from isolaw.backends.real.rollout.problems import Problem, write_set
 
 environment.prepare()
@@ -162,9 +162,9 @@ def _split(out: Path, seed: int) -> dict[str, Any]:
         "max_response_tokens": MAX_RESPONSE_TOKENS,
         "seed": seed,
     }
-    work = difficulty.open_split(str(out / "model"), str(out / "pool.jsonl"), str(out), options)
+    work = split.open_split(str(out / "model"), str(out / "pool.jsonl"), str(out), options)
     reward = rewards.get("exact")
-    for _ in work.measure(difficulty.open_draw(str(out / "model"), work.problems, work.settings), reward):
+    for _ in work.measure(split.open_draw(str(out / "model"), work.problems, work.settings), reward):
         pass
     return work.write()
 

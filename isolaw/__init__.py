@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isolaw.allocation import Allocation
-    from isolaw.backends.real.rollout.difficulty import split
+    from isolaw.backends.real.rollout.split import split
     from isolaw.config import SweepSpec
     from isolaw.doctor import diagnose
     from isolaw.engine import status, sweep
@@ -58,7 +58,7 @@ _WHERE = {
     "paper_figures": "isolaw.report.figures.paper",
     "read": "isolaw.readers.read",
     "retune": "isolaw.fits.studies.retune",
-    "split": "isolaw.backends.real.rollout.difficulty",
+    "split": "isolaw.backends.real.rollout.split",
     "status": "isolaw.engine",
     "sweep": "isolaw.engine",
     "write_report": "isolaw.report.page",

@@ -67,7 +67,7 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
     continues an interrupted split.
     """
     from isolaw.backends.real.rollout import rewards
-    from isolaw.backends.real.rollout.difficulty import open_split
+    from isolaw.backends.real.rollout.split import open_split
 
     work = open_split(model, problems, out, options)
     left = work.left
@@ -102,7 +102,7 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
 
 def _load(model: str, work: Split) -> Draw:
     """Load the model; the output of its libraries goes to a file."""
-    from isolaw.backends.real.rollout.difficulty import open_draw
+    from isolaw.backends.real.rollout.split import open_draw
     from isolaw.errors import RunError
 
     work.folder.mkdir(parents=True, exist_ok=True)

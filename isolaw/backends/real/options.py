@@ -51,7 +51,7 @@ class RealOptions(BaseModel):
         the longest time between two points from which a run can continue.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
     model: Annotated[str, Field(min_length=1)]
     reward: str = "exact"
     sampler: Literal["vllm", "transformers"] | None = None
@@ -73,7 +73,11 @@ class RealOptions(BaseModel):
         dtype = self.dtype or ("bfloat16" if environment.gpus() else "float32")
         sampler = self.sampler or ("vllm" if environment.installed("vllm") else "transformers")
         tolerance = self.logprob_tolerance or TOLERANCE[dtype]
-        return self.model_copy(update={"dtype": dtype, "sampler": sampler, "logprob_tolerance": tolerance})
+        return self.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
+
+    def changed(self, **values: Any) -> RealOptions:
+        """Return a copy with other values of some keys."""
+        return self.model_copy(update=values)
 
     @classmethod
     def read(cls, spec: RunSpec) -> RealOptions:

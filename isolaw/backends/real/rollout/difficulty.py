@@ -1,4 +1,4 @@
-"""``isolaw split``: problems sorted by how often a base model solves them, into sets of one difficulty.
+"""Problems sorted by how often a base model solves them, into sets of one difficulty (`isolaw split`).
 
 As in the IsoCompute Playbook (arXiv 2603.12151, App. A), with c correct of K = 16 samples of a problem ::
 
@@ -17,7 +17,6 @@ command continues an interrupted split with the same result.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,18 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems, words, write_set
-from isolaw.backends.real.rollout.prompts import check_lengths, encode
-from isolaw.errors import DataError, Issue, SpecError
+from isolaw.backends.real.rollout.problems import Problem, words, write_set
+from isolaw.errors import DataError
+from isolaw.files import replacing
 
 EASY_LEAST, EASY_MOST, HARD_MOST = 0.3, 0.6, 0.0625
 SETS = ("easy", "hard", "extremely-hard")
 VALIDATION = 300  # as many as the paper holds out, but at most a fifth
 _FORMAT = "isolaw.split/1"
 _ROLLOUTS_AT_ONCE = 4096
-_GPU_MEMORY = 0.9  # no trainer needs the rest
 
 # Sample responses: problems and the seeds of each in, the responses' texts out, a problem's together.
 Draw = Callable[[Sequence[Problem], Sequence[Sequence[int]]], list[str]]
@@ -88,6 +85,7 @@ class Split:
 
     def __init__(self, folder: str | Path, problems: Sequence[Problem], settings: SplitSettings) -> None:
         self.folder, self.settings = Path(folder), settings
+        self._stages = (settings.samples, settings.more_samples)  # samples of a problem
         self.problems = list({words(p.prompt): p for p in reversed(problems)}.values())[::-1]
         self.repeated = len(problems) - len(self.problems)
         self._file, self._counts_file = self.folder / "split.json", self.folder / "counts.jsonl"
@@ -125,7 +123,7 @@ class Split:
             try:
                 count = json.loads(line)
                 own, correct = self.counts.setdefault(str(count["id"]), []), count["correct"]
-                samples = (self.settings.samples, self.settings.more_samples)[len(own)]
+                samples = self._stages[len(own)]
                 if type(correct) is not int or count["samples"] != samples or not 0 <= correct <= samples:
                     raise ValueError
             except (ValueError, KeyError, TypeError, IndexError, RecursionError):
@@ -136,12 +134,11 @@ class Split:
     @property
     def left(self) -> int:
         """Rollouts left, as far as is known: a problem that is never solved adds more."""
-        first = self.settings.samples * sum(p.id not in self.counts for p in self.problems)
-        return first + self.settings.more_samples * len(self._never_solved())
+        return sum(samples * len(self._todo(stage)) for stage, samples in enumerate(self._stages))
 
-    def _never_solved(self) -> list[Problem]:
-        """Return the problems without a correct answer that have no further samples yet."""
-        return [p for p in self.problems if self.counts.get(p.id) == [0]]
+    def _todo(self, stage: int) -> list[Problem]:
+        """Return the problems without samples (stage 0), or those never solved by their first (1)."""
+        return [p for p in self.problems if self.counts.get(p.id, []) == [0] * stage]
 
     def measure(self, draw: Draw, reward: rewards.Reward) -> Iterator[tuple[int, int]]:
         """Sample what is left; yield after each portion the rollouts done, and all as far as is known."""
@@ -152,9 +149,8 @@ class Split:
             os.truncate(self._counts_file, len(_whole_lines(self._counts_file)))
         done = 0
         with self._counts_file.open("a", encoding="utf-8") as file:
-            for stage, samples in enumerate((self.settings.samples, self.settings.more_samples)):
-                new = [p for p in self.problems if p.id not in self.counts]
-                todo = self._never_solved() if stage else new
+            for stage, samples in enumerate(self._stages):
+                todo = self._todo(stage)
                 at_once = max(1, _ROLLOUTS_AT_ONCE // samples)
                 for start in range(0, len(todo), at_once):
                     some = todo[start : start + at_once]
@@ -205,10 +201,9 @@ class Split:
         return summary | {"written": True, "train": len(problems) - held_out, "validation": held_out}
 
     def _write_header(self) -> None:
-        new = self._file.with_name(".split.json.new")
         content = {"format": _FORMAT, "settings": asdict(self.settings), "report": self.report}
-        new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        new.replace(self._file)
+        with replacing(self._file) as new:
+            new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _whole_lines(path: Path) -> bytes:
@@ -220,112 +215,3 @@ def _seeds(seed: int, problem: Problem, stage: int, samples: int) -> list[int]:
     """Return seeds of a problem's samples, below 2^63, which depend on its content, not its place."""
     stream = np.random.SeedSequence([seed, int(problem.digest[:16], 16), stage])
     return [int(word >> np.uint64(1)) for word in stream.generate_state(samples, np.uint64)]
-
-
-def split(
-    model: str,
-    problems: str,
-    out: str,
-    *,
-    reward: str = "exact",
-    sampler: str | None = None,
-    temperature: float = 0.6,
-    max_response_tokens: int = 1024,
-    **options: Any,
-) -> dict[str, Any]:
-    """Sort a pool of problems into easy, hard and extremely hard sets by a base model's success.
-
-    Arguments and result are those of ``isolaw split``; ``options`` are further fields of `SplitSettings`. A
-    second call with the same ``out`` continues.
-
-    Raises
-    ------
-    SpecError
-        everything wrong with the arguments, before a model is loaded.
-    """
-    chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
-    work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
-    if work.left:
-        judge = rewards.get(work.settings.reward)
-        try:
-            for _ in work.measure(open_draw(model, work.problems, work.settings), judge):
-                pass
-        finally:
-            judge.close()
-    return work.write()
-
-
-def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
-    """Return the split of the problems in file ``pool`` by the model in a folder, in folder ``out``.
-
-    ``options`` are the other fields of `SplitSettings`; without a sampler vLLM, if it is installed.
-
-    Raises
-    ------
-    SpecError
-        everything wrong with the model, the problems and their lengths, the reward, and the folder, at once.
-    """
-    options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
-    wrong_model = models.check(model, where="--model")
-    issues = [*wrong_model, *_out_issues(out)]
-    issues += [
-        Issue(f"--{key}", f"{name} is not installed; `isolaw doctor` prints the command that installs it")
-        for key, name in (("model", "transformers"), ("model", "torch"), ("sampler", options["sampler"]))
-        if not environment.installed(name)
-    ]
-    issues += rewards.check(options["reward"], where="--reward")
-    if not math.isfinite(options["temperature"]):
-        issues.append(Issue("--temperature", found=options["temperature"], accepted="above 0, at most 10"))
-    problems: list[Problem] = []
-    try:
-        models.folder(pool, "--problems")
-        problems = read_problems(pool)
-    except SpecError as error:
-        issues += error.issues
-    stored = ProblemSet(pool, {"": problems})
-    if problems and (options.get("validation") or 0) >= len(problems):
-        accepted = f"fewer than the {len(problems):,} problems"
-        issues.append(Issue("--validation", found=options.get("validation"), accepted=accepted))
-    if problems and not wrong_model and environment.installed("transformers"):
-        try:
-            tokenizer, key = models.tokenizer(model), "--max-response-tokens"
-            room = options["max_response_tokens"]
-            issues += check_lengths(stored, tokenizer, models.context(model), room, key)
-        except DataError as error:
-            issues.append(Issue("--model", str(error)))
-    if issues:
-        raise SpecError(issues)
-    settings = SplitSettings(model=models.digest(model), pool=stored.digest(""), **options)
-    return Split(out, problems, settings)
-
-
-def _out_issues(out: str) -> list[Issue]:
-    try:
-        folder = models.folder(out, "--out")
-    except SpecError as error:
-        return error.issues
-    above = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-    note = ""
-    if os.path.islink(out) and not os.path.exists(out):
-        note = f"{out}: a link to nothing"
-    elif above.exists() and not above.is_dir():
-        note = f"{above}: a file"
-    return [Issue("--out", note, accepted="a new folder, or the folder of a split")] if note else []
-
-
-def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:
-    """Load the model into a sampler with room for responses to these problems, and return its `Draw`."""
-    environment.prepare()
-    from isolaw.backends.real.rollout.samplers import open_sampler
-
-    dtype = "bfloat16" if environment.gpus() else "float32"
-    tokenizer, room = models.tokenizer(model), settings.max_response_tokens
-    longest = max((len(prompt) for prompt in encode(problems, tokenizer)), default=1)
-    sampler = open_sampler(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
-
-    def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:
-        prompts, temperature = encode(problems, tokenizer), settings.temperature
-        drawn = sampler.generate(prompts, seeds, temperature=temperature, top_p=1.0, max_tokens=room)
-        return list(tokenizer.batch_decode(drawn.tokens, skip_special_tokens=True))
-
-    return draw

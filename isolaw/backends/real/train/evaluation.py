@@ -21,8 +21,7 @@ def of_set(
 
     The batch has K rollouts of each problem; ``wanted`` are avg@k, best@k and worst@k with k ≤ K.
     """
-    values, k = batch.rewards.tolist(), batch.n
-    correct = np.array([sum(rewards.correct(value) for value in group) for group in values])
+    k, correct = batch.n, rewards.correct(batch.rewards.numpy()).sum(1)
     landscape = metrics.landscape(correct / k)
     measured = {
         **{metric: metrics.evaluate(metric, correct, k) for metric in wanted},

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolaw.backends.real import environment
 from isolaw.backends.real.rollout import difficulty as splitting
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.difficulty import Split, SplitSettings, difficulty
@@ -338,7 +339,7 @@ def test_wrong_input_is_told_at_once(
 def test_without_what_a_model_needs(
     isolaw: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splitting.environment, "installed", lambda name: False)
+    monkeypatch.setattr(environment, "installed", lambda name: False)
     code, _, stderr = isolaw(
         "split", "--model", tmp_path, "--problems", tmp_path / "p.jsonl", "--out", tmp_path / "o"
     )

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout import math_reward, rewards
+from isolaw.backends.real.rollout.math_reward import Math
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.errors import RunError, SpecError
 
@@ -47,9 +48,9 @@ HANGS = "$9^{9^{9^{9}}}$"
 
 
 @pytest.fixture
-def verified(request: pytest.FixtureRequest) -> Iterator[rewards.Math]:
+def verified(request: pytest.FixtureRequest) -> Iterator[Math]:
     """One worker; a limit of two seconds where a test waits for it."""
-    reward = rewards.Math(workers=1, limit=getattr(request, "param", 30.0))
+    reward = Math(workers=1, limit=getattr(request, "param", 30.0))
     yield reward
     reward.close()
 
@@ -57,7 +58,7 @@ def verified(request: pytest.FixtureRequest) -> Iterator[rewards.Math]:
 waits = pytest.mark.parametrize("verified", [2.0], indirect=True)
 
 
-def worker_of(reward: rewards.Math) -> subprocess.Popen[bytes]:
+def worker_of(reward: Math) -> subprocess.Popen[bytes]:
     worker = reward._idle.get()
     reward._idle.put(worker)
     assert worker.process is not None
@@ -66,7 +67,7 @@ def worker_of(reward: rewards.Math) -> subprocess.Popen[bytes]:
 
 @needs_math_verify
 @pytest.mark.slow
-def test_math_compares_expressions(verified: rewards.Math) -> None:
+def test_math_compares_expressions(verified: Math) -> None:
     cases = [
         ("42", r"so it is \boxed{42}", 1), ("42", r"\boxed{41}", 0), ("42", "", 0), ("42", "no idea", 0),
         ("0.5", r"$\frac{1}{2}$", 1), (r"\frac{1}{2}", "0.5", 1), ("1,000", "1000", 1),
@@ -81,7 +82,7 @@ def test_math_compares_expressions(verified: rewards.Math) -> None:
 @needs_math_verify
 @pytest.mark.slow
 @waits
-def test_a_hung_worker_is_ended_and_replaced(verified: rewards.Math) -> None:
+def test_a_hung_worker_is_ended_and_replaced(verified: Math) -> None:
     assert verified([asked("1")], ["1"]) == [1.0]
     hung = worker_of(verified)
     started = time.monotonic()
@@ -94,7 +95,7 @@ def test_a_hung_worker_is_ended_and_replaced(verified: rewards.Math) -> None:
 
 @needs_math_verify
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_replaced(verified: rewards.Math) -> None:
+def test_a_worker_that_is_killed_is_replaced(verified: Math) -> None:
     assert verified([asked("1")], ["1"]) == [1.0]
     os.kill(worker_of(verified).pid, signal.SIGKILL)
     assert verified([asked("2"), asked("2")], ["2", r"\boxed{2}"]) == [0.0, 1.0]
@@ -104,10 +105,8 @@ def test_a_worker_that_is_killed_is_replaced(verified: rewards.Math) -> None:
 @needs_math_verify
 @pytest.mark.slow
 @waits
-def test_a_stopped_worker_is_not_waited_for_for_ever(
-    verified: rewards.Math, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rewards, "_GRACE_S", 0.5)
+def test_a_stopped_worker_is_not_waited_for_for_ever(verified: Math, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_reward, "_GRACE_S", 0.5)
     assert verified([asked("1")], ["1"]) == [1.0]
     os.kill(worker_of(verified).pid, signal.SIGSTOP)  # its alarm does not reach it
     assert verified([asked("2")], ["2"]) == [0.0]
@@ -118,7 +117,7 @@ def test_a_stopped_worker_is_not_waited_for_for_ever(
 @needs_math_verify
 @pytest.mark.slow
 @waits
-def test_equal_responses_are_looked_at_once_and_all_counted(verified: rewards.Math) -> None:
+def test_equal_responses_are_looked_at_once_and_all_counted(verified: Math) -> None:
     started = time.monotonic()
     assert verified([asked("3")] * 20, [HANGS] * 20) == [0.0] * 20
     assert verified.failures == 20
@@ -129,9 +128,9 @@ def test_equal_responses_are_looked_at_once_and_all_counted(verified: rewards.Ma
 @pytest.mark.slow
 def test_a_worker_ends_with_its_trainer_even_when_it_hangs(ended) -> None:
     code = (
-        "import os, threading, time\nfrom isolaw.backends.real import rewards\n"
+        "import os, threading, time\nfrom isolaw.backends.real.rollout.math_reward import Math\n"
         "from isolaw.backends.real.rollout.problems import Problem\n"
-        "reward, q = rewards.Math(workers=1, limit=2.0), Problem('a', 'b', '3')\nreward([q], ['3'])\n"
+        "reward, q = Math(workers=1, limit=2.0), Problem('a', 'b', '3')\nreward([q], ['3'])\n"
         "worker = reward._idle.get(); reward._idle.put(worker)\n"
         "print(worker.process.pid, flush=True)\n"
         "threading.Thread(target=reward, args=([q], ['$9^{9^{9^{9}}}$']), daemon=True).start()\n"
@@ -147,7 +146,7 @@ def test_a_worker_ends_with_its_trainer_even_when_it_hangs(ended) -> None:
 
 @needs_math_verify
 @pytest.mark.slow
-def test_closing_ends_the_workers(verified: rewards.Math) -> None:
+def test_closing_ends_the_workers(verified: Math) -> None:
     verified([asked("1")], ["1"])
     process = worker_of(verified)
     verified.close()
@@ -156,14 +155,14 @@ def test_closing_ends_the_workers(verified: rewards.Math) -> None:
 
 @needs_math_verify
 @pytest.mark.slow
-def test_an_answer_that_cannot_be_read_stops_the_run(verified: rewards.Math) -> None:
+def test_an_answer_that_cannot_be_read_stops_the_run(verified: Math) -> None:
     with pytest.raises(RunError, match=r"problem 'p7': math-verify cannot read its answer '\\\\ldots'"):
         verified([asked("1"), asked(r"\ldots", "p7")], ["1", "1"])
 
 
 def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    reward = rewards.Math(workers=1)
+    reward = Math(workers=1)
     with pytest.raises(RunError, match="the worker of the math reward does not start"):
         reward([asked("1")], ["1"])
     reward.close()

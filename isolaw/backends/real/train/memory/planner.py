@@ -14,7 +14,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.train.memory.decoder import Decoder
-from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint, Parts
+from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 from isolaw.config import RunSpec
 from isolaw.errors import IsolawError, Issue
 
@@ -33,77 +33,58 @@ _SPARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _UNIT = 0.05, 0.9, 32_768, 1_024
 # Tokens of the longest prompt, without a tokenizer to count them.
 _PROMPT_TOKENS = 1_024
 _PROCESSES = (2, 4, 8, 16, 32, 64, 128)
-_OF_TRAINER = ("micro_batch_tokens", "gradient_checkpointing", "offload_optimizer")
-_CHOSEN = (*_OF_TRAINER, "tensor_parallel", "gpu_memory")
+_CHOSEN = (
+    "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "tensor_parallel", "gpu_memory"
+)  # fmt: skip
+_OPEN: dict[str, Any] = dict.fromkeys(_CHOSEN)
 
 
-@dataclass(frozen=True)
 class MemoryPlan:
-    """A run's memory on each of its GPUs."""
+    """A run's memory on each of its GPUs, with a section that leaves nothing open."""
 
-    options: RealOptions  # the section with nothing left open
-    phases: dict[str, Parts]  # bytes by phase and part
-    gpu_bytes: int  # of the smallest card
-    host_bytes: int  # of host memory, for each process
-    sampler_bytes: int  # the least that the sampler takes
-    row_tokens: int  # of the longest prompt and its response
-
-    @classmethod
-    def of(cls, demand: Demand, options: RealOptions) -> MemoryPlan:
-        """Return the plan of a section with nothing left open."""
-        own = Footprint(demand, options)
-        return cls(
-            options, own.phases(), demand.gpu_bytes, own.host(), own.sampler_minimum(), demand.row_tokens
-        )
-
-    @property
-    def largest(self) -> tuple[str, int]:
-        """The phase that takes most, and its bytes."""
+    def __init__(self, demand: Demand, options: RealOptions) -> None:
+        self.demand, self.options, self.footprint = demand, options, Footprint(demand, options)
+        self.phases = self.footprint.phases()  # bytes by phase and part
         totals = {phase: sum(parts.values()) for phase, parts in self.phases.items()}
-        return max(totals.items(), key=lambda pair: pair[1])
-
-    @property
-    def sampler_share(self) -> float:
-        """The bytes of a card that the sampler may take."""
-        return (self.options.gpu_memory or 0.0) * self.gpu_bytes
+        self.largest = max(totals.items(), key=lambda pair: pair[1])  # the phase that takes most, its bytes
+        # The bytes of a card that the sampler may take.
+        self.sampler_share = (options.gpu_memory or 0.0) * demand.gpu_bytes
 
     def fits(self, spare: float = _SPARE) -> bool:
         """Return whether every phase leaves that share of the card free, and vLLM can start."""
-        starts = self.options.sampler != "vllm" or self.sampler_share >= self.sampler_bytes
-        return starts and self.largest[1] <= (1 - spare) * self.gpu_bytes
+        starts = self.options.sampler != "vllm" or self.sampler_share >= self.footprint.sampler_minimum()
+        return starts and self.largest[1] <= (1 - spare) * self.demand.gpu_bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as data for JSON."""
-        own = {key: getattr(self, key) for key in ("gpu_bytes", "host_bytes", "row_tokens", "phases")}
-        return own | {key: getattr(self.options, key) for key in ("processes", "zero_stage", *_CHOSEN)}
-
-
-def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
-    """Return the plan of the cheapest way to fill in what is open; if none fits, of the last."""
-    return _searched(demand, options.model_dump_json())
+        """Return the plan as data for JSON; ``host_bytes`` are of host memory, for each process."""
+        return {
+            "gpu_bytes": self.demand.gpu_bytes,
+            "host_bytes": self.footprint.host(),
+            "row_tokens": self.demand.row_tokens,
+            "phases": self.phases,
+            **{key: getattr(self.options, key) for key in ("processes", "zero_stage", *_CHOSEN)},
+        }
 
 
 @functools.lru_cache(maxsize=256)  # a sweep's runs differ in little else than n and the seed
-def _searched(demand: Demand, section: str) -> MemoryPlan:
-    options = RealOptions.model_validate_json(section)
-    if options.gradient_checkpointing is None:
-        options = options.model_copy(update={"gradient_checkpointing": True})
+def _cheapest(demand: Demand, options: RealOptions) -> MemoryPlan:
+    """Return the plan of the cheapest way to fill in what is open; if none fits, of the last."""
+    options = options.changed(gradient_checkpointing=options.gradient_checkpointing is not False)
     parallel = [
         tp
         for tp in range(1, options.processes + 1)
         if options.processes % tp == 0 and demand.model.splits(tp) and (tp == 1 or options.sampler == "vllm")
     ]
     tight = None
-    for offload in _open(options.offload_optimizer, (False, True)):
-        for tensor_parallel in _open(options.tensor_parallel, parallel):
-            placed = options.model_copy(
-                update={"offload_optimizer": offload, "tensor_parallel": tensor_parallel}
-            )
-            plan = MemoryPlan.of(demand, _with_tokens(demand, _with_share(demand, placed)))
-            if plan.fits():
-                return plan
-            if tight is None and plan.fits(spare=0.0):
-                tight = plan
+    for offload, tensor_parallel in itertools.product(
+        _open(options.offload_optimizer, (False, True)), _open(options.tensor_parallel, parallel)
+    ):
+        placed = options.changed(offload_optimizer=offload, tensor_parallel=tensor_parallel)
+        plan = MemoryPlan(demand, _with_tokens(demand, _with_share(demand, placed)))
+        if plan.fits():
+            return plan
+        if tight is None and plan.fits(spare=0.0):
+            tight = plan
     return tight or plan
 
 
@@ -118,7 +99,7 @@ def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
     sampling = Footprint(demand, options).phases()["sample"]
     others = sum(size for part, size in sampling.items() if not part.startswith("sampler"))
     share = int(100 * (1 - _SPARE - others / demand.gpu_bytes)) / 100
-    return options.model_copy(update={"gpu_memory": min(max(share, 0.01), _LARGEST_SHARE)})
+    return options.changed(gpu_memory=min(max(share, 0.01), _LARGEST_SHARE))
 
 
 def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
@@ -129,12 +110,12 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
     sizes = (*range(largest, demand.row_tokens, -_UNIT), demand.row_tokens)
 
     def fits(tokens: int) -> bool:
-        phases = Footprint(demand, options.model_copy(update={"micro_batch_tokens": tokens})).phases()
+        phases = Footprint(demand, options.changed(micro_batch_tokens=tokens)).phases()
         passes = max(sum(phases[name].values()) for name in ("compare", "train"))
         return passes <= (1 - _SPARE) * demand.gpu_bytes
 
     place = bisect.bisect_left(sizes, True, hi=len(sizes) - 1, key=fits)
-    return options.model_copy(update={"micro_batch_tokens": sizes[place]})
+    return options.changed(micro_batch_tokens=sizes[place])
 
 
 def plan(spec: RunSpec) -> MemoryPlan | None:
@@ -157,7 +138,7 @@ def chosen(spec: RunSpec) -> RealOptions:
         "tensor_parallel": 1,
         "gpu_memory": _GPU_MEMORY,
     }
-    return options.model_copy(update={k: v for k, v in defaults.items() if getattr(options, k) is None})
+    return options.changed(**{k: v for k, v in defaults.items() if getattr(options, k) is None})
 
 
 def settled(spec: RunSpec) -> RunSpec:
@@ -233,17 +214,17 @@ def issues(spec: RunSpec) -> list[Issue]:
     if demand is None or (own := _cheapest(demand, options)).fits(spare=0.0):
         return []
     phase, size = own.largest
-    needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {own.gpu_bytes / GIB:.1f}"
-    if size <= own.gpu_bytes:  # then it is vLLM that cannot start
+    needs = f"{phase} needs {size / GIB:.1f} GiB of each GPU, which has {demand.gpu_bytes / GIB:.1f}"
+    if size <= demand.gpu_bytes:  # then it is vLLM that cannot start
         needs = (
-            f"vLLM needs {own.sampler_bytes / GIB:.1f} GiB of each GPU for its weights, its work space and "
-            f"the cache of one row, and may take {own.sampler_share / GIB:.1f}"
+            f"vLLM needs {own.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, its "
+            f"work space and the cache of one row, and may take {own.sampler_share / GIB:.1f}"
         )
     gpus, fitting = environment.gpus(), _nearest(demand, options)
     if fitting and fitting.processes <= gpus:
         return [_issue(options, fitting, needs)]
     response = spec.recipe.max_response_tokens or 1
-    for fraction, tried in itertools.product(range(15, 0, -1), (options, _opened(options))):
+    for fraction, tried in itertools.product(range(15, 0, -1), (options, options.changed(**_OPEN))):
         shorter = response * fraction // 16
         row = demand.row_tokens - response + shorter
         if shorter and (less := _cheapest(replace(demand, row_tokens=row), tried)).fits():
@@ -269,24 +250,19 @@ def _nearest(demand: Demand, options: RealOptions) -> RealOptions | None:
     return min(fitting, key=cost, default=None)
 
 
-def _opened(options: RealOptions, **more: Any) -> RealOptions:
-    """Return a section that leaves open all that the planner can choose."""
-    return options.model_copy(update={**dict.fromkeys(_CHOSEN), **more})
-
-
 def _others(options: RealOptions) -> Iterator[RealOptions]:
     """Yield other sections that may fit, the nearest first."""
     for name in _CHOSEN:
         if getattr(options, name) is not None:
-            yield options.model_copy(update={name: None})
+            yield options.changed(**{name: None})
     stages = [stage for stage in (2, 3) if stage > options.zero_stage]
     for stage in stages:
-        yield options.model_copy(update={"zero_stage": stage})
+        yield options.changed(zero_stage=stage)
     for stage in (options.zero_stage, *stages):
-        yield _opened(options, zero_stage=stage)
+        yield options.changed(**_OPEN, zero_stage=stage)
     for processes in _PROCESSES:
         if processes > options.processes:
-            yield _opened(options, zero_stage=3, processes=processes)
+            yield options.changed(**_OPEN, zero_stage=3, processes=processes)
 
 
 def _issue(options: RealOptions, fitting: RealOptions, needs: str, more: str = "") -> Issue:

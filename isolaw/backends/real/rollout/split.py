@@ -1,0 +1,124 @@
+"""``isolaw split``: from its arguments to a `Split` in a folder, and the base model that samples for it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from isolaw.backends.real import environment, models
+from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout.difficulty import Draw, Split, SplitSettings
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems
+from isolaw.backends.real.rollout.prompts import check_lengths, encode
+from isolaw.errors import DataError, Issue, SpecError
+
+_GPU_MEMORY = 0.9  # no trainer needs the rest
+
+
+def split(
+    model: str,
+    problems: str,
+    out: str,
+    *,
+    reward: str = "exact",
+    sampler: str | None = None,
+    temperature: float = 0.6,
+    max_response_tokens: int = 1024,
+    **options: Any,
+) -> dict[str, Any]:
+    """Sort a pool of problems into easy, hard and extremely hard sets by a base model's success.
+
+    Arguments and result are those of ``isolaw split``; ``options`` are further fields of `SplitSettings`. A
+    second call with the same ``out`` continues.
+
+    Raises
+    ------
+    SpecError
+        everything wrong with the arguments, before a model is loaded.
+    """
+    chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
+    work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
+    if work.left:
+        with closing(rewards.get(reward)) as judge:
+            for _ in work.measure(open_draw(model, work.problems, work.settings), judge):
+                pass
+    return work.write()
+
+
+def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
+    """Return the split of the problems in file ``pool`` by the model in a folder, in folder ``out``.
+
+    ``options`` are the other fields of `SplitSettings`; without a sampler vLLM, if it is installed.
+
+    Raises
+    ------
+    SpecError
+        everything wrong with the model, the problems and their lengths, the reward, and the folder, at once.
+    """
+    options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
+    wrong_model = models.check(model, where="--model")
+    issues = [*wrong_model, *_out_issues(out)]
+    issues += [
+        Issue(f"--{key}", f"{name} is not installed; `isolaw doctor` prints the command that installs it")
+        for key, name in (("model", "transformers"), ("model", "torch"), ("sampler", options["sampler"]))
+        if not environment.installed(name)
+    ]
+    issues += rewards.check(options["reward"], where="--reward")
+    if not math.isfinite(options["temperature"]):
+        issues.append(Issue("--temperature", found=options["temperature"], accepted="above 0, at most 10"))
+    problems: list[Problem] = []
+    try:
+        models.folder(pool, "--problems")
+        problems = read_problems(pool)
+    except SpecError as error:
+        issues += error.issues
+    stored = ProblemSet(pool, {"": problems})
+    if problems and (options.get("validation") or 0) >= len(problems):
+        accepted = f"fewer than the {len(problems):,} problems"
+        issues.append(Issue("--validation", found=options.get("validation"), accepted=accepted))
+    if problems and not wrong_model and environment.installed("transformers"):
+        try:
+            tokenizer, key = models.tokenizer(model), "--max-response-tokens"
+            room = options["max_response_tokens"]
+            issues += check_lengths(stored, tokenizer, models.context(model), room, key)
+        except DataError as error:
+            issues.append(Issue("--model", str(error)))
+    if issues:
+        raise SpecError(issues)
+    settings = SplitSettings(model=models.digest(model), pool=stored.digest(""), **options)
+    return Split(out, problems, settings)
+
+
+def _out_issues(out: str) -> list[Issue]:
+    try:
+        folder = models.folder(out, "--out")
+    except SpecError as error:
+        return error.issues
+    above = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    note = ""
+    if os.path.islink(out) and not os.path.exists(out):
+        note = f"{out}: a link to nothing"
+    elif above.exists() and not above.is_dir():
+        note = f"{above}: a file"
+    return [Issue("--out", note, accepted="a new folder, or the folder of a split")] if note else []
+
+
+def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:
+    """Load the model into a sampler with room for responses to these problems, and return its `Draw`."""
+    environment.prepare()
+    from isolaw.backends.real.rollout.samplers import open_sampler
+
+    dtype = "bfloat16" if environment.gpus() else "float32"
+    tokenizer, room = models.tokenizer(model), settings.max_response_tokens
+    longest = max((len(prompt) for prompt in encode(problems, tokenizer)), default=1)
+    sampler = open_sampler(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
+
+    def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:
+        prompts, temperature = encode(problems, tokenizer), settings.temperature
+        drawn = sampler.generate(prompts, seeds, temperature=temperature, top_p=1.0, max_tokens=room)
+        return list(tokenizer.batch_decode(drawn.tokens, skip_special_tokens=True))
+
+    return draw
