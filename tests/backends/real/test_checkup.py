@@ -104,7 +104,7 @@ def test_a_stage_that_was_chosen(played: None) -> None:
             "foreign.json: exists and is not a report",
         ),
         (["--gpu", "--device", "cpu", "--out", "."], 2, "found a directory; expected a file name"),
-        (["--gpu", "--device", "cpu", "--out", "no/such.json"], 2, "cannot be written"),
+        (["--gpu", "--device", "cpu", "--out", "foreign.json/such.json"], 2, "cannot write in"),
         (["--device", "cpu"], 2, "--device requires --gpu"),
     ],
 )

@@ -33,13 +33,16 @@ from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record, write_json
-from isolaw.errors import DataError, IsolawError
+from isolaw.errors import IsolawError
+from isolaw.files import check_replaceable
+from isolaw.machine import visible_gpus
 
 FORMAT = "isolaw.checkup/1"
 OUT = "isolaw-gpu-report.json"
 LIMIT_S = 600.0  # of everything
 _LOG_LINES = 30  # shown of a stage that failed
 _STOPPING_S = 5.0
+_GOOD = ("passed", "skipped")
 
 
 @dataclass(frozen=True)
@@ -84,16 +87,14 @@ class StageProgress:
 
 def check_out(path: Path) -> None:
     """Raise `DataError` unless a report can be written to ``path``: a new file, or an older report."""
-    if path.is_dir():
-        raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / OUT}")
-    if path.exists():
-        document = None
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            document = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise DataError(f"{path}: exists and is not a report of isolaw doctor --gpu; left unchanged")
-    if not path.absolute().parent.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise DataError(f"{path}: cannot be written: no such directory, or no permission to write in it")
+    check_replaceable(path, "a report of isolaw doctor --gpu", OUT, _is_report)
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8"))["format"] == FORMAT)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return False
 
 
 def check_device(device: str) -> None:
@@ -122,7 +123,7 @@ def run(
     return {
         "format": FORMAT,
         "device": device,
-        "passed": all(stage["status"] in ("passed", "skipped") for stage in stages),
+        "passed": all(stage["status"] in _GOOD for stage in stages),
         "began": began,
         "seconds": round(time.monotonic() - started, 1),
         "machine": dict(facts),
@@ -137,40 +138,35 @@ def _in_turn(
     for number, stage in enumerate(stages):
         left = sum(later.expected_s(device) for later in stages[number:])
         notify(StageProgress(stage.name, number, len(stages), left))
-        seconds = until - time.monotonic()
-        if seconds < 1:
-            why = f"the stages before it used up the {LIMIT_S:.0f} s of all stages"
-            result = _result(stage, "timed out", why, 0.0, Record.of(folder, stage.name), [])
+        started = time.monotonic()
+        log = folder / f"{stage.name}.log"
+        log.touch()
+        if (limit_s := min(stage.limit_s, until - started)) >= 1:
+            status, why = _execute(stage, folder, device, limit_s, log)
         else:
-            result = _execute(stage, folder, device, min(stage.limit_s, seconds))
-        yield result
+            status, why = "timed out", f"the stages before it used up the {LIMIT_S:.0f} s of all stages"
+        seconds = round(time.monotonic() - started, 1)
+        record = Record.of(folder, stage.name)
+        lines = [] if status in _GOOD else log.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield {
+            "stage": stage.name,
+            "status": status,
+            "why": why or None,
+            "seconds": seconds,
+            "checks": record.checks,
+            "measured": record.measured,
+            "log": lines[-_LOG_LINES:],
+        }
         left -= stage.expected_s(device)
-        notify(StageProgress(stage.name, number, len(stages), left, result["status"], result["seconds"]))
-        if stage is _MODEL and result["status"] != "passed":
+        notify(StageProgress(stage.name, number, len(stages), left, status, seconds))
+        if stage is _MODEL and status != "passed":
             return
 
 
-def _result(
-    stage: Stage, status: str, why: str, seconds: float, record: Record, log: list[str]
-) -> dict[str, Any]:
-    return {
-        "stage": stage.name,
-        "status": status,
-        "why": why or None,
-        "seconds": round(seconds, 1),
-        "checks": record.checks,
-        "measured": record.measured,
-        "log": log,
-    }
-
-
-def _execute(stage: Stage, folder: Path, device: str, limit_s: float) -> dict[str, Any]:
-    """Run a stage in a process of its own and return its result, however the process ends."""
-    started = time.monotonic()
-    log = folder / f"{stage.name}.log"
-    gpus = environment.visible() if device == "cuda" else []
+def _execute(stage: Stage, folder: Path, device: str, limit_s: float, log: Path) -> tuple[str, str]:
+    """Run a stage in a process of its own; return its status and the reason, however the process ends."""
+    gpus = visible_gpus() if device == "cuda" else []
     visible = ",".join(gpus if stage.all_gpus else gpus[:1])
-    why = ""
     with log.open("wb") as output:
         process = subprocess.Popen(
             _command(stage, folder, device),
@@ -181,24 +177,18 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float) -> dict[st
             env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
         )
         try:
-            process.wait(limit_s)
+            code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            why = f"not done after {limit_s:.0f} s"
+            return "timed out", f"not done after {limit_s:.0f} s"
         finally:
             _stop(process)
-    record = Record.read(folder, stage.name)
-    status = "timed out" if why else "passed"
-    if not why and process.returncode:
-        code = process.returncode
+    record = Record.of(folder, stage.name)
+    if code:
         ending = f"exit status {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
-        status, why = "crashed", record.error or ending
-    elif not why and record.skipped:
-        status, why = "skipped", record.skipped
-    elif not why and not all(check["passed"] for check in record.checks):
-        status = "failed"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-    lines = [] if status in ("passed", "skipped") else lines
-    return _result(stage, status, why, time.monotonic() - started, record, lines)
+        return "crashed", record.error or ending
+    if record.skipped:
+        return "skipped", record.skipped
+    return ("passed" if all(check["passed"] for check in record.checks) else "failed"), ""
 
 
 def _command(stage: Stage, folder: Path, device: str) -> list[str]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from isolaw.files import replacing
+
 
 @dataclass
 class Record:
-    """What a stage measures and checks; `read` it in another process."""
+    """What a stage measures and checks; another process reads it by `of`."""
 
     path: Path
     # What must hold (`what`), what was `found`, what is `accepted`, and `passed`.
@@ -24,13 +25,8 @@ class Record:
 
     @classmethod
     def of(cls, folder: Path, stage: str) -> Record:
-        """Return the empty record of a stage."""
-        return cls(folder / f"{stage}.json")
-
-    @classmethod
-    def read(cls, folder: Path, stage: str) -> Record:
         """Return what a stage has written so far, which may be nothing."""
-        record = cls.of(folder, stage)
+        record = cls(folder / f"{stage}.json")
         if record.path.is_file():
             vars(record).update(json.loads(record.path.read_text(encoding="utf-8")))
         return record
@@ -64,11 +60,10 @@ class Record:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write JSON under a temporary name and rename it: a reader sees a whole file, this one or the last."""
+    """Write JSON in one step: a reader sees a whole file, this one or the last."""
     text = json.dumps(finite(document), indent=1, allow_nan=False, ensure_ascii=False)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def finite(value: Any) -> Any:
