@@ -63,17 +63,23 @@ def notes_on_failure(notes: Iterable[str]) -> Iterator[None]:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """While entered, Ctrl-C is an exception, so that child processes and temporary folders end with it."""
-    before = signal.getsignal(signal.SIGINT)
-    ours = threading.current_thread() is threading.main_thread() and callable(before)
-    if ours:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def handling(handler: Any, *numbers: int) -> Iterator[None]:
+    """While entered, signals have this handler; only the main thread can set one."""
+    ours = numbers if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, handler) for number in ours}
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, before)
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While entered, Ctrl-C is an exception, so that child processes and temporary folders end with it."""
+    ignored = not callable(signal.getsignal(signal.SIGINT))  # in the background
+    with handling(signal.default_int_handler, *(() if ignored else (signal.SIGINT,))):
+        yield
 
 
 @contextmanager

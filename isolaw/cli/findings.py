@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
-from isolaw.cli.common import (
-    announce_compilation,
-    interruptible,
-    note,
-    print_json,
-    print_lines,
-    progress_bar,
-)  # fmt: skip
+from isolaw.cli import common
+from isolaw.cli.common import note, print_json, print_lines
 from isolaw.cli.options import json_option
 
 _FAILURES_SHOWN = 5
@@ -37,17 +32,8 @@ _FAILURES_SHOWN = 5
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of threads.  [default: cores + 2]")
 @json_option
-@interruptible()
-def findings(
-    model: str,
-    preset: str | None,
-    seeds: int,
-    settings: tuple[str, ...],
-    out: str | None,
-    jitter: int,
-    jobs: int | None,
-    as_json: bool,
-) -> int:
+@common.interruptible()
+def findings(model: str, out: str | None, jitter: int, jobs: int | None, as_json: bool, **more: Any) -> None:
     """Test the paper's findings F1 to F7 on a simulator.
 
     The findings of arXiv 2603.12151:
@@ -69,20 +55,21 @@ def findings(
 
     The whole battery takes some minutes. With --out, the same command continues it.
     """
-    from isolaw.replication.battery import FIRST_SEED, battery
-    from isolaw.replication.document import judge, save
-    from isolaw.replication.jitter import study
+    import isolaw
+    from isolaw.replication.battery import MODELS
+    from isolaw.replication.document import save
     from isolaw.report.text.findings import lines, markdown
 
-    chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
-    for name in (model, "tabular"):
-        announce_compilation(f"isolaw.simulators.{name}", f"simulator {name}")
+    for name in ("tabular", *MODELS):
+        if name in ("tabular", model):
+            common.announce_compilation(f"isolaw.simulators.{name}", f"simulator {name}")
     threads = jobs or (os.cpu_count() or 1) + 2  # while some wait for the disk
-    with progress_bar("the battery") as update:
-        document = judge(chosen, out, threads, lambda share: update(advance=share))
-    if jitter:
-        with progress_bar(f"{jitter} jittered presets") as update:
-            document["jitter"] = study(chosen, jitter, out, threads, lambda share: update(advance=share))
+    with common.progress_bar("the battery", 1 + (jitter > 0)) as update:
+
+        def progress(task: str, share: float) -> None:
+            update(description=task, advance=share)
+
+        document = isolaw.findings(model, out=out, jobs=threads, jitter=jitter, progress=progress, **more)
     written = []
     if out is not None:
         from isolaw.report.figures.findings import write
@@ -101,4 +88,3 @@ def findings(
         note(f"written: {', '.join(map(str, written))}")
     else:
         note("note: nothing is saved; add --out DIR for the runs, the table and a figure of each finding")
-    return 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,8 +14,6 @@ from isolaw.cli.common import note, print_json, print_lines
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
-    from isolaw.readers.read import Reading
-    from isolaw.report.page import Facts
     from isolaw.report.study import Study
     from isolaw.runs import Runs
 
@@ -53,133 +49,93 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     fit, isolaw uses the sweep's law.json if it was fitted to the same runs. Otherwise it fits the runs as
     isolaw fit does, with --setting joint if B_p varies.
     """
-    from isolaw.report.page import check_replaceable, render, write
+    from rich.console import Console
+
+    from isolaw import engine
+    from isolaw.report.page import Facts, check_replaceable, provenance, render, write
+    from isolaw.report.page.budgets import budgets
+    from isolaw.report.study import Study
     from isolaw.report.text.prediction import advice, prediction_summary
 
     check_replaceable(out)
-    with _status() as show:
-        show("reading")
+    names = ("setting", "x", *shared.LAW_NAMES)
+    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given and options["law_file"] is not None:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} does not go with --law")
+    with Console(stderr=True).status("reading") as status:  # nothing where that is no terminal
         reading = shared.read_to_fit(sources, options)
-        study, origin = _study(ctx, reading.runs, sources, options, show)
-        facts = _facts(study, reading, sources, shlex.join(["isolaw", *ctx.obj]), options, show)
-        show("drawing")
+        status.update("fitting")
+        law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
+        study = _fitted(reading.runs, options) if law is None else Study.of(law, reading.runs)
+        status.update("predicting")
+        limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems")}
+        predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
+        sweeps = sorted({run.sources[0] for run in reading.provenance if run.container == "sweep"})
+        states = [engine.status(directory) for directory in sweeps]
+        continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
+        status.update("backtest")
+        facts = Facts(
+            predicted,
+            _backtest(study, options),
+            [failure for state in states for failure in state["failures"]],
+            provenance.sources(file for run in reading.provenance for file in run.sources),
+            shlex.join(["isolaw", *ctx.obj]),
+            [*reading.notes, *study.runs.notes],
+            ", ".join(sources),
+            sweeps[0] if continues else "",
+        )
+        status.update("drawing")
         path = write(render(study, facts), out)
-    budgets = facts.budgets
     if as_json:
-        prediction = None if budgets is None else budgets.answer.to_dict()
         print_json({
-            "report": str(path), "bytes": path.stat().st_size, "law": origin, "refused": study.refused,
-            "prediction": prediction,
+            "report": str(path), "bytes": path.stat().st_size,
+            "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
+            "prediction": None if predicted is None else predicted.answer.to_dict(),
         })  # fmt: skip
         return
-    if budgets is not None and study.document is not None:
-        print_lines(prediction_summary(budgets.answer, study.document, budgets.nearest))
-        print_lines(f"Next: {own.what} {own.why}" for own in advice(study.document, budgets.answer))
+    if predicted is not None and study.document is not None:
+        print_lines(prediction_summary(predicted.answer, study.document, predicted.nearest))
+        print_lines(f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer))
     print_lines([f"Report: {path}"])
 
 
-@contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
-    """Show the current activity on a terminal, nothing elsewhere."""
-    from rich.console import Console
+def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[Law | None, str | None]:
+    """The law of --law, or of the sweep's directory if it was fitted to these runs, and its file."""
+    from isolaw.errors import DataError
+    from isolaw.fits.law import Law
+    from isolaw.report.study import is_of
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("") as status:
-        yield status.update
+    path = file or os.path.join(sources[0], "law.json")
+    if file is None and (len(sources) > 1 or not os.path.isfile(path)):
+        return None, None
+    law = Law.load(path)
+    if is_of(law, runs):
+        note(f"note: the law is {path}")
+        return law, path
+    if file is not None:
+        raise DataError(f"{file}: fitted to other runs; without --law isolaw fits these runs")
+    note(f"note: {path} was fitted to other runs, so isolaw fits these runs")
+    return None, None
 
 
-def _study(
-    ctx: click.Context,
-    runs: Runs,
-    sources: tuple[str, ...],
-    options: dict[str, Any],
-    show: Callable[[str], None],
-) -> tuple[Study, str | None]:
-    """The runs with their law, and its origin: a file, ``fitted``, or None."""
+def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
+    """The runs with their law, or with the reason why there is none."""
     import isolaw
     from isolaw.errors import Refused
     from isolaw.fits.metric import choose
     from isolaw.report.study import Study, usual_setting
 
-    names = ("setting", "x", *shared.LAW_NAMES)
-    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    law, origin = _saved_law(runs, sources, options["law_file"], given)
-    if law is not None:
-        note(f"note: the law is {origin}")
-        return Study(runs, law.document.metric, law.document.eval_set, law), origin
-    keywords = shared.law_keywords(options)
-    metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
-    setting, fixed = options["setting"] or usual_setting(runs, keywords["fixed"]), keywords["fixed"]
-    keywords |= {"metric": metric, "eval_set": eval_set, "setting": setting, "x": options["x"]}
-    show("fitting")
+    fixed, x = options["fixed"], options["x"]
+    metric, eval_set, _ = choose(runs, options["metric"], options["eval_set"])
+    setting = options["setting"] or usual_setting(runs, fixed)
+    chosen = {"metric": metric, "eval_set": eval_set, "setting": setting, "x": x}
     try:
-        law = isolaw.fit(runs, **keywords)
+        law = isolaw.fit(runs, **shared.law_keywords(options) | chosen)
     except Refused as error:
         note(f"note: no law: {error}")
-        return Study(runs, metric, eval_set, None, str(error), fixed), None
+        return Study(runs, metric, eval_set, None, str(error), fixed)
     note(f"note: fitted {metric} on {eval_set}, setting {setting}, method {options['method']}")
-    return Study(runs, metric, eval_set, law, fixed=fixed), "fitted"
-
-
-def _saved_law(
-    runs: Runs, sources: tuple[str, ...], file: str | None, given: list[str]
-) -> tuple[Law | None, str | None]:
-    """The law in ``file``, or in the sweep's directory if it was fitted to these runs, and its file."""
-    from isolaw.errors import DataError
-    from isolaw.fits.law import Law
-    from isolaw.report.study import is_of
-
-    if file is not None:
-        if given:
-            raise click.UsageError(f"--{given[0].replace('_', '-')} does not go with --law")
-        law = Law.load(file)
-        if not is_of(law, runs):
-            raise DataError(f"{file}: fitted to other runs; without --law isolaw fits these runs")
-        return law, file
-    path = Path(sources[0]) / "law.json"
-    if given or len(sources) > 1 or not path.is_file():
-        return None, None
-    law = Law.load(path)
-    if is_of(law, runs):
-        return law, str(path)
-    note(f"note: {path} was fitted to other runs, so isolaw fits these runs")
-    return None, None
-
-
-def _facts(
-    study: Study,
-    reading: Reading,
-    sources: tuple[str, ...],
-    command: str,
-    options: dict[str, Any],
-    show: Callable[[str], None],
-) -> Facts:
-    from isolaw import engine
-    from isolaw.report.page import Facts, provenance
-    from isolaw.report.page.budgets import budgets
-
-    predictions = None
-    if study.law is not None:
-        show("predicting")
-        limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems")}
-        predictions = budgets(study.law, options["compute"], **limits)
-    sweeps = sorted({run.sources[0] for run in reading.provenance if run.container == "sweep"})
-    states = [engine.status(directory) for directory in sweeps]
-    continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
-    show("backtest")
-    return Facts(
-        predictions,
-        _backtest(study, options),
-        [failure for state in states for failure in state["failures"]],
-        provenance.sources(file for run in reading.provenance for file in run.sources),
-        command,
-        [*reading.notes, *study.runs.notes],
-        ", ".join(sources),
-        sweeps[0] if continues else "",
-    )
+    return Study(runs, metric, eval_set, law, fixed=fixed)
 
 
 def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
-from isolaw.cli.common import print_json, print_lines, shown
+from isolaw.cli.common import handling, print_json, print_lines, shown
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -36,23 +35,13 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
     if watch:
         from isolaw.report.watch import Watch
 
-        with _until_interrupted() as leave:
+        leave = threading.Event()  # an exception would be lost inside a library's callback
+        with handling(lambda *_: leave.set(), signal.SIGINT):
             _watch(Watch(directory), leave)
     elif as_json:
         print_json(engine.status(directory))
     else:
         print_lines(sweep_state(engine.status(directory)))
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C sets; as an exception it would be lost inside a library's callback."""
-    leave = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: leave.set())
-    try:
-        yield leave
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _watch(watch: Watch, leave: threading.Event) -> None:

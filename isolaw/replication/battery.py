@@ -2,7 +2,7 @@
 
 One run serves all M, and one sweep several findings. All share their seeds and are judged at the same
 budgets C, two to an octave, from C/128 to C = ``sweep.compute``. Each budget has four evaluations, which
-`reward_arrays.settled` averages.
+`measurements.settled` averages.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,12 +38,14 @@ def findings(
     out: str | Path | None = None,
     jobs: int = 1,
     jitter: int = 0,
+    progress: Callable[[str, float], None] = lambda task, share: None,
 ) -> dict[str, Any]:
     """Test the findings F1 to F7 of arXiv 2603.12151 on a simulator, with intervals over seeds.
 
     ``settings`` are ``section.key=value``, as in `isolaw.replication.battery`. A directory ``out`` keeps the
-    runs, and a second call continues them. ``jitter`` more presets around the first are judged, too. Returns
-    the document of `judge`.
+    runs, and a second call continues them. ``jitter`` more presets around the first are judged, too.
+    ``progress`` is called with what is at work and the share of it since the last call. Returns the document
+    of `judge`.
 
     Raises
     ------
@@ -52,9 +55,10 @@ def findings(
     from isolaw.replication.jitter import study
 
     chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
-    document = judge(chosen, out, jobs)
+    document = judge(chosen, out, jobs, partial(progress, "the battery"))
     if jitter:
-        document["jitter"] = study(chosen, jitter, out, jobs)
+        own = partial(progress, f"{jitter} jittered presets")
+        document["jitter"] = study(chosen, jitter, out, jobs, own)
     return document
 
 

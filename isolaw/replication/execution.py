@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from isolaw import engine
+from isolaw.config import RunSpec
 from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
 from isolaw.replication.battery import Battery
@@ -29,17 +30,19 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Planned:
-    """The plans of an experiment's sweeps, in their directory."""
+    """The plans of an experiment's sweeps, in their directory, which has its name."""
 
-    name: str
     folder: Path
     plans: list[engine.Plan]
 
     @property
-    def work(self) -> float:
+    def work(self) -> int:
         """The remaining work, in problem visits."""
-        left = [run for plan in self.plans for run in plan.runs if run.run_id in set(plan.todo)]
-        return float(sum(run.steps * run.problems_per_batch + _RUN_COSTS for run in left))
+        return sum(_work(run) for plan in self.plans for run in plan.runs if run.run_id in set(plan.todo))
+
+
+def _work(run: RunSpec) -> int:
+    return run.steps * run.problems_per_batch + _RUN_COSTS
 
 
 def plan(battery: Battery, folder: Path) -> list[Planned]:
@@ -56,7 +59,7 @@ def plan(battery: Battery, folder: Path) -> list[Planned]:
                 plans.append(engine.plan(spec, folder / name))
             except SpecError as error:
                 issues |= {str(issue): issue for issue in error.issues}
-        planned.append(Planned(name, folder / name, plans))
+        planned.append(Planned(folder / name, plans))
     if issues:
         raise SpecError(list(issues.values()))
     return planned
@@ -68,11 +71,11 @@ def execute(
     """Execute the remaining work in ``jobs`` threads, the longest sweeps first.
 
     Returns the runs by experiment, and a message for each failed run. This thread calls ``progress`` with the
-    share of the work since its last call. An interruption stops all threads at their next checkpoint; the
+    share of the work of each run that ends. An interruption stops all threads at their next checkpoint; the
     same call continues.
     """
-    total = sum(p.work for p in planned) or 1.0
-    news: queue.Queue[float | None] = queue.Queue()
+    total = sum(p.work for p in planned) or 1
+    news: queue.Queue[int | None] = queue.Queue()
     stop = threading.Event()
 
     def work(one: Planned) -> tuple[Runs, list[str]]:
@@ -84,13 +87,13 @@ def execute(
 
     with ThreadPoolExecutor(jobs) as pool:
         longest_first = sorted(planned, key=lambda p: -p.work)
-        waiting = {one.name: pool.submit(work, one) for one in longest_first}
+        waiting = {one.folder.name: pool.submit(work, one) for one in longest_first}
         try:
             left = len(waiting)
             while left:
                 done = news.get()
                 left -= done is None
-                progress((done or 0.0) / total)
+                progress((done or 0) / total)
             results = {name: waiting[name].result() for name in sorted(waiting)}
         except BaseException:
             stop.set()
@@ -100,27 +103,24 @@ def execute(
     return {name: runs for name, (runs, _) in results.items()}, failures
 
 
-def _execute(one: Planned, report: Callable[[float], None], stop: threading.Event) -> list[str]:
+def _execute(one: Planned, report: Callable[[int], None], stop: threading.Event) -> list[str]:
     """Execute the plans of one experiment; return a message for each failed run."""
     failed = []
     for planned in one.plans:
         if not planned.todo:
             continue
         by_id = {run.run_id: run for run in planned.runs}
-        reached = dict.fromkeys(by_id, 0)
         with closing(cast("Generator[Event]", engine.execute(planned, one.folder))) as events:
             for event in events:
                 if stop.is_set():
                     raise KeyboardInterrupt
+                if event.kind not in ("done", "failed"):
+                    continue
                 run = by_id[event.run_id]
-                if event.compute > reached[event.run_id]:
-                    report((event.compute - reached[event.run_id]) / run.rollouts_per_problem)
-                    reached[event.run_id] = event.compute
-                if event.kind in ("done", "failed"):
-                    report(_RUN_COSTS)
+                report(_work(run))
                 if event.kind == "failed":
                     failed.append(
-                        f"{one.name}: B_p = {run.problems_per_batch}, "
+                        f"{one.folder.name}: B_p = {run.problems_per_batch}, "
                         f"n = {run.rollouts_per_problem}, seed {run.seed}: {event.cause}"
                     )
     return failed

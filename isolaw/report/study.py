@@ -36,6 +36,11 @@ class Study:
     refused: str = ""  # the reason
     fixed: dict[str, Any] = field(default_factory=dict)  # values that the drawn runs share
 
+    @classmethod
+    def of(cls, law: Law, runs: Runs) -> Study:
+        """Return the study of the runs that a law was fitted to."""
+        return cls(runs, law.document.metric, law.document.eval_set, law)
+
     @property
     def document(self) -> LawDocument | None:
         """The law's document."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from isolaw.report.figures.style import BLUE, GREY, ORANGE, RAMP, STYLE, n_ticks, save
 
 _COLOURS = (BLUE, ORANGE, "#548235", "#7f6000")
-_C, _M, _N = "C, rollouts generated", "M, update steps", "n, rollouts per problem"
+_C, _M = "C, rollouts generated", "M, update steps"
 Picture = Mapping[str, Any]
 Floats = np.ndarray[Any, Any]
 
@@ -30,7 +30,7 @@ def figures(document: Mapping[str, Any]) -> dict[str, Figure]:
     drawn = {}
     with mpl.rc_context(STYLE):
         for name, picture in document["pictures"].items():
-            drawn[name] = _figure(_PANELS[name](picture))
+            drawn[name] = _figure(_panels(name, picture))
             own = [f for f in document["findings"] if f["finding"] in _SHOWN.get(name, (name,))]
             verdicts = "   ".join(f"{f['finding']} {f['set']}: {f['verdict']}" for f in own)
             drawn[name].suptitle(verdicts, x=0.01, ha="left", fontsize=8, color="#404040")
@@ -42,92 +42,56 @@ _SHOWN = {"F1": ("F1", "F1 lr"), "F4": ("F4a", "F4b", "F4c")}
 
 
 @dataclass(frozen=True)
-class _Panel:
-    """One panel: curves by label over ``x``.
+class _Style:
+    """How curves are drawn: log2 n* over a budget, or with ``y`` something else over n, or over M.
 
-    ``levels`` are the grid's n. With ``star`` the curves are log2 n* over a budget, and the y axis has the n;
-    else the x axis has them, unless ``levels`` is empty.
+    With {} in the title each problem set has its own panel. ``names`` and ``label`` are of the curves.
     """
 
     title: str
-    x_label: str
-    y_label: str
-    x: Sequence[float]
-    curves: Mapping[str, Picture]
-    levels: Sequence[int] = ()
-    star: bool = False
+    y: str = ""
+    x: str = _C
+    names: Mapping[str, str] = field(default_factory=dict)
+    label: str = "{}"
     from_zero: bool = False
     ramp: bool = False
 
 
-def _stars(
-    p: Picture, title: str, curves: Mapping[str, Picture], x_label: str = _C, ramp: bool = False
-) -> _Panel:
-    levels = p.get("fixed_levels", p["levels"])
-    return _Panel(title, x_label, "n*", p["x"], curves, levels, star=True, ramp=ramp)
+_STYLES = {
+    "F1": _Style(
+        "the best n for a budget, {} set",
+        names={"sqrt": "lr ∝ √B", "retuned": "η re-tuned at each n and C"},
+    ),
+    "F2": _Style("reward at the largest C, less the best", "avg@4 less its best", label="{} set"),
+    "F3": _Style("at the largest C, {} set", "metric less its best"),
+    "F4 B_p": _Style("easy set, largest C", "avg@4", label="B_p = {}", ramp=True),
+    "F4 n": _Style("B = {batch:,}, {} set", x=_M),
+    "F5a": _Style(
+        "one problem: the best n for a budget", names={"constant": "constant lr", "sqrt": "lr ∝ √n"}
+    ),
+    "F5b": _Style("pass@1 at the largest C, {} set", "share with p < 0.02; Gini", from_zero=True),
+    "F6": _Style("the best n for a budget by training set size, easy set", label="D = {}", ramp=True),
+    "F7": _Style("{} set", "avg@4", _M),
+}
+_Panel = tuple[_Style, str, Picture]  # its title and its picture, whose curves are labelled
 
 
-def _by_n(p: Picture, title: str, y: str, curves: Mapping[str, Picture], **more: bool) -> _Panel:
-    return _Panel(title, _N, y, p["levels"], curves, p["levels"], **more)
+def _panels(name: str, p: Picture) -> list[_Panel]:
+    if name == "F4":
+        each = {own: {"": curve} for own, curve in p["curves"].items()}
+        by_batch, along = {**p, "curves": p["batches"]}, {**p, "curves": each, "levels": p["fixed_levels"]}
+        return [*_panels("F4 B_p", by_batch), *_panels("F4 n", along)]
+    style = _STYLES[name]
 
+    def labelled(curves: Picture) -> Picture:
+        return {**p, "curves": {style.names.get(k, style.label.format(k)): c for k, c in curves.items()}}
 
-def _renamed(curves: Mapping[str, Picture], **names: str) -> dict[str, Picture]:
-    return {names[key]: curve for key, curve in curves.items()}
-
-
-def _rises(p: Picture) -> list[_Panel]:
-    names = {"sqrt": "lr ∝ √B", "retuned": "η re-tuned at each n and C"}
+    if "{}" not in style.title:
+        return [(style, style.title, labelled(p["curves"]))]
+    batch = p.get("batch", 0)
     return [
-        _stars(p, f"the best n for a budget, {name} set", _renamed(curves, **names))
-        for name, curves in p["curves"].items()
+        (style, style.title.format(own, batch=batch), labelled(curves)) for own, curves in p["curves"].items()
     ]
-
-
-def _harder(p: Picture) -> list[_Panel]:
-    curves = {f"{name} set": curve for name, curve in p["curves"].items()}
-    return [_by_n(p, "reward at the largest C, less the best", "avg@4 less its best", curves)]
-
-
-def _sharpening(p: Picture) -> list[_Panel]:
-    return [
-        _by_n(p, f"at the largest C, {name} set", "metric less its best", curves)
-        for name, curves in p["curves"].items()
-    ]
-
-
-def _batches(p: Picture) -> list[_Panel]:
-    by_batch = {f"B_p = {b}": curve for b, curve in p["batches"].items()}
-    stars = [
-        _stars(p, f"B = {p['batch']:,}, {name} set", {"": curve}, _M) for name, curve in p["curves"].items()
-    ]
-    return [_by_n(p, "easy set, largest C", "avg@4", by_batch, ramp=True), *stars]
-
-
-def _alone(p: Picture) -> list[_Panel]:
-    curves = _renamed(p["curves"], constant="constant lr", sqrt="lr ∝ √n")
-    return [_stars(p, "one problem: the best n for a budget", curves)]
-
-
-def _landscape(p: Picture) -> list[_Panel]:
-    return [
-        _by_n(p, f"pass@1 at the largest C, {name} set", "share with p < 0.02; Gini", curves, from_zero=True)
-        for name, curves in p["curves"].items()
-    ]
-
-
-def _sizes(p: Picture) -> list[_Panel]:
-    curves = {f"D = {d}": curve for d, curve in p["curves"].items()}
-    return [_stars(p, "the best n for a budget by training set size, easy set", curves, ramp=True)]
-
-
-def _decoupled(p: Picture) -> list[_Panel]:
-    return [_Panel(f"{name} set", _M, "avg@4", p["x"], curves) for name, curves in p["curves"].items()]
-
-
-_PANELS: dict[str, Callable[[Picture], list[_Panel]]] = {
-    "F1": _rises, "F2": _harder, "F3": _sharpening, "F4": _batches, "F5a": _alone, "F5b": _landscape,
-    "F6": _sizes, "F7": _decoupled,
-}  # fmt: skip
 
 
 def _figure(panels: Sequence[_Panel]) -> Figure:
@@ -135,35 +99,36 @@ def _figure(panels: Sequence[_Panel]) -> Figure:
     figure = Figure(figsize=(min(3.5 * count + 1.2, 9.6), 3.4), layout="constrained")
     all_axes: Iterable[Axes] = np.atleast_1d(figure.subplots(1, count))
     for i, (axes, panel) in enumerate(zip(all_axes, panels, strict=True)):
-        _draw(axes, panel)
+        _draw(axes, *panel)
         if i == 0:
             axes.legend(frameon=False, fontsize=7)
     return figure
 
 
-def _draw(axes: Axes, panel: _Panel) -> None:
-    colours: Any = _COLOURS
-    if panel.ramp:
-        colours = mpl.colormaps[RAMP](np.linspace(0.1, 0.9, len(panel.curves)))
-    for colour, (label, curve) in zip(colours, panel.curves.items(), strict=False):
-        value, low, high = (_numbers(curve[key], panel.star) for key in ("value", "low", "high"))
-        axes.plot(panel.x, value, "o-", ms=2.5, lw=1.2, color=colour, label=label)
-        axes.fill_between(panel.x, low, high, color=colour, alpha=0.18, lw=0)
-    if panel.star or not panel.levels:
-        axes.set_xscale("log")
-    if panel.star:  # n* is not known beyond the ends of the grid
-        n_ticks(axes, "y", panel.levels)
-        for edge in (panel.levels[0], panel.levels[-1]):
-            axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
-        axes.set_ylim(panel.levels[0] / 1.5, panel.levels[-1] * 1.5)
-    elif panel.levels:
-        n_ticks(axes, "x", panel.levels)
+def _draw(axes: Axes, style: _Style, title: str, p: Picture) -> None:
+    levels, curves, star = p.get("levels", ()), p["curves"], not style.y
+    by_n = bool(levels) and not star
+    colours: Any = mpl.colormaps[RAMP](np.linspace(0.1, 0.9, len(curves))) if style.ramp else _COLOURS
+    for colour, (label, curve) in zip(colours, curves.items(), strict=False):
+        x = levels if by_n else p["x"]
+        value, low, high = (_numbers(curve[key], star) for key in ("value", "low", "high"))
+        axes.plot(x, value, "o-", ms=2.5, lw=1.2, color=colour, label=label)
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+    if by_n:
+        n_ticks(axes, "x", levels)
         axes.tick_params(axis="x", rotation=45)
-    if panel.from_zero:
+    else:
+        axes.set_xscale("log")
+    if star:  # n* is not known beyond the ends of the grid
+        n_ticks(axes, "y", levels)
+        for edge in (levels[0], levels[-1]):
+            axes.axhline(edge, color=GREY, lw=0.8, ls="--", zorder=1)
+        axes.set_ylim(levels[0] / 1.5, levels[-1] * 1.5)
+    if style.from_zero:
         axes.set_ylim(bottom=0)
-    axes.set_title(panel.title, loc="left", fontsize=8)
-    axes.set_xlabel(panel.x_label, fontsize=8)
-    axes.set_ylabel(panel.y_label, fontsize=8)
+    axes.set_title(title, loc="left", fontsize=8)
+    axes.set_xlabel("n, rollouts per problem" if by_n else style.x, fontsize=8)
+    axes.set_ylabel(style.y or "n*", fontsize=8)
     axes.tick_params(labelsize=7)
 
 

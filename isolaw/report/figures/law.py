@@ -112,11 +112,10 @@ def write_figures(law: Law, runs: Runs | None, folder: str | Path) -> list[Path]
 
 
 def _draw_checkpoints(axes: Axes, law: Law, runs: Runs, colour: ScalarMappable) -> None:
-    d = law.document
-    study = Study(runs, d.metric, d.eval_set, law)
+    study = Study.of(law, runs)
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0")
-    for entry in d.grid:
+    for entry in law.document.grid:
         b, n = entry.problems_per_batch, entry.rollouts_per_problem
         own = rows[(rows["problems_per_batch"] == b) & (rows["rollouts_per_problem"] == n)]
         axes.plot(

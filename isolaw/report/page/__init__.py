@@ -73,9 +73,8 @@ def write_report(
     check_replaceable(path)
     if not is_of(law, runs):
         raise DataError("the law was fitted to other runs")
-    study = Study(runs, law.document.metric, law.document.eval_set, law)
     facts = Facts(budgets(law, compute), backtest, notes=runs.notes, title=str(runs.source or ""))
-    return write(render(study, facts), path)
+    return write(render(Study.of(law, runs), facts), path)
 
 
 def render(study: Study, facts: Facts) -> str:
