@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isolaw.metrics import is_accuracy
-from isolaw.readers.frameworks.base import Fact
+from isolaw.readers.frameworks.base import Fact, Target
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import only, option
-from isolaw.readers.stitch import RunCurves, Target
+from isolaw.readers.stitch import RunCurves
 from isolaw.runs import listed
 
 if TYPE_CHECKING:

@@ -19,10 +19,11 @@ from pathlib import PurePath
 from typing import Any
 
 from isolaw.errors import InputError
+from isolaw.readers.raw_log import whole
 from isolaw.runs import COLUMNS
 
 # Symbols and other spellings → names in code.
-SYMBOLS = {
+ALIASES = {
     "n": "rollouts_per_problem",
     "B_p": "problems_per_batch",
     "B": "rollouts_per_step",
@@ -32,14 +33,13 @@ SYMBOLS = {
     "D": "n_train_problems",
 }
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
-LARGEST_COUNT = 2**31
-_WHOLE = {  # name → least value
+WHOLE = {  # facts that are whole numbers → the least
     **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),
     "seed": 0,
 }
 _BOOLEAN = ("on_policy", "percent")
 _TEXT = ("problem_set", "algorithm", "framework")
-_MEASURED = set(COLUMNS) - {*_WHOLE, *_TEXT}
+_MEASURED = set(COLUMNS) - {*WHOLE, *_TEXT}
 _FORM = re.compile(r"(?s)(?:(?P<glob>.*?):)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)")
 
 
@@ -83,10 +83,10 @@ def _parse_one(text: str) -> Assignment:
     form = _FORM.fullmatch(text.strip())
     if form is None or not form["value"].strip():
         raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for the runs that match")
-    name = SYMBOLS.get(form["name"], form["name"])
+    name = ALIASES.get(form["name"], form["name"])
     if name in _MEASURED:
         raise InputError(f"--set {text!r}: {name} is what a log measures; it cannot be set")
-    known = [*SYMBOLS, *_WHOLE, *_BOOLEAN, *_TEXT]
+    known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     if name not in known and close:
         raise InputError(f"--set {text!r}: unknown name {name!r}; did you mean {close[0]!r}?")
@@ -94,10 +94,8 @@ def _parse_one(text: str) -> Assignment:
     parsed = value if name in _TEXT else plain_number(value)
     if name in _BOOLEAN and not isinstance(parsed, bool):
         raise InputError(f"--set {text!r}: {name} is true or false")
-    if name in _WHOLE:
-        least = _WHOLE[name]
-        if type(parsed) is not int or not least <= parsed <= LARGEST_COUNT:
-            raise InputError(f"--set {text!r}: {name} is a whole number, {least} or more")
+    if name in WHOLE and (type(parsed) is not int or whole(parsed, WHOLE[name]) is None):
+        raise InputError(f"--set {text!r}: {name} is a whole number, {WHOLE[name]} or more")
     return Assignment(name, parsed, form["glob"] or "")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from isolaw.errors import DataError
 from isolaw.readers import limits
 
+LARGEST_COUNT = 2**31
 # What a number may be wrapped in when it was printed: np.float64(0.5), tensor(0.5, device='cuda:0').
 _WRAPPED = re.compile(
     r"^(?:[a-z]+\.)?(?:float|int|uint|bfloat|tensor)\d*\(\s*([^,()]+?)\s*(?:,[^()]*)?\)$", re.I
@@ -97,6 +98,12 @@ def finite(value: Any) -> float:
     """Return ``value`` as a finite float, NaN if it is something else."""
     found = number(value)
     return math.nan if found is None or math.isinf(found) else found
+
+
+def whole(value: Any, least: int) -> int | None:
+    """Return ``value`` as a whole number from ``least`` to 2³¹; None if it is something else."""
+    found = finite(value)
+    return int(found) if least <= found <= LARGEST_COUNT and found == round(found) else None
 
 
 def number(value: Any) -> float | None:

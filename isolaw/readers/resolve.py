@@ -14,11 +14,15 @@ from glob import escape
 from pathlib import PurePath
 from typing import Any
 
-from isolaw.readers.assignments import LARGEST_COUNT, SPLIT, Assignment
+from isolaw.readers.assignments import SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
-from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.raw_log import RawLog, whole
 
-SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "rollouts per step"}
+_SYMBOL = {
+    "problems_per_batch": "B_p",
+    "rollouts_per_problem": "n",
+    "rollouts_per_step": "rollouts per step",
+}
 # What may not change between the parts of one run.
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
 _DEFAULTS = {"seed": 0, "problem_set": "unnamed", "algorithm": "grpo"}
@@ -101,7 +105,7 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
         return
     both = f"its parts differ in {name}: {before.value} ({before.origin}) and {value} ({fact.origin})"
     if name in _ONE_VALUE:
-        add = option("", SYMBOL.get(name, name).replace(" ", "_"), "<value>")
+        add = option("", _SYMBOL.get(name, name).replace(" ", "_"), "<value>")
         _once(out.problems, f"{both}. If they are several runs: --group-by file; if not, {add}")
     else:
         _once(out.notes, f"{both}: the first was kept")
@@ -114,11 +118,8 @@ def _once(texts: list[str], text: str) -> None:
 
 def _sound(name: str, value: Any) -> Any:
     """Return a fact's value as a plain one; None for a value that it cannot have."""
-    if name in SPLIT or name in ("seed", "logging_steps"):
-        found = number(value)
-        least = 0 if name == "seed" else 1
-        whole = found is not None and math.isfinite(found) and found == round(found)
-        return int(found) if found is not None and whole and least <= found <= LARGEST_COUNT else None
+    if name in WHOLE:
+        return whole(value, WHOLE[name])
     if name == "on_policy":
         return value if isinstance(value, bool) else None
     if isinstance(value, float) and not math.isfinite(value):
@@ -141,7 +142,7 @@ def _complete(out: Resolved, given: Sequence[str], glob: str) -> None:
             return
         loser = next(name for name in reversed(SPLIT) if name not in given)
         old = facts.pop(loser)
-        out.notes.append(f"{SYMBOL[loser]} = {old.value} ({old.origin}) was replaced: --set contradicts it")
+        out.notes.append(f"{_SYMBOL[loser]} = {old.value} ({old.origin}) was replaced: --set contradicts it")
         b, n, r = (facts.get(name) for name in SPLIT)
     if b and n:
         facts.setdefault("rollouts_per_step", Fact(b.value * n.value, "B_p · n"))
@@ -158,7 +159,7 @@ def _complete(out: Resolved, given: Sequence[str], glob: str) -> None:
         unknown = [symbol for symbol, fact in (("n", n), ("B_p", b)) if not fact]
         out.lacking = ["n"] if r else unknown  # the product is known: n gives B_p
         there = [
-            f"{SYMBOL[name]} = {facts[name].value} ({facts[name].origin})" for name in SPLIT if name in facts
+            f"{_SYMBOL[name]} = {facts[name].value} ({facts[name].origin})" for name in SPLIT if name in facts
         ]
         out.problems.append(
             f"{' and '.join(unknown)} unknown"

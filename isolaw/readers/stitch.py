@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.readers.frameworks.base import Framework
+from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
 
 Floats = NDArray[np.float64]
-Target = tuple[str, str]  # (eval_set, metric)
 
 LAST_STEP = 2**40  # a larger number is no step
 MOST_POINTS = 50_000  # of a metric

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, unknown
-from isolaw.readers.assignments import SYMBOLS
+from isolaw.readers.assignments import ALIASES
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.table_files import load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, plain
@@ -44,9 +44,9 @@ def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: s
     mapping = mapping or ColumnMapping()
     own_names = [name for name in mapping.names if name not in COLUMNS and name != metric]
     for name in own_names:
-        if SYMBOLS.get(name) in COLUMNS:  # it would silently become an attribute
+        if ALIASES.get(name) in COLUMNS:  # it would silently become an attribute
             raise DataError(
-                f"{source}: {name!r} is no column of the data model; did you mean {SYMBOLS[name]!r}?"
+                f"{source}: {name!r} is no column of the data model; did you mean {ALIASES[name]!r}?"
             )
     table = mapping.apply(frame, source)
     if mapping.metrics:

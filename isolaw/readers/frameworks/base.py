@@ -11,12 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isolaw.readers.raw_log import number
+from isolaw.readers.assignments import WHOLE
+from isolaw.readers.raw_log import finite, whole
 
-_COUNTS = {  # facts that are whole numbers → the least
-    **dict.fromkeys(["rollouts_per_problem", "problems_per_batch", "rollouts_per_step", "logging_steps"], 1),
-    "seed": 0,
-}
+Target = tuple[str, str]  # (eval_set, metric)
 _NUMBERS = ("lr", "kl", "entropy", "temperature")
 
 
@@ -59,17 +57,17 @@ class Config:
     def number(self, *names: str) -> Fact | None:
         """Return a finite number, also one that was written as text."""
         for name in names:
-            value = number(self.values.get(name))
-            if value is not None and math.isfinite(value):
+            value = finite(self.values.get(name))
+            if not math.isnan(value):
                 return self.fact(name, value)
         return None
 
     def count(self, *names: str, least: int = 1) -> Fact | None:
         """Return a whole number, at least ``least``."""
         for name in names:
-            found = self.number(name)
-            if found and found.value == round(found.value) and least <= found.value < 2**31:
-                return self.fact(name, int(found.value))
+            value = whole(self.values.get(name), least)
+            if value is not None:
+                return self.fact(name, value)
         return None
 
     def text(self, *names: str) -> Fact | None:
@@ -99,7 +97,8 @@ class Framework:
     name: str  # as users write it: ``veRL``
     # A key's (eval_set, metric) in our names, as ("aime24", "avg@8"); training metrics are on ``train``. None
     # for what is not worth keeping (timings, learning rates); a further name of the log is kept as it is.
-    metric: Callable[[str], tuple[str, str] | None]
+    # `by_rules` makes one of a table.
+    metric: Callable[[str], Target | None]
     # Patterns of metric keys, and of settings, that no other framework has: a log is its own where each
     # pattern of one tuple matches a whole key. Keys that frameworks share (``loss``) must not suffice.
     own_keys: tuple[tuple[str, ...], ...] = ()
@@ -126,8 +125,8 @@ class Framework:
         own = Config(self.flat(config), source)
         facts: dict[str, Fact | None] = {}
         for name, settings in self.settings.items():
-            if name in _COUNTS:
-                facts[name] = own.count(*settings, least=_COUNTS[name])
+            if name in WHOLE:
+                facts[name] = own.count(*settings, least=WHOLE[name])
             else:
                 facts[name] = own.number(*settings) if name in _NUMBERS else own.text(*settings)
         facts |= self.more_facts(own, facts)
@@ -141,9 +140,36 @@ def _match(patterns: tuple[tuple[str, ...], ...], names: Collection[str]) -> boo
     )
 
 
-def best(k: str) -> str:
+def by_rules(
+    *rules: tuple[str, str, str | Callable[[int], str]], names: Mapping[str, str], not_kept: str
+) -> Callable[[str], Target | None]:
+    """Return a `Framework.metric`: the first rule holds whose pattern matches the whole key.
+
+    A rule is (pattern, eval_set, metric). A group ``set`` of the pattern replaces the evaluation set, and a
+    metric that is a function gets the number in the group ``k``. Without a metric it is the group ``name``,
+    as ``names`` calls it; what is not in ``names`` is dropped where ``not_kept`` matches it.
+    """
+    compiled = [(re.compile(pattern, re.S), eval_set, metric) for pattern, eval_set, metric in rules]
+    dropped = re.compile(not_kept, re.S)
+
+    def metric(key: str) -> Target | None:
+        for pattern, eval_set, own in compiled:
+            if found := pattern.fullmatch(key):
+                groups = found.groupdict()
+                eval_set = groups.get("set") or eval_set
+                if own:
+                    return eval_set, own if isinstance(own, str) else own(int(groups["k"]))
+                name = groups["name"]
+                kept = name in names or not dropped.fullmatch(name)
+                return (eval_set, names.get(name, name)) if kept else None
+        return None
+
+    return metric
+
+
+def best(k: int) -> str:
     """Return the metric that says whether any of k samples is correct; of one sample, it is their mean."""
-    return "pass@1" if int(k) == 1 else f"best@{int(k)}"
+    return "pass@1" if k == 1 else f"best@{k}"
 
 
 def one_update(

@@ -6,9 +6,7 @@ tracker's. Validation at step 0 is before training. A step is one batch of rollo
 
 from __future__ import annotations
 
-import re
-
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, one_update
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules, one_update
 
 _NAMES = {
     "mean_gen_tokens_per_sample": "response_length",
@@ -22,21 +20,10 @@ _OWN = (
     "train/(?:mean_gen_tokens_per_sample|token_mult_prob_error|gen_kl_error|global_valid_seqs|global_valid_toks"
     "|sampling_importance_ratio|probs_ratio_clamped)|timing/train/total_step_time"
 )
-_PASS = re.compile(r"pass(?:[@_-]|_at_)?(\d{1,6})")
-_NOT_KEPT = re.compile(
+_NOT_KEPT = (
     r"lr|wd|global_valid_(?:seqs|toks)|histogram/.*|.*/(?:min|max|std|stddev)"
-    r"|.*(?:_per_sec(?:_\w{1,20})?|_fp_utilization|_plot_sample|_time(?:_s)?)",
-    re.S,
+    r"|.*(?:_per_sec(?:_\w{1,20})?|_fp_utilization|_plot_sample|_time(?:_s)?)"
 )
-
-
-def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of NeMo-RL's keys."""
-    section, _, name = key.partition("/")
-    if section not in ("train", "validation") or not name or _NOT_KEPT.fullmatch(name):
-        return None
-    found = _PASS.fullmatch(name) if section == "validation" else None
-    return section, best(found[1]) if found else _NAMES.get(name, name)
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
@@ -53,7 +40,12 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 FRAMEWORK = Framework(
     "NeMo-RL",
-    metric,
+    by_rules(
+        (r"validation/pass(?:[@_-]|_at_)?(?P<k>\d{1,6})", "validation", best),
+        (r"(?P<set>train|validation)/(?P<name>.+)", "", ""),
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
     own_keys=((_OWN,),),
     own_config=(("grpo.num_prompts_per_step",),),
     settings={

@@ -8,9 +8,7 @@ best@k. It generates ``async_steps`` steps ahead.
 
 from __future__ import annotations
 
-import re
-
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules
 
 _NAMES = {
     "scores": "reward",
@@ -21,32 +19,13 @@ _NAMES = {
     "val/sequence_lengths": "response_length",
     "val/num_total_tokens": "tokens",
     "val/num_step_tokens": "step_tokens",
-    "eval/scores": "reward",
-    "eval/sequence_lengths": "response_length",
 }
 _OWN = "real_batch_size_ratio|unsolved_batch_size_ratio|packed_ratio|val/num_step_tokens"
-_PASS = re.compile(r"eval/pass_at_(\d{1,6})(_unbiased)?")
-_PER_DATA = re.compile(r"eval/scores_(.+)", re.S)
-_NOT_KEPT = re.compile(
-    r"episode|global_step|training_step|epoch|lr|(?:time|learner|actor|batch)/.*|(?:eval/)?(?:learner|actor)_tokens.*"
+_NOT_KEPT = (
+    r"episode|global_step|training_step|epoch|lr|(?:time|learner|actor|batch)/.*|(?:learner|actor)_tokens.*"
     r"|.*tokens_per_second(?:_\w{1,20})?|objective/kl\d_avg|val/(?:sequence_lengths|advantages)_.*|.*(?:_hist|_min|_max|_time|utilization)"
-    r"|.*(?:_mfu|_mbu)",
-    re.S,
+    r"|.*(?:_mfu|_mbu)"
 )
-
-
-def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of open-instruct's keys."""
-    eval_set = "validation" if key.startswith("eval/") else "train"
-    if key in _NAMES:
-        return eval_set, _NAMES[key]
-    if found := _PASS.fullmatch(key):
-        same = int(found[1]) == 1 and found[2]  # as pass_at_1
-        return None if same else ("validation", best(found[1]))
-    if found := _PER_DATA.fullmatch(key):
-        return found[1], "reward"
-    name = key.removeprefix("eval/")
-    return None if not name or _NOT_KEPT.fullmatch(key) else (eval_set, name)
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
@@ -75,7 +54,15 @@ def _on_policy(config: Config) -> Fact | None:
 
 FRAMEWORK = Framework(
     "open-instruct",
-    metric,
+    by_rules(
+        ("eval/scores_(?P<set>.+)", "", "reward"),
+        ("eval/sequence_lengths", "validation", "response_length"),
+        (r"eval/pass_at_(?!0*1_)(?P<k>\d{1,6})(?:_unbiased)?", "validation", best),
+        (r"eval/(?!pass_at_0*1_unbiased\Z)(?P<name>.+)", "validation", ""),  # as pass_at_1
+        ("(?!eval/)(?P<name>.+)", "train", ""),
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
     own_keys=((_OWN,), ("training_step", "scores")),
     own_config=(("num_unique_prompts_rollout",),),
     settings={

@@ -9,11 +9,10 @@ however many optimiser steps it makes. ``eval_<data>_pass1`` is the mean over th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, one_update
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules, one_update
 from isolaw.readers.python_text import parse_namespace
 
 _NAMES = {
@@ -27,23 +26,8 @@ _NAMES = {
     "rollout/num_samples": "step_rollouts",
 }
 _OWN = "(?:train/)?(?:rollout/reward_mean|actor_lr|logprobs_diff)|eval/eval_.*"
-_EVALUATION = re.compile(
-    r"(?:eval/)?eval_(?:(.+)_)?(pass(\d{1,6})|response_length_mean|truncated_rate)", re.S
-)
-_EVALUATED = {"response_length_mean": "response_length", "truncated_rate": "truncated_fraction"}
-_NOT_KEPT = re.compile(
-    r"timing/.*|(?:actor|critic)_lr|global_step|epoch|total_length|.*generated_samples", re.S
-)
-
-
-def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of OpenRLHF's keys."""
-    if found := _EVALUATION.fullmatch(key):
-        return found[1] or "validation", best(found[3]) if found[3] else _EVALUATED[found[2]]
-    if key.startswith(("eval/", "eval_")):
-        return None
-    name = key.removeprefix("train/")
-    return None if not name or _NOT_KEPT.fullmatch(name) else ("train", _NAMES.get(name, name))
+_EVALUATION = "(?:eval/)?eval_(?:(?P<set>.+)_)?"
+_NOT_KEPT = "timing/.*|(?:actor|critic)_lr|global_step|epoch|total_length|.*generated_samples"
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
@@ -70,7 +54,14 @@ def _flat(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 FRAMEWORK = Framework(
     "OpenRLHF",
-    metric,
+    by_rules(
+        (rf"{_EVALUATION}pass(?P<k>\d{{1,6}})", "validation", best),
+        (f"{_EVALUATION}response_length_mean", "validation", "response_length"),
+        (f"{_EVALUATION}truncated_rate", "validation", "truncated_fraction"),
+        (r"(?!eval[/_])(?:train/)?+(?P<name>.+)", "train", ""),
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
     own_keys=((_OWN,),),
     own_config=(
         ("rollout.n_samples_per_prompt", "train.batch_size"),

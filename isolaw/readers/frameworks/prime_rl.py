@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, by_rules
 
 _OWN = (
     r"(?:train|eval)/[^/]+/(?:effective|all)/.*|(?:entropy|reward|is_truncated)/all/mean"
     r"|mismatch_kl/(?:all/)?mean|progress/(?:total_)?(?:problems|samples|rollouts)"
 )
-_TRAINING = {
+_NAMES = {
     "reward/all/mean": "reward",
     "reward/mean": "reward",
     "entropy/all/mean": "entropy",
@@ -33,34 +33,13 @@ _TRAINING = {
     "progress/tokens": "step_tokens",
     "progress/rollouts": "step_rollouts",
 }
-# train/agg/<subset>/[<agent>/]<name>
-_AGGREGATE = {
-    "effective": {"reward/mean": "reward", "num_output_tokens/mean": "response_length"},
-    "all": {"is_truncated/mean": "truncated_fraction"},
-}
-# eval/<env>/[effective/][<agent>/]avg@k; evaluations of "all" include rollouts that failed.
-_EVALUATION = re.compile(r"([^/]+)/(?:effective/)?(?:(?!all/)[^/]*/)?(avg|pass)(?:@|_at_)(\d{1,6})", re.S)
 _GROUP_SIZE = re.compile(r"(?:orchestrator\.)?(?:train\.)?env\.\d+\.(?:group_size|rollouts_per_example)")
-_NOT_KEPT = re.compile(
-    r"(?:time|timing|perf|inference|dispatcher|system|event_loop_lag|progress|batch|watcher|scheduler)/"
-    r"|optim/lr$|.*/(?:max|min|std)$|.*/(?:timing|error)/"
+# eval/<env>/[effective/][<agent>/]; evaluations of "all" include rollouts that failed.
+_EVALUATION = "eval/(?P<set>[^/]+)/(?:effective/)?(?:(?!all/)[^/]*/)?"
+_NOT_KEPT = (
+    r"(?:time|timing|perf|inference|dispatcher|system|event_loop_lag|progress|batch|watcher|scheduler)/.*"
+    r"|optim/lr|.*/(?:max|min|std)|.*/(?:timing|error)/.*"
 )
-
-
-def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of prime-rl's keys."""
-    if key in _TRAINING:
-        return "train", _TRAINING[key]
-    scope, _, rest = key.partition("/")
-    if scope == "eval":
-        found = _EVALUATION.fullmatch(rest)
-        return (found[1], f"{'best' if found[2] == 'pass' else 'avg'}@{int(found[3])}") if found else None
-    if scope == "train":  # train/<env>: its parts of the aggregate
-        subset, _, name = rest.removeprefix("agg/").partition("/")
-        wanted = _AGGREGATE.get(subset, {}) if rest.startswith("agg/") else {}
-        ours = wanted.get(name) or wanted.get(name.partition("/")[2])  # without and with an agent
-        return ("train", ours) if ours else None
-    return None if not rest or _NOT_KEPT.match(key) else ("train", key)
 
 
 def _either(*names: str) -> tuple[str, ...]:
@@ -98,7 +77,16 @@ def _environments(config: Config) -> Fact | None:
 
 FRAMEWORK = Framework(
     "prime-rl",
-    metric,
+    by_rules(
+        (rf"{_EVALUATION}avg(?:@|_at_)(?P<k>\d{{1,6}})", "", "avg@{}".format),
+        (rf"{_EVALUATION}pass(?:@|_at_)(?P<k>\d{{1,6}})", "", "best@{}".format),
+        ("train/agg/effective/(?:[^/]*/)?reward/mean", "train", "reward"),
+        ("train/agg/effective/(?:[^/]*/)?num_output_tokens/mean", "train", "response_length"),
+        ("train/agg/all/(?:[^/]*/)?is_truncated/mean", "train", "truncated_fraction"),
+        ("(?!(?:eval|train)/)(?P<name>[^/]*/.+)", "train", ""),
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
     own_keys=((_OWN,),),
     own_config=((r"orchestrator\..*(?:group_size|rollouts_per_example)",),),
     settings={

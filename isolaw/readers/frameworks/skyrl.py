@@ -8,9 +8,7 @@ by how it is started; sharing devices (``colocate_all``) rules it out.
 
 from __future__ import annotations
 
-import re
-
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, one_update
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules, one_update
 
 _NAMES = {
     "reward/avg_raw_reward": "reward",
@@ -21,32 +19,14 @@ _NAMES = {
     "policy/grad_norm": "grad_norm",
     "generate/avg_num_tokens": "response_length",
 }
-_EVALUATION = r"eval/(.+)/(?:avg_score|pass_at_(\d{1,6}))"
 _OWN = (
     "reward/avg_raw_reward|policy/policy_entropy|loss/avg_final_rewards|generate/avg_num_tokens"
-    f"|{_EVALUATION}"
+    r"|eval/.+/(?:avg_score|pass_at_\d{1,6})"
 )
-_PASS = re.compile(r"reward/avg_pass_at_(\d{1,6})")
-_NOT_KEPT = re.compile(
+_NOT_KEPT = (
     r"(?:timing|trainer|vllm|ray|system|consumed)/.*|generate/.*|critic/.*|async/.*time.*|policy/(?:\w*lr|response_length)"
-    r"|loss/kl_loss_coef|.*_(?:max|min|std|p90)",
-    re.S,
+    r"|loss/kl_loss_coef|.*_(?:max|min|std|p90)"
 )
-
-
-def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of SkyRL's keys."""
-    if key in _NAMES:
-        return "train", _NAMES[key]
-    if found := re.fullmatch(_EVALUATION, key, re.S):
-        return "validation" if found[1] == "all" else found[1], best(found[2]) if found[2] else "reward"
-    if key == "eval/all/generate/avg_num_tokens":
-        return "validation", "response_length"
-    if found := _PASS.fullmatch(key):
-        return "train", best(found[1])
-    if "/" not in key or key.startswith("eval/") or _NOT_KEPT.fullmatch(key):
-        return None
-    return "train", key
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
@@ -71,7 +51,15 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 FRAMEWORK = Framework(
     "SkyRL",
-    metric,
+    by_rules(
+        (r"eval/(?:all|(?P<set>.+))/avg_score", "validation", "reward"),
+        (r"eval/(?:all|(?P<set>.+))/pass_at_(?P<k>\d{1,6})", "validation", best),
+        ("eval/all/generate/avg_num_tokens", "validation", "response_length"),
+        (r"reward/avg_pass_at_(?P<k>\d{1,6})", "train", best),
+        ("(?!eval/)(?P<name>.*/.*)", "train", ""),
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
     own_keys=((_OWN,),),
     own_config=(("generator.n_samples_per_prompt", "trainer.train_batch_size"),),
     settings={

@@ -8,9 +8,7 @@ before training, any other after that batch's update. Arguments are written with
 
 from __future__ import annotations
 
-import re
-
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, one_update
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules, one_update
 
 _NAMES = {
     "rollout/raw_reward": "reward",
@@ -22,35 +20,11 @@ _NAMES = {
     "train/kl_loss": "kl",
     "train/grad_norm": "grad_norm",
 }
-_EVALUATED = {
-    "-truncated_ratio": "truncated_fraction",
-    "/truncated_ratio": "truncated_fraction",
-    "/response_len/mean": "response_length",
-}
 _OWN = "rollout/(?:raw_reward|response_lengths|log_probs|ref_log_probs)|train/lr-pg_0"
-_PASS = re.compile(r"(?:passrate/|eval/(.+)-)pass(?:@|_at_)(\d{1,6})", re.S)
-_NOT_KEPT = re.compile(
+_NOT_KEPT = (
     r"rollout/(?:step|rewards|total_lengths|advantages|returns)|train/(?:step|lr-.*|mtp_.*)|(?:perf|multi_turn)/.*"
-    r"|.*/(?:max|min|median|std)|.*_time(?:/mean)?",
-    re.S,
+    r"|.*/(?:max|min|median|std)|.*_time(?:/mean)?"
 )
-
-
-def metric(key: str) -> tuple[str, str] | None:
-    """Return (eval_set, metric) of one of slime's keys."""
-    if key in _NAMES:
-        return "train", _NAMES[key]
-    if found := _PASS.fullmatch(key):
-        return found[1] or "train", best(found[2])
-    if key.startswith("eval/"):
-        name = key.removeprefix("eval/")
-        for ending, ours in _EVALUATED.items():
-            if name.endswith(ending):
-                return name.removesuffix(ending), ours
-        return None if name in ("", "step") or "/" in name else (name, "reward")
-    if not key.startswith(("rollout/", "train/")) or _NOT_KEPT.fullmatch(key):
-        return None
-    return "train", key
 
 
 def _facts(config: Config, facts: Facts) -> Facts:
@@ -77,7 +51,15 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 FRAMEWORK = Framework(
     "slime",
-    metric,
+    by_rules(
+        (r"(?:passrate/|eval/(?P<set>.+)-)pass(?:@|_at_)(?P<k>\d{1,6})", "train", best),
+        ("eval/(?P<set>.*)[-/]truncated_ratio", "", "truncated_fraction"),
+        ("eval/(?P<set>.*)/response_len/mean", "", "response_length"),
+        (r"eval/(?!step\Z)(?P<set>[^/]+)", "", "reward"),
+        ("(?P<name>(?:rollout|train)/.*)", "train", ""),
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
     own_keys=((_OWN,),),
     own_config=(("rollout_batch_size", "n_samples_per_prompt", "hf_checkpoint"),),
     settings={

@@ -64,23 +64,21 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 
 def _rollouts_per_step(config: Config) -> Fact | None:
-    accumulated = config.count("gradient_accumulation_steps")
-    if accumulated is None:
-        return None
+    accumulated, iterations = config.count("gradient_accumulation_steps"), config.count("num_iterations")
     generated, steps = config.count("generation_batch_size"), config.count("steps_per_generation")
-    device = config.count("per_device_train_batch_size")
-    devices, iterations = config.count("world_size", "num_processes"), config.count("num_iterations")
-    if generated and steps:
+    device, devices = config.count("per_device_train_batch_size"), config.count("world_size", "num_processes")
+    if accumulated and generated and steps:
         above, below = [generated, accumulated], [steps]
-    elif device and devices and not _NEWER.isdisjoint(config.values):
+    elif accumulated and device and devices and not _NEWER.isdisjoint(config.values):
         above, below = [device, devices, accumulated], []
     else:
         return None
-    if iterations:
-        below.append(iterations)
+    below += [iterations] if iterations else []
     product, divisor = (math.prod(fact.value for fact in facts) for facts in (above, below))
-    named = [[f"{f.origin.removesuffix(config.where)} {f.value}" for f in facts] for facts in (above, below)]
-    over, under = (" · ".join(names) for names in named)
+    over, under = (
+        " · ".join(f"{fact.origin.removesuffix(config.where)} {fact.value}" for fact in facts)
+        for facts in (above, below)
+    )
     rollouts = product // divisor if product % divisor == 0 else product / divisor
     return Fact(rollouts, f"{over}{f' / ({under})' if under else ''}{config.where}")
 

@@ -78,21 +78,20 @@ def _validation(rest: str) -> tuple[str, str] | None:
     return data, f"{name}@{int(found[2])}"
 
 
-def _facts(config: Config, _facts: Facts) -> Facts:
-    easy = "worker.rollout.n" in config.values or "data.rollout_batch_size" in config.values  # EasyR1
-    worker = "worker" if easy else "actor_rollout_ref"
-    batch = config.count("data.rollout_batch_size" if easy else "data.train_batch_size")
-    mini = config.count(f"{worker}.actor.{'global_batch_size' if easy else 'ppo_mini_batch_size'}")
-    passes = config.count(f"{worker}.actor.ppo_epochs")
+def _either(name: str) -> tuple[str, str]:
+    """A setting of EasyR1 and of veRL."""
+    return f"worker.{name}", f"actor_rollout_ref.{name}"
+
+
+def _facts(config: Config, facts: Facts) -> Facts:
+    batch = facts["problems_per_batch"]
+    mini = config.count("worker.actor.global_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size")
+    passes = config.count(*_either("actor.ppo_epochs"))
     return {
-        "rollouts_per_problem": config.count(f"{worker}.rollout.n"),
         "problems_per_batch": _generated(config, batch),
         "on_policy": one_update(batch.value, mini, passes, _apart(config), "prompts") if batch else None,
         "problem_set": _problem_set(config),
-        "lr": config.number(f"{worker}.actor.optim.lr"),
-        "kl": _kl(config, f"{worker}.actor"),
-        "entropy": config.number(f"{worker}.actor.entropy_coeff"),
-        "temperature": config.number(f"{worker}.rollout.temperature"),
+        "kl": _kl(config),
     }
 
 
@@ -126,15 +125,15 @@ def _apart(config: Config) -> Fact:
     return config.fact(f"{hybrid} = False", config.values.get(hybrid) is False)
 
 
-def _kl(config: Config, actor: str) -> Fact | None:
+def _kl(config: Config) -> Fact | None:
     """The coefficient that acts: in the loss, or in the reward; 0 where neither is on."""
     if config.is_true("algorithm.disable_kl"):
         return config.fact("algorithm.disable_kl", 0.0)
     if "algorithm.kl_coef" in config.values:  # EasyR1: one coefficient for both
         return config.number("algorithm.kl_coef")
-    in_loss, in_reward = f"{actor}.use_kl_loss", "algorithm.use_kl_in_reward"
+    in_loss, in_reward = "actor_rollout_ref.actor.use_kl_loss", "algorithm.use_kl_in_reward"
     if config.is_true(in_loss):
-        return config.number(f"{actor}.kl_loss_coef")
+        return config.number("actor_rollout_ref.actor.kl_loss_coef")
     if config.is_true(in_reward) or in_reward not in config.values:  # the older versions have no such switch
         return config.number("algorithm.kl_ctrl.kl_coef")
     return config.fact(f"{in_loss} and {in_reward} = False", 0.0) if in_loss in config.values else None
@@ -174,6 +173,13 @@ FRAMEWORK = Framework(
         "seed": ("data.seed",),
         "algorithm": ("algorithm.adv_estimator",),
         "model": ("actor_rollout_ref.model.path", "worker.actor.model.model_path"),
+        "rollouts_per_problem": _either("rollout.n"),
+        "problems_per_batch": ("data.rollout_batch_size", "data.train_batch_size"),
+        "problem_set": ("data.train_files",),
+        "lr": _either("actor.optim.lr"),
+        "kl": ("algorithm.kl_coef",),
+        "entropy": _either("actor.entropy_coeff"),
+        "temperature": _either("rollout.temperature"),
     },
     more_facts=_facts,
     step_keys=("training/global_step",),

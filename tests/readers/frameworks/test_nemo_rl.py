@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.nemo_rl import FRAMEWORK, metric
+from isolaw.readers.frameworks.nemo_rl import FRAMEWORK
+
+metric = FRAMEWORK.metric
 
 TRAIN = {
     "loss": -0.01, "grad_norm": 0.5, "mean_prompt_length": 100.0, "total_num_tokens": 9000.0,

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.open_instruct import FRAMEWORK, metric
+from isolaw.readers.frameworks.open_instruct import FRAMEWORK
+
+metric = FRAMEWORK.metric
 
 TRAIN = {
     "epoch": 0.1, "lr": 1e-06, "objective/kl0_avg": 0.003, "objective/kl1_avg": 0.1, "objective/kl2_avg": 0.2,

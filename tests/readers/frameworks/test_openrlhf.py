@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.readers.frameworks.openrlhf import FRAMEWORK, metric
+from isolaw.readers.frameworks.openrlhf import FRAMEWORK
+
+metric = FRAMEWORK.metric
 
 # train_step's status, openrlhf 0.11.
 STATUS = {

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from isolaw.readers.frameworks import find
-from isolaw.readers.frameworks.prime_rl import FRAMEWORK, metric
+from isolaw.readers.frameworks.prime_rl import FRAMEWORK
 from isolaw.readers.read import read
+
+metric = FRAMEWORK.metric
 
 RL = {
     "max_steps": 100,

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.skyrl import FRAMEWORK, metric
+from isolaw.readers.frameworks.skyrl import FRAMEWORK
+
+metric = FRAMEWORK.metric
 
 TRAIN = {
     "reward/avg_pass_at_5": 0.75, "reward/mean_positive_reward": 0.4, "loss/avg_final_rewards": 0.4,

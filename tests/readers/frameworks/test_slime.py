@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from isolaw.readers.frameworks.slime import FRAMEWORK, metric
+from isolaw.readers.frameworks.slime import FRAMEWORK
+
+metric = FRAMEWORK.metric
 
 ROLLOUT = {"rollout/rewards": 0.0, "rollout/response_lengths": 612.5, "rollout/total_lengths": 700.0,
            "rollout/truncated": 0.0625, "rollout/log_probs": -0.4, "rollout/ref_log_probs": -0.41,
