@@ -11,7 +11,7 @@ from isolaw.config import Count, Positive, RunSpec, Share
 from isolaw.config.parsing import parse_section
 from isolaw.errors import Issue, SpecError
 
-# Mean |Δ log p| per token between sampler and trainer above which a run stops: more than rounding.
+# The default of logprob_tolerance: more than rounding.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 # The keys that decide numbers; the others decide where and how they are computed.
 IDENTITY = ("reward", "sampler", "dtype")
@@ -24,49 +24,28 @@ def _listed(value: Any) -> Any:
 class RealOptions(BaseModel):
     """The ``[real]`` section.
 
-    Attributes
-    ----------
-    model
-        folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
-    reward
-        ``exact``, ``math``, or ``package.module:function``.
-    sampler
-        ``vllm`` or ``transformers``; by default vLLM, if it is installed.
-    dtype
-        of weights and activations; by default bfloat16 on GPUs, else float32.
-    zero_stage, offload_optimizer, micro_batch_tokens, gradient_checkpointing
-        DeepSpeed's ZeRO stage; whether the optimiser is in host memory; tokens of one forward and backward
-        pass; whether the backward pass computes activations again (by default on GPUs). No result depends
-        on them.
-    processes, tensor_parallel, torchrun
-        processes of one run (data parallel); how many of them share one sampler's model; more options of
-        torchrun.
-    gpu_memory
-        share of a GPU's memory for the sampler.
-    timeout_hours
-        how long the processes of a run wait for each other.
-    logprob_tolerance
-        mean |Δ log p| per token between sampler and trainer above which a run stops.
-    checkpoint_minutes
-        the longest time between two points from which a run can continue.
+    What None means is decided by `resolved` or by the memory planner. No result depends on ZeRO's stage, the
+    optimiser's place, the size of a micro-batch or the recomputing of activations.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
     model: Annotated[str, Field(min_length=1)]
-    reward: str = "exact"
+    reward: str = "exact"  # or math, or package.module:function
     sampler: Literal["vllm", "transformers"] | None = None
-    dtype: Literal["float32", "bfloat16"] | None = None
-    zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0
-    offload_optimizer: bool | None = None
-    micro_batch_tokens: Count | None = None
-    gradient_checkpointing: bool | None = None
-    processes: Count = 1
-    tensor_parallel: Count | None = None
-    torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    gpu_memory: Annotated[Share, Field(gt=0)] | None = None
-    timeout_hours: Positive = 4.0
+    dtype: Literal["float32", "bfloat16"] | None = None  # of weights and activations
+    zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed's
+    offload_optimizer: bool | None = None  # to host memory
+    micro_batch_tokens: Count | None = None  # of one forward and backward pass
+    gradient_checkpointing: bool | None = None  # whether the backward pass computes activations again
+    processes: Count = 1  # of one run (data parallel)
+    tensor_parallel: Count | None = None  # how many processes share one sampler's model
+    torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # more options of torchrun
+    gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
+    timeout_hours: Positive = 4.0  # how long the processes of a run wait for each other
+    # Mean |Δ log p| per token between sampler and trainer above which a run stops.
     logprob_tolerance: Positive | None = None
-    checkpoint_minutes: Positive = 10.0
+    checkpoint_minutes: Positive = 10.0  # the longest time between two points from which a run can continue
 
     def resolved(self) -> RealOptions:
         """Fill in what depends on this machine."""

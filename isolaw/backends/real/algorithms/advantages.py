@@ -84,23 +84,10 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
     gradient (`gradient_rows`). Groups that the zero-variance filter leaves out have advantage 0 and no part
     in σ_batch (ScaleRL's effective batch).
 
-    Parameters
-    ----------
-    rewards
-        (B_p, n), penalties included. A KL penalty makes equal rewards differ, and ``group_std`` scales that
-        small difference up to one.
-    kind
-        one of the five above.
-    kept
-        (B_p,), bool; None keeps all.
+    ``rewards``, (B_p, n), include penalties: a KL penalty makes equal rewards differ, and ``group_std``
+    scales that small difference up to one. ``kept``, (B_p,), are the groups that the filter keeps (None:
+    all). Raise `ValueError` for an unknown ``kind``, and for ``leave_one_out`` with n = 1.
 
-    Raises
-    ------
-    ValueError
-        an unknown ``kind``, or ``leave_one_out`` with n = 1.
-
-    Examples
-    --------
     >>> advantages(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), "group_std")
     tensor([[-1.0000, -1.0000,  1.0000,  1.0000]], dtype=torch.float64)
     >>> advantages(torch.tensor([[0.0, 0.0, 0.0, 1.0]]), "leave_one_out")

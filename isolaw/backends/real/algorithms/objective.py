@@ -37,21 +37,9 @@ def row_weights(
     ``fixed_length`` 1 / (rollouts · max_response_tokens), Dr. GRPO (arXiv 2503.20783)
     ================ ======================================================================
 
-    With the first three, Σ_i w_i · len_i = 1; all weights are 0 when no rollout enters.
+    With the first three, Σ_i w_i · len_i = 1; all weights are 0 when no rollout enters. ``rows``, (B_p, n),
+    are the rollouts that enter (`algorithms.advantages.gradient_rows`).
 
-    Parameters
-    ----------
-    lengths
-        (B_p, n), tokens of each response.
-    rows
-        (B_p, n), bool, from `isolaw.backends.real.algorithms.advantages.gradient_rows`.
-    aggregation
-        one of the four above.
-    max_response_tokens
-        for ``fixed_length``.
-
-    Examples
-    --------
     >>> lengths, rows = torch.tensor([[1, 3], [2, 2]]), torch.ones(2, 2, dtype=torch.bool)
     >>> row_weights(lengths, rows, "sequence")
     tensor([[0.2500, 0.0833],
@@ -87,6 +75,9 @@ def loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of a micro-batch, a term of the sum over micro-batches and ranks, and its metrics.
 
+    The loss is a float64 scalar, the metrics float64 sums for `merge` and `means`, whose keys depend on the
+    recipe and on which arguments are None.
+
     Parameters
     ----------
     logprobs
@@ -94,24 +85,13 @@ def loss(
     mask
         (R, T), bool: which tokens are of the response.
     advantages, weights
-        (R,), from `algorithms.advantages.advantages` and `row_weights`. A row of weight 0
-        counts for nothing: a rank without rollouts takes one.
+        (R,), from `algorithms.advantages.advantages` and `row_weights`. A row of weight 0 counts for nothing.
     old_logprobs
         (R, T), the trainer's for the policy that sampled. None is on-policy: ``logprobs`` without
         their gradient, so that ratios are 1 to the last digit.
     sampler_logprobs, reference_logprobs, entropy
-        (R, T); required by importance sampling, the KL term and the entropy bonus, otherwise only measured.
-
-    Returns
-    -------
-    tuple
-        the loss, a float64 scalar, and float64 sums for `merge` and `means`, whose keys depend on the recipe
-        and on which arguments are None.
-
-    Raises
-    ------
-    ValueError
-        a term lacks its tensor.
+        (R, T); importance sampling, the KL term and the entropy bonus raise `ValueError` without theirs.
+        Otherwise they are only measured.
 
     Examples
     --------

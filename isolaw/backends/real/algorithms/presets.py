@@ -55,24 +55,15 @@ _OVERLONG_PART = 5
 
 
 def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
-    """Return the recipe with every open key filled in that has an effect.
+    """Return the recipe with every open key filled in that has an effect; resolving it again changes nothing.
 
-    Parameters
-    ----------
-    recipe
-        as written; what it sets is kept.
-    difficulty
-        ``problems.difficulty``. ``"easy"`` turns the KL term and the entropy bonus on (`EASY`) unless the
-        algorithm's paper has none; ``"hard"`` and None leave them off (arXiv 2603.12151, section 3).
+    With ``difficulty`` (``problems.difficulty``) ``"easy"`` the KL term and the entropy bonus are on (`EASY`)
+    unless the algorithm's paper has none, with ``"hard"`` and None off (arXiv 2603.12151, section 3).
 
-    Notes
-    -----
     None remains, and means: ``gradient_rollouts`` all of the group; ``no_positive_resampling`` off;
     ``clip_low`` and ``clip_high`` (on-policy), ``importance_cap`` (no importance sampling),
-    ``kl_estimator`` and ``kl_in`` (no KL) nothing. To resolve twice is to resolve once.
+    ``kl_estimator`` and ``kl_in`` (no KL) nothing.
 
-    Examples
-    --------
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
     (1e-06, 0.001, 'k3', 'loss', None)

@@ -77,10 +77,7 @@ def difficulty(correct: int, samples: int, later: int | None = None) -> str | No
 class Split:
     """A split in a folder, complete or not; of problems with the same prompt the first one counts.
 
-    Raises
-    ------
-    DataError
-        the folder has sets in it, or a split with other settings: it is left unchanged.
+    A folder with sets in it, or with a split of other settings, is a `DataError` and left unchanged.
     """
 
     def __init__(self, folder: str | Path, problems: Sequence[Problem], settings: SplitSettings) -> None:

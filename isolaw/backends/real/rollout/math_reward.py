@@ -43,10 +43,7 @@ class Math(Reward):
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response, judging equal responses to a problem once.
 
-        Raises
-        ------
-        RunError
-            math-verify cannot read the answer of a problem, so that no response could be right.
+        Raise `RunError` if math-verify cannot read an answer: then no response could be right.
         """
         pairs = [(p.answer, response) for p, response in zip(problems, responses, strict=True)]
         distinct = list(dict.fromkeys(pairs))

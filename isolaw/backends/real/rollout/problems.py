@@ -17,7 +17,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,12 @@ Message = dict[str, str]
 _KINDS = (".jsonl", ".parquet")
 _SHOWN = 3  # of many lines with the same fault
 _LONGEST = 200  # characters of what was found
-_COLUMNS = ("prompt", "answer")
+_ACCEPTED = {
+    "prompt": "text, or messages with a role and a content",
+    "answer": "text or a number",
+    "id": "text or a number",
+}
+_Row = tuple[int, dict[str, Any]]  # a line, and the object in it
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class ProblemSet:
 
     def digest(self, part: str) -> str:
         """SHA-256 of a part's content, the same for any path, file format and order of lines."""
-        return _sha256([question.digest for question in self.parts[part]])
+        return _sha256([problem.digest for problem in self.parts[part]])
 
     def first(self, part: str, count: int | None = None) -> list[Problem]:
         """Return the first ``count`` problems of a part, or all; raise `DataError` if there are fewer."""
@@ -140,43 +145,73 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
 
 def _read(path: Path) -> tuple[list[Problem], list[Issue]]:
     """Return a file's problems in the order of their digests, and everything that is wrong with it."""
-    lines = _Lines(path)
+    faults = _Faults(path)
     try:
-        rows = list(lines.parquet() if path.suffix == ".parquet" else lines.jsonl())
+        columns, rows = _parquet(path) if path.suffix == ".parquet" else _jsonl(path, faults)
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
         return [], [Issue(str(path), f"not a Parquet file: {error}")]
-    if not rows and not lines.number:
-        return [], [Issue(str(path), "empty: there is no problem in it")]
-    if rows and lines.misses(list(dict.fromkeys(name for _, row in rows for name in row))):
-        return [], lines.report()
+    if not rows:
+        return [], faults.issues() or [Issue(str(path), "empty: there is no problem in it")]
+    if missing := [name for name in ("prompt", "answer") if name not in columns]:
+        shown = _short(columns)
+        nowhere = [Issue(str(path), f"no {name!r} anywhere", found=shown) for name in missing]
+        return [], [*faults.issues(), *nowhere]
     problems: dict[str, Problem] = {}
     seen: dict[str, int] = {}
     for line, row in rows:
-        problem = _problem(row, line, lines)
+        problem = _problem(row, line, faults)
         if problem is None:
             continue
         if problem.id in seen:
             same = f"id {problem.id!r}" if row.get("id") is not None else "prompt, and no id,"
-            lines.add("duplicate", line, f"the same {same} as on {lines.unit} {seen[problem.id]}")
+            faults.add("duplicate", line, f"the same {same} as on {faults.unit} {seen[problem.id]}")
             continue
         seen[problem.id] = line
         problems[problem.digest] = problem
-    return [problems[digest] for digest in sorted(problems)], lines.report()
+    return [problems[digest] for digest in sorted(problems)], faults.issues()
 
 
-def _problem(row: dict[str, Any], line: int, lines: _Lines) -> Problem | None:
+def _jsonl(path: Path, faults: _Faults) -> tuple[list[str], list[_Row]]:
+    """Return the keys of a file's objects, and each object with its line."""
+    rows = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                row = json.loads(text) if text else None
+            except (ValueError, RecursionError) as error:
+                faults.add("JSON", number, f"not valid JSON: {error}")
+                continue
+            if isinstance(row, dict):
+                rows.append((number, row))
+            elif text:
+                faults.add("object", number, "not an object", row, '{"prompt": …, "answer": …}')
+    return list(dict.fromkeys(name for _, row in rows for name in row)), rows
+
+
+def _parquet(path: Path) -> tuple[list[str], list[_Row]]:
+    """Return a file's columns, and the values of each row in those that count.
+
+    The others may be large, or of a type that Python does not have.
+    """
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    columns = file.schema_arrow.names
+    table = file.read(columns=[name for name in _ACCEPTED if name in columns])
+    return columns, list(enumerate(table.to_pylist(), 1))
+
+
+def _problem(row: dict[str, Any], line: int, faults: _Faults) -> Problem | None:
     """Return the problem of a line, or None if something is wrong with it."""
-    before = lines.number
     prompt, answer, given = row.get("prompt"), _numeral(row.get("answer")), _numeral(row.get("id"))
-    if not (_is_text(prompt) or _is_chat(prompt)):
-        lines.add("prompt", line, "", prompt, "text, or messages with a role and a content")
-    if not _is_text(answer):
-        lines.add("answer", line, "", answer, "text or a number")
-    if given is not None and not _is_text(given):
-        lines.add("id", line, "", given, "text or a number")
-    if lines.number > before:
+    valid = (_is_text(prompt) or _is_chat(prompt), _is_text(answer), given is None or _is_text(given))
+    for key, value, is_valid in zip(_ACCEPTED, (prompt, answer, given), valid, strict=True):
+        if not is_valid:
+            faults.add(key, line, "", value, _ACCEPTED[key])
+    if not all(valid):
         return None
     if not isinstance(prompt, str):
         prompt = [{"role": m["role"], "content": m["content"]} for m in prompt or []]
@@ -237,59 +272,24 @@ def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-class _Lines:
-    """The lines, or rows, of a file, and what is wrong with them, by key."""
+class _Faults:
+    """What is wrong with the lines, or rows, of a file, by key: the first of each kind, and how many more."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unit = "row" if path.suffix == ".parquet" else "line"
-        self.number = 0  # of issues
         self.shown: list[Issue] = []
         self.kinds: dict[str, list[int]] = defaultdict(list)
 
-    def jsonl(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                    row = json.loads(text) if text else None
-                except (ValueError, RecursionError) as error:
-                    self.add("JSON", number, f"not valid JSON: {error}")
-                    continue
-                if isinstance(row, dict):
-                    yield number, row
-                elif text:
-                    self.add("object", number, "not an object", row, '{"prompt": …, "answer": …}')
-
-    def parquet(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        import pyarrow.parquet as pq
-
-        file = pq.ParquetFile(self.path)
-        columns = file.schema_arrow.names
-        if file.metadata.num_rows and self.misses(columns):
-            return
-        # Other columns may be large, or of a type that Python does not have.
-        table = file.read(columns=[name for name in (*_COLUMNS, "id") if name in columns])
-        yield from enumerate(table.to_pylist(), 1)
-
     def add(self, kind: str, line: int, message: str, *found: Any) -> None:
         """Add an issue with a line: message (none: the kind is the key), what was found, what is accepted."""
-        self.number += 1
         self.kinds[kind].append(line)
         if len(self.kinds[kind]) <= _SHOWN:
             place = f"{self.path}:{line}" if self.unit == "line" else f"{self.path}, row {line}"
             found = (_short(found[0]), *found[1:]) if found else ()
             self.shown.append(Issue(place if message else f"{place}: {kind}", message, *found))
 
-    def misses(self, columns: list[str]) -> bool:
-        """Add an issue for each key that no line has; return whether there is any."""
-        names = [name for name in _COLUMNS if name not in columns]
-        shown = _short(columns)
-        self.shown += [Issue(str(self.path), f"no {name!r} anywhere", found=shown) for name in names]
-        self.number += len(names)
-        return bool(names)
-
-    def report(self) -> list[Issue]:
+    def issues(self) -> list[Issue]:
         """Return the first issues of each kind, and how many more there are."""
         more = [
             Issue(str(self.path), f"{len(at) - _SHOWN:,} more such ({kind}), to {self.unit} {at[-1]}")

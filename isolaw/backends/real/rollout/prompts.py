@@ -12,12 +12,8 @@ from isolaw.errors import DataError, Issue
 def encode(problems: Sequence[Problem], tokenizer: Any) -> list[list[int]]:
     """Return the token ids of each prompt, by a Hugging Face tokenizer.
 
-    The tokenizer's chat template formats messages, up to where the assistant's turn begins.
-
-    Raises
-    ------
-    DataError
-        the tokenizer has no chat template for messages, or its template refuses them.
+    The tokenizer's chat template formats messages, up to where the assistant's turn begins. Raise `DataError`
+    if it has none for messages, or if the template refuses them.
     """
     chats = [q for q in problems if not isinstance(q.prompt, str)]
     if chats and not getattr(tokenizer, "chat_template", None):

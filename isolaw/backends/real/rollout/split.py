@@ -32,12 +32,8 @@ def split(
     """Sort a pool of problems into easy, hard and extremely hard sets by a base model's success.
 
     Arguments and result are those of ``isolaw split``; ``options`` are further fields of `SplitSettings`. A
-    second call with the same ``out`` continues.
-
-    Raises
-    ------
-    SpecError
-        everything wrong with the arguments, before a model is loaded.
+    second call with the same ``out`` continues. A `SpecError` reports everything wrong with the arguments,
+    before a model is loaded.
     """
     chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
     work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
@@ -51,12 +47,8 @@ def split(
 def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
     """Return the split of the problems in file ``pool`` by the model in a folder, in folder ``out``.
 
-    ``options`` are the other fields of `SplitSettings`; without a sampler vLLM, if it is installed.
-
-    Raises
-    ------
-    SpecError
-        everything wrong with the model, the problems and their lengths, the reward, and the folder, at once.
+    ``options`` are the other fields of `SplitSettings`; without a sampler vLLM, if it is installed. Raise
+    `SpecError` with everything wrong with the model, problems, their lengths, reward, and folder.
     """
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
     wrong_model = models.check(model, where="--model")

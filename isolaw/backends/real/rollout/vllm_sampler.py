@@ -33,12 +33,7 @@ class VLLMSampler:
 
     ``max_model_tokens`` are those of the longest prompt and response together. ``tensor_parallel``
     consecutive ranks share a model, each with one GPU. ``gpu_memory`` is the share of the GPU for weights and
-    KV cache.
-
-    Raises
-    ------
-    RunError
-        the memory is too small, or this vLLM has no float32 head.
+    KV cache. Raise `RunError` if that is too small, or if this vLLM has no float32 head.
     """
 
     def __init__(

@@ -92,26 +92,10 @@ def token_logprobs(
 
         log π(v) = z_v - log Σ_u exp z_u,    H = -Σ_v π_v log π_v,  exact over the vocabulary
 
-    Parameters
-    ----------
-    hidden
-        (K, E), the states that predict the tokens. Logits have its type, what follows float32 or better.
-    weight, bias
-        (V, E) and (V,) or None, of the output head.
-    tokens
-        (K,), the tokens sampled.
-    temperature
-        the sampler's.
-    chunk
-        tokens whose logits exist at a time; by default as many as have 2²⁶ logits.
+    The result is (2, K), in nats. ``hidden``, (K, E), are the states that predict the ``tokens``, (K,);
+    logits have its type, what follows float32 or better. ``weight`` is (V, E), ``bias`` (V,) or None,
+    ``temperature`` the sampler's. Logits of ``chunk`` tokens exist at a time, by default 2²⁶ logits.
 
-    Returns
-    -------
-    Tensor
-        log-probabilities and entropies in nats, (2, K).
-
-    Examples
-    --------
     >>> zeros = torch.zeros(1, 3), torch.zeros(4, 3)
     >>> logp, entropy = token_logprobs(*zeros, None, torch.tensor([2]), temperature=0.6)
     >>> logp.exp(), entropy

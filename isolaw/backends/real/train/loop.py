@@ -213,12 +213,8 @@ def train(
     """Make a run, or what is left of it after ``state``; all its processes yield the same checkpoints.
 
     Evaluations are those of ``spec.schedule()``, in rollouts generated: at the first step that reaches each.
-    After the first process sees ``stopping()``, a checkpoint follows the current step.
-
-    Raises
-    ------
-    RunError
-        out of memory, weights that did not arrive, a reward that failed, or dynamic sampling without end.
+    After the first process sees ``stopping()``, a checkpoint follows the current step. Raise `RunError` if
+    memory runs out, weights do not arrive, a reward fails, or dynamic sampling finds no end.
     """
     try:
         with closing(Run(spec)) as run:

@@ -161,11 +161,8 @@ def attention(
 
     Query, key and value are (1, heads, N, D), key and value with as many heads or a divisor of them. The
     model's layers pass ``layout`` on. A token sees ``sliding_window`` tokens, itself included (None: all).
-
-    Raises
-    ------
-    NotImplementedError
-        dropout, a mask, soft caps or sinks, which only some models have; or no layout.
+    Raise `NotImplementedError` for dropout, a mask, soft caps or sinks, which only some models have, and
+    without a layout.
     """
     special = [name for name in ("softcap", "s_aux", "position_bias") if other.get(name) is not None]
     special += ["dropout"] * bool(dropout) + ["a mask of its own"] * (attention_mask is not None)

@@ -154,11 +154,8 @@ def _weightless() -> Iterator[None]:
 def agrees(policy: Any, dtype: str, device: torch.device, *, varlen: bool) -> None:
     """Compare two packed rows with each by itself, under the model's own attention.
 
-    Raises
-    ------
-    RunError
-        they differ, or could differ in other rows: the model scales or caps its logits, its layers mix rows,
-        or its attention is of another kind.
+    Raise `RunError` if they differ, or could in other rows: the model scales or caps its logits, its layers
+    mix rows, or its attention is of another kind.
     """
     model = policy.module.model if hasattr(policy, "module") else policy.model
     size = model.get_output_embeddings().out_features
