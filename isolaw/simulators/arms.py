@@ -34,27 +34,13 @@ import numpy as np
 
 from isolaw.simulators import group
 from isolaw.simulators.model import Floats, Integers, Model, Update, exchange, learning_rate
-from isolaw.simulators.problems import TRAIN, VALIDATION, Difficulty, Population, population
+from isolaw.simulators.problems import TRAIN, VALIDATION, Constants, Difficulty, Population, population
 
 
-@dataclass(frozen=True)
-class ArmsParameters:
-    """The model's constants (symbols as in the module's docstring).
+@dataclass(frozen=True, kw_only=True)
+class ArmsParameters(Constants):
+    """The model's constants: ``arms`` is K, ``correct`` the number of right answers."""
 
-    ``arms`` is K, ``correct`` the number of right answers; ``sigma2`` is σ², the variance of style over all r
-    directions, ``rho`` ρ, its share in right answers; ``s`` and ``m`` are the strengths of the individual and
-    the common part of φ_i; the rest as for `interference`.
-    """
-
-    q: float
-    sigma2: float
-    s: float
-    m: float
-    kl_easy: float
-    kl_hard: float
-    lr_easy: float
-    lr_hard: float
-    rho: float = 0.3
     arms: int = 8
     correct: int = 1
     r: int = 64

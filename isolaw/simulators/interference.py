@@ -56,33 +56,19 @@ from scipy.special import expit
 
 from isolaw.simulators.draws import successes
 from isolaw.simulators.model import Floats, Integers, Model, Update, advantages, exchange, learning_rate
-from isolaw.simulators.problems import Difficulty, Population, population
+from isolaw.simulators.problems import Constants, Difficulty, Population, population
 
 # Entries of ``scalars``. a is stored as `stored` · scale, since every step shrinks all of it; its length too.
 _REST, _MOMENT, _UPDATES, _SCALE, _STORED_NORM2 = range(5)
 _LEAST_SCALE = 1e-100
 
 
-@dataclass(frozen=True)
-class InterferenceParameters:
-    """The model's constants (symbols as in the module's docstring).
+@dataclass(frozen=True, kw_only=True)
+class InterferenceParameters(Constants):
+    """The model's constants: ``kappa`` is κ, the other symbols are the module docstring's."""
 
-    ``sigma2`` is σ², ``rho`` ρ, ``kappa`` κ; ``s`` and ``m`` are the strengths of a problem's own and of the
-    common part of φ, ``r`` the number of shared directions; ``kl_easy``, ``kl_hard``, ``lr_easy``,
-    ``lr_hard`` are the recipe's β and η when it names none.
-    """
-
-    q: float
-    sigma2: float
-    s: float
-    m: float
     kappa: float
     c: float
-    kl_easy: float
-    kl_hard: float
-    lr_easy: float
-    lr_hard: float
-    rho: float = 0.3
     r: int = 32
 
 
@@ -90,18 +76,10 @@ class InterferenceParameters:
 # a measurement. Its two η are part of that: by them the easy set's n* levels off, and the hard set is slower.
 PRESETS = {
     "P": InterferenceParameters(
-        q=0.75,
-        sigma2=1500.0,
-        s=0.85,
-        m=0.22,
-        kappa=24.0,
-        c=0.0075,
-        kl_easy=0.25,
-        kl_hard=0.0,
-        lr_easy=0.04,
-        lr_hard=0.0024,
+        q=0.75, sigma2=1500.0, s=0.85, m=0.22, kappa=24.0, c=0.0075,
+        kl_easy=0.25, kl_hard=0.0, lr_easy=0.04, lr_hard=0.0024,
     ),
-}
+}  # fmt: skip
 SIZES = (2000, 1000)
 BOUNDS = {"q": (0.0, 1.0), "rho": (0.0, 0.99), "r": (1.0, 4096.0)}
 

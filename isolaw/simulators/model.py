@@ -34,34 +34,20 @@ _NONE, _LEAVE_ONE_OUT, _CENTRED, _GROUP_STD, _BATCH_STD = range(5)
 class Update:
     """How a batch of B_p groups becomes an update: the recipe as the kernels take it.
 
-    Attributes
-    ----------
-    rollouts_per_problem
-        n, rollouts generated for each problem; the advantage's baseline and scale come from all of them.
-    step_size
-        lr(B), the recipe's η scaled to the batch.
-    kl, entropy
-        weights of the KL to the initial policy, a penalty, and of the policy's entropy, a bonus.
-    advantage
-        one of `ADVANTAGES`, see `advantages`.
-    gradient_rollouts
-        n_train ≤ n, how many random rollouts of a group enter the gradient; None: all n.
-    zero_variance_filter
-        leave out groups that are all right or all wrong: the update, with its KL and entropy terms, is
-        the mean over the other groups, and zero without any.
-    staleness
-        k: the model trains on a batch k steps after it sampled it. Rollouts wait in a queue, which the
-        first k steps only fill. KL and entropy are those of the updated policy.
+    The advantage's baseline and scale come from all n rollouts of a group. With the filter, the update and
+    its KL and entropy terms are the mean over the groups that are neither all right nor all wrong, and zero
+    without any. With staleness k, rollouts wait in a queue, which the first k steps only fill; KL and entropy
+    are those of the updated policy.
     """
 
-    rollouts_per_problem: int
-    step_size: float
-    kl: float = 0.0
-    entropy: float = 0.0
+    rollouts_per_problem: int  # n, generated for each problem
+    step_size: float  # lr(B), the recipe's η scaled to the batch
+    kl: float = 0.0  # weight of the KL to the initial policy, a penalty
+    entropy: float = 0.0  # weight of the policy's entropy, a bonus
     advantage: Advantage = "group_std"
-    gradient_rollouts: int | None = None
+    gradient_rollouts: int | None = None  # n_train ≤ n, random ones that enter the gradient; None: all n
     zero_variance_filter: bool = False
-    staleness: int = 0
+    staleness: int = 0  # k: the model trains on a batch k steps after it sampled it
 
     @property
     def trained(self) -> int:

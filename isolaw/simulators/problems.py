@@ -40,12 +40,8 @@ TRAIN, VALIDATION, ORDER = range(3)
 class Difficulty:
     """Distribution of the initial success probability: a mixture of parts, made by `difficulty`.
 
-    Attributes
-    ----------
-    weights
-        shares of the parts, summing to 1.
-    parts
-        each a key of `NAMED`, or the 17 shares of an avg@16 histogram.
+    ``weights`` are the shares of the parts, summing to 1; each part is a key of `NAMED`, or the 17 shares of
+    an avg@16 histogram.
     """
 
     weights: tuple[float, ...]
@@ -69,14 +65,12 @@ class Difficulty:
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
         """Draw p of ``size`` problems; the first of them do not depend on ``size``."""
         which, *streams = rng.spawn(1 + len(self.parts))
-        p = np.stack(
-            [
-                NAMED[part](own, size) if isinstance(part, str) else histogram.sample(part, own, size)
-                for part, own in zip(self.parts, streams, strict=True)
-            ]
-        )
+        p = [
+            NAMED[part](own, size) if isinstance(part, str) else histogram.sample(part, own, size)
+            for part, own in zip(self.parts, streams, strict=True)
+        ]
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
-        return np.asarray(p[chosen, np.arange(size)])
+        return np.asarray(np.stack(p)[chosen, np.arange(size)])
 
 
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
@@ -116,6 +110,26 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
     if issues:
         raise SpecError(issues)
     return Difficulty(tuple(weights), tuple(parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """The constants that the populations `arms` and `interference` share (symbols as in their docstrings).
+
+    ``sigma2`` is σ², the variance of style over all directions, ``rho`` ρ, its share in right answers; ``s``
+    and ``m`` are the strengths of the individual and the common part of φ, ``r`` its number of directions.
+    """
+
+    q: float
+    sigma2: float
+    s: float
+    m: float
+    kl_easy: float
+    kl_hard: float
+    lr_easy: float
+    lr_hard: float
+    rho: float = 0.3
+    r: int
 
 
 @dataclass(frozen=True)

@@ -54,17 +54,10 @@ class Bandit(Backend):
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate, from the start or from ``ctx.state``."""
-        model = options.create(spec)
-        update = update_of(spec)
-        stream = streams_of(spec)
-        rollouts = stream(_ROLLOUTS)
+        model, update, stream = options.create(spec), update_of(spec), streams_of(spec)
+        rollouts, order = stream(_ROLLOUTS), options.difficulty_of(spec).stream(spec.seed, ORDER)
         assert spec.problems.n_train is not None
-        batches = Batches(
-            options.difficulty_of(spec).stream(spec.seed, ORDER),
-            spec.problems.n_train,
-            spec.problems_per_batch,
-            spec.recipe.replacement,
-        )
+        batches = Batches(order, spec.problems.n_train, spec.problems_per_batch, spec.recipe.replacement)
         done = -1
         if ctx.state is not None:
             try:
@@ -93,19 +86,9 @@ def update_of(spec: RunSpec) -> Update:
     """Return a resolved spec's update; lr(B) is η √1024 · `RunSpec.lr_factor`."""
     recipe = spec.recipe
     assert recipe.lr is not None
-    assert recipe.kl is not None
-    assert recipe.entropy is not None
-    assert recipe.advantage is not None
-    return Update(
-        rollouts_per_problem=spec.rollouts_per_problem,
-        step_size=recipe.lr * _LR_PER_ETA * spec.lr_factor,
-        kl=recipe.kl,
-        entropy=recipe.entropy,
-        advantage=recipe.advantage,
-        gradient_rollouts=recipe.gradient_rollouts,
-        zero_variance_filter=recipe.zero_variance_filter,
-        staleness=recipe.staleness,
-    )
+    same = ("kl", "entropy", "advantage", "gradient_rollouts", "zero_variance_filter", "staleness")
+    step_size = recipe.lr * _LR_PER_ETA * spec.lr_factor
+    return Update(spec.rollouts_per_problem, step_size, **{name: getattr(recipe, name) for name in same})
 
 
 def streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:

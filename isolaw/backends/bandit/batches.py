@@ -34,11 +34,11 @@ class Batches:
         most = max(1, _MOST_INDICES // self.size)
         while steps > 0:
             wanted = min(steps, most)
-            yield self._independent(wanted) if self.replacement else self._of_epochs(wanted)
+            if self.replacement:
+                yield self.rng.integers(self.n_train, size=(wanted, self.size))
+            else:
+                yield self._of_epochs(wanted)
             steps -= wanted
-
-    def _independent(self, steps: int) -> NDArray[np.int64]:
-        return self.rng.integers(self.n_train, size=(steps, self.size))
 
     def _of_epochs(self, steps: int) -> NDArray[np.int64]:
         whole = self.n_train // self.size

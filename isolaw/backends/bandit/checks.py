@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from isolaw import metrics
 from isolaw.backends.bandit.evaluation import EVAL_SETS, EXTRA
@@ -50,18 +50,17 @@ def _model(spec: RunSpec) -> Iterator[Issue]:
             kind = "whole" if whole else "finite"
             limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
             yield Issue(where, found=value, accepted=f"a {kind} number {limits}")
-    if preset in module.PRESETS and "correct" in kinds:
-        arms, correct = (given.get(k, getattr(module.PRESETS[preset], k)) for k in ("arms", "correct"))
-        if correct >= arms >= 2:
-            accepted = f"fewer than arms = {arms:g}"
-            yield Issue("bandit.parameters.correct", found=correct, accepted=accepted)
-    if preset in module.PRESETS:
-        sizes = [given.get(k, getattr(module.PRESETS[preset], k)) for k in ("r", "arms") if k in kinds]
-        problems = (spec.problems.n_train or 0) + (spec.problems.n_validation or 0)
-        gigabytes = math.prod(sizes) * problems * 8e-9
-        if gigabytes > _MOST_GIGABYTES:
-            note = f"features of so many problems take {gigabytes:.3g} GB"
-            yield Issue("problems.n_train", note, problems, f"problems for at most {_MOST_GIGABYTES:g} GB")
+    if preset not in module.PRESETS:
+        return
+    values = asdict(module.PRESETS[preset]) | given
+    if "correct" in kinds and values["correct"] >= values["arms"] >= 2:
+        accepted = f"fewer than arms = {values['arms']:g}"
+        yield Issue("bandit.parameters.correct", found=values["correct"], accepted=accepted)
+    problems = (spec.problems.n_train or 0) + (spec.problems.n_validation or 0)
+    gigabytes = values.get("r", 1) * values.get("arms", 1) * problems * 8e-9
+    if gigabytes > _MOST_GIGABYTES:
+        note = f"features of so many problems take {gigabytes:.3g} GB"
+        yield Issue("problems.n_train", note, problems, f"problems for at most {_MOST_GIGABYTES:g} GB")
 
 
 def _problem_set(spec: RunSpec) -> Iterator[Issue]:
@@ -98,11 +97,8 @@ def _grid(spec: RunSpec) -> Iterator[Issue]:
     b, problems = spec.problems_per_batch, spec.problems
     n_train = problems.n_train or 1
     if spec.options["model"] == "tabular":
-        for where, found in (
-            ("grid.problems_per_batch", b),
-            ("problems.n_train", n_train),
-            ("problems.n_validation", problems.n_validation),
-        ):
+        sizes = {"problems.n_train": n_train, "problems.n_validation": problems.n_validation}
+        for where, found in {"grid.problems_per_batch": b, **sizes}.items():
             if found != 1:
                 yield Issue(where, "the tabular bandit is one problem", found=found, accepted="1")
     elif b > n_train and not spec.recipe.replacement:

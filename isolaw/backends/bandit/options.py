@@ -46,12 +46,9 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
     changed = {k: v for k, v in options.parameters.items() if v != constants.get(k)}
     histograms = {name: _shares(name, given) for name, given in options.histograms.items()}
-    own = {
-        "model": options.model,
-        "preset": preset,
-        "parameters": changed,
-        **({"histograms": histograms} if histograms else {}),
-    }
+    own: dict[str, Any] = {"model": options.model, "preset": preset, "parameters": changed}
+    if histograms:
+        own["histograms"] = histograms
     spec = spec.model_copy(update={"options": own, "backend_version": version})
     constants |= changed
     kind = spec.problems.difficulty
@@ -72,8 +69,7 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
 
 
 def _filled(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:
-    given = {key for key in defaults if getattr(section, key) is not None}
-    return section.model_copy(update={key: value for key, value in defaults.items() if key not in given})
+    return section.model_copy(update={k: v for k, v in defaults.items() if getattr(section, k) is None})
 
 
 def _shares(name: str, given: list[float] | str) -> list[float]:
@@ -98,8 +94,6 @@ def create(spec: RunSpec) -> Model:
     preset = module.PRESETS[spec.options["preset"]]
     whole = {f.name for f in fields(preset) if f.type == "int"}
     given = {k: int(v) if k in whole else v for k, v in spec.options["parameters"].items()}
-    parameters = replace(preset, **given)
-    model: Model = module.create(
-        parameters, difficulty_of(spec), spec.seed, spec.problems.n_train, spec.problems.n_validation
-    )
+    sizes = spec.problems.n_train, spec.problems.n_validation
+    model: Model = module.create(replace(preset, **given), difficulty_of(spec), spec.seed, *sizes)
     return model
