@@ -7,12 +7,13 @@ not. Every limit is far above what frameworks write.
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from isolaw.errors import DataError
 
@@ -36,20 +37,23 @@ _RECORD, _VALUE, _NAME = 750, 13, 7_500
 _LARGEST = 750 * MB
 
 
-class Meter:
-    """The processor time that reading a file takes from now on."""
+class _Metered(io.FileIO):
+    """A file that measures, whenever more of it is read, the processor time since it was opened."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path, self._began = path, time.thread_time()
+        super().__init__(path)
+        self._began, self._done = time.thread_time(), 0
 
-    def check(self, done: int) -> None:
-        """Raise `DataError` if the bytes ``done`` took more than 3 s and 2 s for each MB."""
-        spent = time.thread_time() - self._began
-        if spent > FLOOR_S + S_PER_MB * done / MB:
+    def readinto(self, buffer: Any) -> int | None:
+        spent, done = time.thread_time() - self._began, self._done / MB
+        if spent > FLOOR_S + S_PER_MB * done:
             raise DataError(
-                f"{self._path}: its first {done / MB:,.1f} MB took {spent:.0f} s to read; limit: {FLOOR_S:g} "
+                f"{self.name}: its first {done:,.1f} MB took {spent:.0f} s to read; limit: {FLOOR_S:g} "
                 f"s and {S_PER_MB:g} s per MB. The file is damaged, or built to take long: leave it out"
             )
+        read = super().readinto(buffer)
+        self._done += read or 0
+        return read
 
 
 class Held:
@@ -94,8 +98,12 @@ def os_errors(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a log to read its bytes; raise `DataError` if it cannot be read, or has more than 10 GB."""
-    with os_errors(path), Path(path).open("rb") as file:
+    """Open a log to read its bytes.
+
+    Raises `DataError` if it cannot be read, has more than 10 GB, or what was read so far took more than 3 s
+    and 2 s for each MB: so read a little at a time.
+    """
+    with os_errors(path), io.BufferedReader(_Metered(path)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_LOG:
             raise DataError(

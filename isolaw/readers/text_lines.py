@@ -14,8 +14,7 @@ from isolaw.readers import limits
 from isolaw.readers.raw_log import RawLog
 
 LONGEST = limits.LONGEST_LINE
-_OFTEN = 1_000  # lines between two checks of the time
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 # Escape sequences (colours, cursor, window titles), and colours whose escape byte a copy has lost.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 # What Ray puts before a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
@@ -32,19 +31,14 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
     line as well: progress bars write many lines into one. Raises `DataError` if the file cannot be read,
     takes too long, or has a line of more than 256 MB.
     """
-    number, rest, cut, done = 0, b"", 0, 0
-    meter = limits.Meter(path)
+    number, rest, cut = 0, b"", 0
     with limits.opened(path) as file:
         while chunk := file.read(_CHUNK):
-            done += len(chunk)
-            meter.check(done)
             if returns:
                 chunk = chunk.replace(b"\r", b"\n")
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 number, cut = number + 1, 0
-                if not number % _OFTEN:
-                    meter.check(done)
                 if len(line) > LONGEST:
                     log.drop("lines longer than 1 MB")
                 elif line:

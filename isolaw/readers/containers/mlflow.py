@@ -31,7 +31,6 @@ _LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow keeps 6,000
 _LARGEST = 100 * limits.MB  # bytes of a run's metrics: two million values and more
 _DEEPEST = 24  # folders
 _MOST_FILES = 10_000  # of metrics, and of parameters
-_OFTEN = 1_000  # lines between two checks of the time
 
 
 def is_run(path: Path) -> bool:
@@ -74,11 +73,8 @@ def _add_points(folder: Path, log: RawLog) -> None:
         )
     for path in files:
         key = "/".join(path.relative_to(folder).parts)
-        meter = limits.Meter(path)
         with limits.opened(path) as file:
-            for count, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b"")):
-                if not count % _OFTEN:
-                    meter.check(file.tell())
+            while line := file.readline(_LONGEST_LINE):
                 if not line.endswith(b"\n"):
                     log.damaged("torn metric lines")
                     continue

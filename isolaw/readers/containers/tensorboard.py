@@ -29,7 +29,6 @@ VERSION = b"brain.Event:2"
 _FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC
 _CRC = struct.Struct("<I")
 _LARGEST = 1 << 20  # scalars and a configuration are far below; pictures and graphs above
-_OFTEN = 100  # records between two checks of the time
 _MOST_JOINED = 10_000  # scalars of one step
 # Where Hugging Face's callback and our own mirror write a run's configuration, and the prefix of its keys.
 _CONFIGS = {"args/text_summary": "", "config/text_summary": "", "model_config/text_summary": "model_config."}
@@ -76,14 +75,10 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
         needed = "TensorBoard events need TensorBoard: pip install 'isolaw[tensorboard]'"
         raise DataError(f"{path}: {needed}") from None
     try:
-        meter, walked = limits.Meter(path), 0
         with limits.opened(path) as file:
             size = os.fstat(file.fileno()).st_size
             while len(frame := file.read(_FRAME.size)) == _FRAME.size:
                 length, crc = _FRAME.unpack(frame)
-                walked += 1
-                if not walked % _OFTEN:
-                    meter.check(file.tell())
                 if masked_crc32c(frame[:8]) != crc:  # without a length there is no next record
                     log.drop(f"damaged from byte {file.tell() - _FRAME.size:,} on: the rest of the file")
                     return

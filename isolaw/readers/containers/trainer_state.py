@@ -51,7 +51,7 @@ def read(path: Path) -> Iterator[RawLog]:
         folder = folder.parent
     log = RawLog(str(path), "trainer-state", str(folder))
     with limits.opened(path) as file:
-        text = _Window(path, file)
+        text = _Window(file)
         found = _HISTORY.search(text.ahead())
         if found is None:
             raise DataError(f"{path}: not a trainer's state: no list 'log_history' in its first MB")
@@ -74,8 +74,8 @@ def read(path: Path) -> Iterator[RawLog]:
 class _Window:
     """A file's text, of which only the next MB or more is held."""
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
-        self._file, self._meter = file, limits.Meter(path)
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self.text, self.at, self._ended = "", 0, False
 
@@ -88,7 +88,6 @@ class _Window:
         """Read on until there is a MB from here on."""
         if self._ended or len(self.text) - self.at >= _LONGEST:
             return
-        self._meter.check(self._file.tell())
         content = self._file.read(_CHUNK)
         self._ended = not content
         more = self._decoder.decode(content, final=self._ended)

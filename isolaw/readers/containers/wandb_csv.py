@@ -33,7 +33,6 @@ _SAMPLED = (
 _MOST_RUNS = 10_000
 _MOST_COLUMNS = 100_000
 _LONGEST_LINE = 8 * limits.MB  # characters: a panel of many runs has long lines
-_OFTEN = 100  # lines between two checks of the time
 Rows = Iterable[list[str]]
 LogOf = Callable[[str], RawLog]
 
@@ -95,7 +94,6 @@ def read(path: Path) -> Iterator[RawLog]:
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
     """Each line as text; a longer one than the limit is never held."""
-    meter = limits.Meter(path)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     for count, line in enumerate(iter(lambda: text.readline(_LONGEST_LINE), ""), 1):
         if len(line) == _LONGEST_LINE:
@@ -103,8 +101,6 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
                 f"{path}: line {count} has over {_LONGEST_LINE // limits.MB} million characters: not a W&B "
                 "export. Export the runs a few at a time"
             )
-        if not count % _OFTEN:
-            meter.check(file.tell())
         yield line
 
 

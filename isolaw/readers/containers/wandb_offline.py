@@ -108,13 +108,12 @@ def _add_records(log: RawLog, file: Path) -> None:
 def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
     """Walk the blocks and join what was split; a damaged block costs what is left of it."""
     parts: list[bytes] | None = None  # of a record that goes on in the next block
-    meter, size = limits.Meter(file), 0
+    size = 0
     with limits.opened(file) as blocks:
         block, at = blocks.read(_BLOCK), _HEADER
         if not block.startswith(_MAGIC):
             raise DataError(f"{file}: not a .wandb file (it does not begin with {_MAGIC.decode()!r})")
         while block:
-            meter.check(blocks.tell())
             while at + _CHUNK.size <= len(block):
                 crc, length, kind = _CHUNK.unpack_from(block, at)
                 data = block[at + _CHUNK.size : at + _CHUNK.size + length]
