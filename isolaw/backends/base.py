@@ -80,11 +80,9 @@ class Nodes(Protocol):
 
     def call(self, meeting: dict[str, Any]) -> None:
         """Start the others' part, which the backend describes (JSON-able)."""
-        ...
 
     def dismiss(self) -> None:
         """Release the others."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,6 @@ class Backend(Protocol):
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Fill in the backend's defaults and content hashes; raise `SpecError` on bad options."""
-        ...
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return notes for the user on the defaults of a spec that is not resolved yet."""
@@ -153,7 +150,6 @@ class Backend(Protocol):
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return all issues of a resolved spec, before anything is spent."""
-        ...
 
     def jobs(self, spec: RunSpec) -> int:
         """Return the default number of runs at a time on this machine."""
@@ -176,4 +172,3 @@ class Backend(Protocol):
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Make the run, or what is left of it after ``ctx.state``."""
-        ...

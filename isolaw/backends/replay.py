@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
@@ -24,6 +23,8 @@ from isolaw.errors import DataError, Issue, SpecError
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.tables import read_table
 from isolaw.runs import Runs
+
+_CONFIGURATION = ["problems_per_batch", "rollouts_per_problem", "seed"]
 
 
 class ReplayOptions(BaseModel):
@@ -75,12 +76,11 @@ class Replay(Backend):
         if len(found) > 1:
             issues.append(Issue("replay.source", f"{len(found)} recorded runs have {where}", found=found))
         elif not found:
-            table = runs.table()[["problems_per_batch", "rollouts_per_problem", "seed"]]
+            table = runs.table()[_CONFIGURATION]
             recorded = sorted({tuple(map(int, row)) for row in table.itertuples(index=False)})
             shown = ", ".join(map(str, recorded[:12])) + (" …" if len(recorded) > 12 else "")
-            issues.append(
-                Issue("grid", f"no recorded run has {where}", accepted=f"(B_p, n, seed) of {shown}")
-            )
+            message = f"no recorded run has {where}"
+            issues.append(Issue("grid", message, accepted=f"(B_p, n, seed) of {shown}"))
         return issues
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
@@ -116,10 +116,9 @@ class Replay(Backend):
     def axes(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the table's grid, seeds and horizon: the defaults of a sweep."""
         *_, runs = _open(options)
-        table = runs.table().rename(columns={"seed": "seeds"})
-        columns = ("problems_per_batch", "rollouts_per_problem", "seeds")
-        axes = {name: sorted({int(value) for value in table[name]}) for name in columns}
-        return {**axes, "compute": int(runs.points["compute"].max())}
+        table = runs.table()
+        axes = {name: sorted({int(value) for value in table[name]}) for name in _CONFIGURATION}
+        return {"seeds": axes.pop("seed"), **axes, "compute": int(runs.points["compute"].max())}
 
 
 BACKEND = Replay()
@@ -157,13 +156,10 @@ def _table(path: str, digest: str, mapping: str) -> Runs:
 
 def _matching(spec: RunSpec, runs: Runs) -> list[str]:
     table = runs.table()
-    same = (
-        (table["problems_per_batch"] == spec.problems_per_batch)
-        & (table["rollouts_per_problem"] == spec.rollouts_per_problem)
-        & (table["seed"] == spec.seed)
-        & (table["problem_set"] == spec.problems.set)
-    )
-    return [str(r) for r in table.index[np.asarray(same)]]
+    same = table["problem_set"] == spec.problems.set
+    for name in _CONFIGURATION:
+        same &= table[name] == getattr(spec, name)
+    return [str(r) for r in table.index[same]]
 
 
 def _optional(value: Any) -> int | None:

@@ -20,7 +20,7 @@ from isolaw import backends
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
-from isolaw.executors.waiting import Waiter, Waiting
+from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
@@ -87,20 +87,20 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     if package and importlib.util.find_spec(package) is None:
         hint = f"{package} is not installed; pip install 'isolaw[{chosen.kind}]'"
         out.append(Issue("executor.kind", hint, found=chosen.kind))
+
+    def refuse(key: str, accepted: str) -> None:
+        out.append(Issue(f"executor.{key}", found=getattr(chosen, key), accepted=accepted))
+
     if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
-        accepted = "1; more with executor.kind = 'ray' or 'slurm'"
-        out.append(Issue("executor.nodes", found=chosen.nodes, accepted=accepted))
+        refuse("nodes", "1; more with executor.kind = 'ray' or 'slurm'")
     for run in runs:
         each, processes = resources(chosen, run), backends.get(run.backend).needs(run).cpus
         if processes % chosen.nodes:
-            accepted = f"a divisor of the run's processes ({processes})"
-            out.append(Issue("executor.nodes", found=chosen.nodes, accepted=accepted))
+            refuse("nodes", f"a divisor of the run's processes ({processes})")
         if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:
-            accepted = f"at least those of one run ({each.nodes * each.gpus})"
-            out.append(Issue("executor.max_gpus", found=chosen.max_gpus, accepted=accepted))
+            refuse("max_gpus", f"at least those of one run ({each.nodes * each.gpus})")
         if chosen.max_rollouts is not None and run.batch_rollouts > chosen.max_rollouts:
-            accepted = f"at least the largest batch ({max(r.batch_rollouts for r in runs)})"
-            out.append(Issue("executor.max_rollouts", found=chosen.max_rollouts, accepted=accepted))
+            refuse("max_rollouts", f"at least the largest batch ({max(r.batch_rollouts for r in runs)})")
     return out
 
 
@@ -139,12 +139,12 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
     """Return runs in their order of execution: the longest first, runs that failed before last."""
     store = SweepStore(directory)
 
-    def length(run: RunSpec) -> tuple[bool, float]:
+    def place(run: RunSpec) -> tuple[bool, float]:
         own = store.run(run.run_id)
         rollouts = run.steps * run.batch_rollouts - own.recorded().reached
         return own.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
 
-    return sorted(runs, key=length)
+    return sorted(runs, key=place)
 
 
 def limits(chosen: ExecutorSection, run: RunSpec) -> ExecutorSection:
@@ -160,11 +160,11 @@ def describe(directory: Path, chosen: ExecutorSection, runs: Sequence[RunSpec]) 
     """Return where runs would execute, and what would be submitted, as JSON-able data."""
     if not runs:
         return {"kind": chosen.kind, "nodes": 0, "cpus": 0, "gpus": 0, "runs": 0, "options": {}}
-    each, bounds = resources(chosen, runs[0]), limits(chosen, runs[0])
+    each = resources(chosen, runs[0])
     shown: dict[str, Any] = {"max_rollouts": chosen.max_rollouts, "max_gpus": chosen.max_gpus}
     if chosen.kind == "ray":
         shown |= {"address": chosen.address or "a cluster of this machine", "shared": chosen.shared}
-    out = {"kind": chosen.kind, **asdict(each), "runs": bounds.jobs}
+    out = {"kind": chosen.kind, **asdict(each), "runs": limits(chosen, runs[0]).jobs}
     out["options"] = {key: value for key, value in shown.items() if value is not None}
     if chosen.kind == "slurm":
         from isolaw.executors import slurm
@@ -181,7 +181,7 @@ def run(
     Once ``stop`` is set, runs at work keep their state and end, and no other run begins.
     """
     each, bounds = resources(chosen, runs[0]), limits(chosen, runs[0])
-    gpus = each.nodes * each.gpus
-    waiting = Waiting(directory, [Waiter(r.run_id, r.batch_rollouts, gpus) for r in runs], bounds, stop)
+    rollouts = {run.run_id: run.batch_rollouts for run in runs}
+    waiting = Waiting(directory, rollouts, each.nodes * each.gpus, bounds, stop)
     executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # each brings its own library
     yield from executor.run(directory, waiting, chosen, each)

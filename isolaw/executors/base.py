@@ -44,19 +44,15 @@ class Place(Protocol):
 
     def start(self, run_id: str) -> Event | None:
         """Begin a run, or what is left of it; return an event that reports a problem, if there is one."""
-        ...
 
     def events(self) -> list[Event]:
         """Wait a moment for events, and return them; a run's last one is not a ``checkpoint``."""
-        ...
 
     def ask_to_stop(self, run_id: str) -> None:
         """Ask a run to keep its state and end."""
-        ...
 
     def close(self) -> None:
         """End at once all runs that began here."""
-        ...
 
 
 def drive(place: Place, waiting: Waiting) -> Iterator[Event]:

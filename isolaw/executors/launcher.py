@@ -38,17 +38,12 @@ _POLLING_S = 1.0  # between checks of whether the run has to stop
 def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
     """Make a run in processes of its own, or what is left of it after the context's state.
 
-    Raises
-    ------
-    RunError
-        a process failed or ended.
+    Raises `RunError` where a process failed or ended.
     """
     nodes = context.nodes
     count, address = (nodes.count, nodes.address) if nodes else (1, "127.0.0.1")
-    job = {
-        "spec": wanted.spec.model_dump(mode="json"),
-        "state": str(context.state) if context.state else None,
-    }
+    state = str(context.state) if context.state else None
+    job = {"spec": wanted.spec.model_dump(mode="json"), "state": state}
     here = wanted.count // count
     with socket.create_server(("" if nodes else address, 0)) as listening:
         rendezvous = [] if wanted.torchrun else ["--standalone"]
@@ -64,7 +59,8 @@ def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
             "threads": max(1, len(os.sched_getaffinity(0)) // here) if wanted.threaded else 1,
         }
         process = _torchrun(meeting, 0 if nodes else None)
-        connections = _Connections(listening, meeting["secret"], job, process, context)
+        connections = _Connections(meeting["secret"], job, process, context)
+        threading.Thread(target=connections.accept, args=(listening,), daemon=True).start()
         try:
             if nodes:
                 nodes.call(meeting)
@@ -112,12 +108,7 @@ class _Connections:
     """The engine's connections to all processes of a run."""
 
     def __init__(
-        self,
-        listening: socket.socket,
-        secret: str,
-        job: dict[str, Any],
-        process: subprocess.Popen[bytes],
-        context: RunContext,
+        self, secret: str, job: dict[str, Any], process: subprocess.Popen[bytes], context: RunContext
     ) -> None:
         self.secret, self.job, self.process, self.context = secret, job, process, context
         # What processes report; None when one has ended without its last message.
@@ -126,10 +117,10 @@ class _Connections:
         self.connections: list[socket.socket] = []
         self.until = time.monotonic() + _STARTING_S
         self.stopping = False
-        threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
 
-    def _accept(self, listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # closed at the run's end
+    def accept(self, listening: socket.socket) -> None:
+        """Serve the processes that connect, until ``listening`` is closed at the run's end."""
+        with contextlib.suppress(OSError):
             while True:
                 connection, _ = listening.accept()
                 threading.Thread(target=self._listen, args=(connection,), daemon=True).start()

@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -122,27 +122,23 @@ class _Ray:
         if each.nodes > 1:
             bundle = {"CPU": each.cpus, "GPU": each.gpus}
             group = placement_group([bundle] * each.nodes, strategy="STRICT_SPREAD")
-            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=0
-            )
-        message = self.store.lock_message
-        spec = run.read_spec().model_dump_json()
+            first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+            options["scheduling_strategy"] = first
+        message, spec = self.store.lock_message, run.read_spec().model_dump_json()
         stream = ray_tasks.make.options(num_cpus=each.cpus, num_gpus=each.gpus, **options).remote(
-            str(self.directory), run_id, message, self.shared, spec, pieces, group, asdict(each)
+            str(self.directory), run_id, message, self.shared, spec, pieces, group, each
         )
         self.tasks[stream] = _Task(run_id, stream, group)
         return None
 
     def events(self) -> list[Event]:
         ready, _ = ray.wait(list(self.tasks), num_returns=1, timeout=_WAIT_S)
-        out = [] if ready else [*self._silent()]
-        for stream in ready:
-            event = self._next(self.tasks[stream])
-            if event is not None:
-                if event.kind not in ("checkpoint", "warning"):
-                    self._forget(stream)
-                out.append(event)
-        return out
+        if not ready:
+            return [*self._silent()]
+        event = self._next(self.tasks[ready[0]])
+        if event is not None and event.kind not in ("checkpoint", "warning"):
+            self._forget(ready[0])
+        return [event] if event else []
 
     def _silent(self) -> Iterator[Event]:
         """Warn, once, where the cluster is gone: Ray waits a minute for it, and then ends this process."""
@@ -154,11 +150,9 @@ class _Ray:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_ALIVE_S).close()
         except OSError as error:
             self.checked = math.inf
-            cause = (
-                f"the Ray cluster at {self.address} no longer answers ({error}); unless it comes back within "
-                "a minute Ray ends this command, and the same command continues"
-            )
-            yield Event("", "warning", cause=cause)
+            what = f"the Ray cluster at {self.address} no longer answers ({error})"
+            hint = "unless it returns within a minute, Ray ends this command; the same command continues"
+            yield Event("", "warning", cause=f"{what}; {hint}")
 
     def _next(self, task: _Task) -> Event | None:
         """Take a run's next message."""
@@ -185,7 +179,8 @@ class _Ray:
                 run.fail(cause, str(error))
             return Event(task.run_id, "failed", cause=cause)
         except RayError as error:
-            return Event(task.run_id, "lost", cause=_in_short(error))
+            first = str(error).strip().partition("\n")[0].partition(". ")[0]
+            return Event(task.run_id, "lost", cause=f"Ray: {first or type(error).__name__}")
 
     def _forget(self, stream: Any) -> None:
         task = self.tasks.pop(stream)
@@ -209,8 +204,3 @@ class _Ray:
             with contextlib.suppress(RayError):
                 ray.cancel(task.stream, force=True)
             self._forget(stream)
-
-
-def _in_short(error: RayError) -> str:
-    first = str(error).strip().partition("\n")[0].partition(". ")[0]
-    return f"Ray: {first or type(error).__name__}"

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from isolaw.config import RunSpec
 from isolaw.errors import StoreError
-from isolaw.executors import Resources
+from isolaw.executors import Resources, launcher
 from isolaw.executors.base import execute
 from isolaw.executors.worker import logged
 from isolaw.store import SweepStore, transfer
@@ -22,17 +22,11 @@ from isolaw.store import SweepStore, transfer
 
 @ray.remote(max_retries=0, num_returns="streaming")
 def make(
-    engines_directory: str,
-    run_id: str,
-    lock_message: str,
-    shared: bool | None,
-    spec: str,
-    pieces: list[Any],
-    group: Any,
-    each: dict[str, int],
-) -> Iterator[dict[str, Any]]:
+    engines_directory: str, run_id: str, lock_message: str, shared: bool | None, spec: str,
+    pieces: list[Any], group: Any, each: Resources,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Execute a run on this machine; yield its place, then events, and pieces where the engine needs them."""
-    nodes = _Nodes(group, Resources(**each)) if group is not None else None
+    nodes = _Nodes(group, each) if group is not None else None
     directory = Path(engines_directory)
     if shared is None:
         shared = _sees(directory, lock_message)
@@ -73,8 +67,6 @@ def ask_to_stop(directory: str, run_id: str) -> None:
 
 @ray.remote(max_retries=0)
 def _join(meeting: dict[str, Any], node: int) -> None:
-    from isolaw.executors import launcher
-
     launcher.join(meeting, node)
 
 

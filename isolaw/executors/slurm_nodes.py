@@ -12,6 +12,7 @@ from typing import Any
 from submitit.slurm.slurm import SlurmJobEnvironment
 
 from isolaw.errors import RunError
+from isolaw.executors import launcher
 from isolaw.store import Folder
 from isolaw.store.run import MEETING
 
@@ -43,8 +44,6 @@ class Nodes:
 
     def follow(self) -> None:
         """Execute this machine's part of each meeting, until there are no more."""
-        from isolaw.executors import launcher
-
         while True:
             message: dict[str, Any] = {}
             with contextlib.suppress(OSError, ValueError):

@@ -12,8 +12,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from isolaw.config import ExecutorSection
@@ -24,38 +23,28 @@ from isolaw.store import SweepStore
 _ASK_AGAIN_S = 5.0
 
 
-@dataclass(frozen=True)
-class Waiter:
-    """A run that waits, and what it takes of the limits while it is at work."""
-
-    run_id: str
-    rollouts: int = 0
-    gpus: int = 0
-
-
 class Waiting:
-    """The queue of the sweep in ``directory``: its runs in order; once ``stop`` is set, none begins.
+    """The queue of the sweep in ``directory``; once ``stop`` is set, no run begins.
 
-    Of ``limits``, None is no limit. After ``same_failures`` consecutive failures with the same cause no run
+    ``runs`` are their batches' rollouts by run id, in the order in which they begin; each takes ``gpus``. Of
+    ``limits``, None is no limit. After ``same_failures`` consecutive failures with the same cause no run
     begins. A lost run is repeated ``retries`` times without progress.
     """
 
     def __init__(
         self,
         directory: Path,
-        runs: Sequence[Waiter],
+        runs: Mapping[str, int],
+        gpus: int,
         limits: ExecutorSection,
-        stop: threading.Event | None = None,
+        stop: threading.Event,
     ) -> None:
-        self.limits = limits
-        self._store = SweepStore(directory)
-        self._queue = list(runs)
-        self._working: dict[str, Waiter] = {}
-        self._not_before: dict[str, float] = {}
-        self._stop = stop or threading.Event()
+        self.limits, self._stop, self._store = limits, stop, SweepStore(directory)
+        self._queue, self._rollouts, self._gpus = list(runs), runs, gpus
+        self._working: set[str] = set()
+        self._not_before: dict[str, float] = {}  # of runs that were busy
         self._cause, self._same = "", 0
         self._reached: dict[str, tuple[int | None, int]] = {}
-        self._reported_busy: set[str] = set()
 
     @property
     def at_work(self) -> set[str]:
@@ -74,17 +63,16 @@ class Waiting:
 
     def next(self) -> str | None:
         """Take the next run that may begin now from the queue; None where no run may."""
-        working = self._working.values()
-        if self.limits.jobs is not None and len(working) >= self.limits.jobs:
+        jobs, gpus = self.limits.jobs or math.inf, self.limits.max_gpus or math.inf
+        if len(self._working) >= jobs or (len(self._working) + 1) * self._gpus > gpus:
             return None
-        rollouts = (self.limits.max_rollouts or math.inf) - sum(run.rollouts for run in working)
-        gpus = (self.limits.max_gpus or math.inf) - sum(run.gpus for run in working)
-        now = time.monotonic()
-        for place, run in enumerate(self._queue):
-            due = now >= self._not_before.get(run.run_id, 0.0)
-            if due and run.rollouts <= rollouts and run.gpus <= gpus:
-                self._working[run.run_id] = self._queue.pop(place)
-                return run.run_id
+        rollouts, now = sum(self._rollouts[run_id] for run_id in self._working), time.monotonic()
+        for run_id in self._queue:
+            due = now >= self._not_before.get(run_id, 0.0)
+            if due and rollouts + self._rollouts[run_id] <= (self.limits.max_rollouts or math.inf):
+                self._queue.remove(run_id)
+                self._working.add(run_id)
+                return run_id
         return None
 
     def settle(self, event: Event) -> Iterator[Event]:
@@ -92,43 +80,44 @@ class Waiting:
         if event.kind in ("checkpoint", "warning"):
             yield event
             return
-        run = self._working.pop(event.run_id)
+        run_id = event.run_id
+        self._working.remove(run_id)
         if event.kind == "lost":
-            yield from self._lost(run, event.cause)
+            yield from self._lost(run_id, event.cause)
         elif event.kind == "busy" and self.limits.retries:
-            self._not_before[run.run_id] = time.monotonic() + _ASK_AGAIN_S
-            self._queue.append(run)
-            if run.run_id not in self._reported_busy:
-                self._reported_busy.add(run.run_id)
-                yield Event(run.run_id, "warning", cause=f"{event.cause}; waiting for its end")
+            reported = run_id in self._not_before
+            self._not_before[run_id] = time.monotonic() + _ASK_AGAIN_S
+            self._queue.append(run_id)
+            if not reported:
+                yield Event(run_id, "warning", cause=f"{event.cause}; waiting for its end")
         elif event.kind == "stopped" and not self.halted:  # asked to make room, not to end
-            self._queue.insert(0, run)
+            self._queue.insert(0, run_id)
         elif event.kind in ("busy", "failed"):
-            yield from self._failed(event.run_id, event.cause)
+            yield from self._failed(run_id, event.cause)
         else:
             if event.kind == "done":
                 self._cause, self._same = "", 0
             yield event
 
-    def _lost(self, run: Waiter, cause: str) -> Iterator[Event]:
+    def _lost(self, run_id: str, cause: str) -> Iterator[Event]:
         if self.halted:  # it was asked to end
-            yield Event(run.run_id, "stopped")
+            yield Event(run_id, "stopped")
             return
-        store = self._store.run(run.run_id)
-        reached = store.last_state
-        before, times = self._reached.get(run.run_id, (None, 0))
+        run = self._store.run(run_id)
+        reached = run.last_state
+        before, times = self._reached.get(run_id, (None, 0))
         times = times + 1 if reached == before else 1
-        self._reached[run.run_id] = reached, times
+        self._reached[run_id] = reached, times
         if times <= self.limits.retries:
-            self._queue.insert(0, run)
+            self._queue.insert(0, run_id)
             where = "its start" if reached is None else f"step {reached}"
-            yield Event(run.run_id, "warning", cause=f"{cause}; repeated from {where}")
+            yield Event(run_id, "warning", cause=f"{cause}; repeated from {where}")
             return
         if self.limits.retries:
             cause = f"{cause}; {times} consecutive times without progress"
         with contextlib.suppress(OSError):  # a full disk must not hide the cause
-            store.fail(cause, "")
-        yield from self._failed(run.run_id, cause)
+            run.fail(cause, "")
+        yield from self._failed(run_id, cause)
 
     def _failed(self, run_id: str, cause: str) -> Iterator[Event]:
         # Numbers and paths differ between runs that fail for one reason.
@@ -138,10 +127,9 @@ class Waiting:
         yield Event(run_id, "failed", cause=cause)
         if self._same == self.limits.same_failures and (self._queue or self._working):
             left = len(self._queue) + len(self._working)
-            yield Event(
-                run_id,
-                "warning",
-                cause=f"{self._same} consecutive runs failed with the same cause, and the sweep aborts; "
-                f"{left} more runs keep their state (the same command continues with them; "
-                "executor.same_failures sets the limit)",
+            cause = (
+                f"{self._same} consecutive runs failed with the same cause, and the sweep aborts; {left} "
+                "more runs keep their state (the same command continues with them; executor.same_failures "
+                "sets the limit)"
             )
+            yield Event(run_id, "warning", cause=cause)

@@ -268,7 +268,7 @@ def test_run_one_that_is_held_for_a_while_goes_on(command: str, one: Path, wait_
     """As SLURM does with jobs that it suspends."""
     run = SweepStore(one.parent.parent).run(one.name)
     process = subprocess.Popen([command, "run-one", str(one)], stderr=subprocess.PIPE, text=True)
-    wait_for(run.lines)
+    wait_for(lambda: run.recorded().checkpoints)
     process.send_signal(signal.SIGSTOP)
     time.sleep(1.5)
     process.send_signal(signal.SIGCONT)

@@ -13,7 +13,7 @@ from isolaw.config import ExecutorSection
 from isolaw.errors import SpecError
 from isolaw.executors import waiting
 from isolaw.executors.base import Event
-from isolaw.executors.waiting import Waiter, Waiting
+from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
 
@@ -22,7 +22,7 @@ def queue(
 ) -> Waiting:
     """Runs that are called by letters."""
     bounds = ExecutorSection.model_validate({"retries": 0, **limits})
-    return Waiting(tmp_path, [Waiter(name, rollouts=10, gpus=2) for name in names], bounds, stop)
+    return Waiting(tmp_path, dict.fromkeys(names, 10), 2, bounds, stop or threading.Event())
 
 
 def begun(waiting: Waiting) -> str:
@@ -45,9 +45,8 @@ def test_no_more_at_a_time_than_the_limits_allow(tmp_path: Path, limits, expecte
 
 
 def test_a_run_that_does_not_fit_lets_others_pass(tmp_path: Path) -> None:
-    runs = Waiting(
-        tmp_path, [Waiter("a", 6), Waiter("b", 6), Waiter("c", 4)], ExecutorSection(max_rollouts=10)
-    )
+    limits = ExecutorSection(max_rollouts=10)
+    runs = Waiting(tmp_path, {"a": 6, "b": 6, "c": 4}, 0, limits, threading.Event())
     assert begun(runs) == "ac"
 
 
