@@ -44,23 +44,15 @@ def of_logged(run: LoggedRun) -> Provenance:
         left_out["names that are no metric (timings and the like)"] = len(run.curves.ignored)
     first, last = run.curves.steps or (0, 0)
     batch = run.facts["rollouts_per_step"].value
-    return Provenance(
-        run.name,
-        run.framework.name,
-        run.container,
-        run.sources,
-        run.facts,
-        metrics,
-        (first, last),
-        (first * batch, last * batch),
-        left_out,
-        [*run.notes, *run.curves.notes],
-    )
+    origin = run.framework.name, run.container, run.sources
+    compute = first * batch, last * batch
+    notes = [*run.notes, *run.curves.notes]
+    return Provenance(run.name, *origin, run.facts, metrics, (first, last), compute, left_out, notes)
 
 
 def of_table(runs: Runs, found: Found) -> list[Provenance]:
     """Return the provenance of the runs of a table or a sweep."""
-    container = "sweep" if found.sweep else "table"
+    framework, container = ("isolaw", "sweep") if found.sweep else ("", "table")
     counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
     ends = runs.points.groupby("run_id")[["step", "compute"]].agg(["min", "max"])
     out = []
@@ -72,19 +64,8 @@ def of_table(runs: Runs, found: Found) -> list[Provenance]:
         for (eval_set, metric), size in counts.loc[run_id].items():
             metrics.setdefault(str(eval_set), {})[str(metric)] = int(size)
         first, last, least, most = (int(end) for end in ends.loc[run_id])
-        framework = "isolaw" if found.sweep else ""
-        out.append(
-            Provenance(
-                str(run_id),
-                framework,
-                container,
-                [str(found.path)],
-                facts,
-                metrics,
-                (first, last),
-                (least, most),
-            )
-        )
+        origin = framework, container, [str(found.path)]
+        out.append(Provenance(str(run_id), *origin, facts, metrics, (first, last), (least, most)))
     return out
 
 
@@ -94,10 +75,8 @@ def shared_notes(provenance: Sequence[Provenance]) -> list[str]:
     for own in provenance:
         for note in own.notes:
             about.setdefault(note, []).append(own.run)
-    out = []
-    for note, runs in about.items():
-        if len(runs) < len(provenance):
-            out.append(f"{listed(runs, 4)}: {note}")
-        else:
-            out.append(note if len(runs) == 1 else f"{note} (all {len(runs)} runs)")
-    return out
+    every = f" (all {len(provenance)} runs)" if len(provenance) > 1 else ""
+    return [
+        f"{note}{every}" if len(runs) >= len(provenance) else f"{listed(runs, 4)}: {note}"
+        for note, runs in about.items()
+    ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,7 @@ class RawLog:
     step: array[float] = field(default_factory=lambda: array("d"))
     wall_s: array[float] = field(default_factory=lambda: array("d"))
     series: dict[str, Series] = field(default_factory=dict)  # the values, by the framework's key
-    dropped: dict[str, int] = field(default_factory=dict)  # what was left out: reason → number
+    dropped: Counter[str] = field(default_factory=Counter)  # what was left out: reason → number
     notes: list[str] = field(default_factory=list)
     held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; its own by default
 
@@ -68,25 +69,21 @@ class RawLog:
             if found is None:
                 continue  # text, a list: not a curve
             if not math.isfinite(found):
-                self.drop("values that are not finite")
+                self.dropped["values that are not finite"] += 1
                 continue
             series = self.series.get(key)
             if series is None:
                 if len(key) > limits.LONGEST_NAME:
-                    self.drop(f"values of names longer than {limits.LONGEST_NAME:,} characters")
+                    self.dropped[f"values of names longer than {limits.LONGEST_NAME:,} characters"] += 1
                     continue
                 self.held.names += 1
                 series = self.series[key] = Series()
             series.record.append(index)
             series.value.append(found)
 
-    def drop(self, reason: str, times: int = 1) -> None:
-        """Count something that was left out."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + times
-
     def damaged(self, reason: str) -> None:
         """Count a record that cannot be read; raise `DataError` beyond 100,000."""
-        self.drop(reason)
+        self.dropped[reason] += 1
         if self.dropped[reason] > limits.MOST_DAMAGED:
             raise DataError(
                 f"{self.source}: over {limits.MOST_DAMAGED:,} {reason}: not a {self.container} log. "

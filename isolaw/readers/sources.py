@@ -11,7 +11,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -46,9 +46,76 @@ class Found:
 class Search:
     """What was found in the sources, and how many other files there were."""
 
+    containers: list[Container]
+    columns: set[str] | None  # that a table in a directory has
     found: list[Found] = field(default_factory=list)
     passed: int = 0
     notes: list[str] = field(default_factory=list)
+
+    def add_directory(self, top: Path) -> None:
+        """Search below a directory, each place once, links last; raise `DataError` if it holds too much."""
+        seen: set[tuple[int, int]] = set()
+        places, links = [(top, 0)], list[tuple[Path, int]]()
+        while places or links:
+            path, depth = places.pop() if places else links.pop(0)
+            try:
+                status = path.stat()
+            except OSError:  # a link to nowhere
+                continue
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            if stat.S_ISREG(status.st_mode):  # no pipe: opening one may wait for ever
+                self._add_file(path)
+            elif stat.S_ISDIR(status.st_mode) and not self._is_whole(path, named=path == top):
+                entries = self._entries(path) if depth <= _DEEPEST else []
+                if depth > _DEEPEST:
+                    self.notes.append(f"not searched, deeper than {_DEEPEST} directories: {path}")
+                links += [(Path(entry.path), depth + 1) for entry in entries if entry.is_symlink()]
+                places += [(Path(e.path), depth + 1) for e in reversed(entries) if not e.is_symlink()]
+            if len(seen) + len(places) > limits.MOST_FILES:
+                raise DataError(
+                    f"{top}: over {limits.MOST_FILES:,} files and directories; name those with the logs, as "
+                    f"'{top}/**/*.jsonl'"
+                )
+            if len(self.found) > limits.MOST_LOGS:
+                raise DataError(
+                    f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/**/metrics.jsonl'"
+                )
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as listed:
+                entries = list(islice(listed, limits.MOST_FILES + 1))
+        except OSError as error:
+            self.notes.append(f"not searched: {folder}: {error.strerror or error}")
+            return []
+        visible = [own for own in entries if not own.name.startswith(".") and own.name not in _SKIPPED]
+        return sorted(visible, key=lambda entry: natural(entry.name))
+
+    def _is_whole(self, path: Path, named: bool) -> bool:
+        """Add a directory that is one log, or a sweep."""
+        sweep = SweepStore(path).exists
+        whole = None if sweep else next((own for own in self.containers if own.directory(path)), None)
+        if sweep or whole:
+            self.found.append(Found(path, whole, sweep, named=named))
+        return sweep or whole is not None
+
+    def _add_file(self, path: Path) -> None:
+        try:
+            head = _head(path)
+            found = _classified(path, head, self.containers, named=False)
+            wanted: object = found.container or found.ours
+            if self.columns is not None:
+                there = columns_of(path, head)
+                wanted = there and self.columns <= set(there)
+        except DataError as error:
+            self.notes.append(f"not read: {error}")
+            return
+        if wanted:
+            self.found.append(found)
+        else:
+            self.passed += 1
 
 
 def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str] | None = None) -> Search:
@@ -57,15 +124,14 @@ def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str
     ``format`` is a container's name; ``auto`` tries all. With ``columns`` every file is taken as a table, in
     a directory those with these columns. Raises `DataError` if a source is missing, or has no log in it.
     """
-    containers = list(candidates(format)) if columns is None else []
-    out = Search()
+    out = Search(list(candidates(format)) if columns is None else [], columns)
     for source in sources:
         found, passed = len(out.found), out.passed
         for path in _expanded(source):
             if path.is_dir():
-                _search_directory(path, containers, columns, out)
+                out.add_directory(path)
             else:
-                out.found.append(_named_file(path, containers, forced=format != "auto"))
+                out.found.append(_named_file(path, out.containers, forced=format != "auto"))
         if len(out.found) == found:
             files = out.passed - passed
             expected = expected_formats() if columns is None else "a table with the mapped columns"
@@ -129,81 +195,3 @@ def _classified(path: Path, head: bytes, containers: Sequence[Container], named:
 def _head(path: Path) -> bytes:
     with limits.os_errors(path):
         return limits.start(path, HEAD)
-
-
-def _search_directory(
-    top: Path, containers: Sequence[Container], columns: set[str] | None, out: Search
-) -> None:
-    for path in _places(top, containers, out.notes):
-        if path.is_dir():
-            sweep = SweepStore(path).exists
-            whole = None if sweep else next((own for own in containers if own.directory(path)), None)
-            out.found.append(Found(path, whole, sweep, named=path == top))
-            continue
-        try:
-            head = _head(path)
-            found = _classified(path, head, containers, named=False)
-            wanted: object = found.container or found.ours
-            if columns is not None:
-                there = columns_of(path, head)
-                wanted = there and columns <= set(there)
-        except DataError as error:
-            out.notes.append(f"not read: {error}")
-            continue
-        if not wanted:
-            out.passed += 1
-            continue
-        out.found.append(found)
-        if len(out.found) > limits.MOST_LOGS:
-            raise DataError(
-                f"{top}: over {limits.MOST_LOGS:,} logs; name those to read, as '{top}/**/metrics.jsonl'"
-            )
-
-
-def _places(top: Path, containers: Sequence[Container], notes: list[str]) -> Iterator[Path]:
-    """Yield the files below ``top``, and the directories that are one whole; each place once, links last."""
-    seen: set[tuple[int, int]] = set()
-    roots = [(top, 0)]
-    too_many = DataError(
-        f"{top}: over {limits.MOST_FILES:,} files and directories; name those with the logs, as "
-        f"'{top}/**/*.jsonl'"
-    )
-
-    def walk(path: Path, depth: int) -> Iterator[Path]:
-        try:
-            status = path.stat()
-        except OSError:  # a link to nowhere
-            return
-        if (status.st_dev, status.st_ino) in seen:
-            return
-        seen.add((status.st_dev, status.st_ino))
-        if len(seen) > limits.MOST_FILES:
-            raise too_many
-        if not stat.S_ISDIR(status.st_mode):
-            if stat.S_ISREG(status.st_mode):  # no pipe: opening one may wait for ever
-                yield path
-            return
-        if SweepStore(path).exists or any(own.directory(path) for own in containers):
-            yield path
-            return
-        if depth > _DEEPEST:
-            notes.append(f"not searched, deeper than {_DEEPEST} directories: {path}")
-            return
-        try:
-            with os.scandir(path) as listed:
-                entries = list(islice(listed, limits.MOST_FILES + 1))
-        except OSError as error:
-            notes.append(f"not searched: {path}: {error.strerror or error}")
-            return
-        if len(entries) > limits.MOST_FILES:
-            raise too_many
-        for entry in sorted(entries, key=lambda entry: natural(entry.name)):
-            if entry.name.startswith(".") or entry.name in _SKIPPED:
-                continue
-            if entry.is_symlink():
-                roots.append((Path(entry.path), depth + 1))
-            else:
-                yield from walk(Path(entry.path), depth + 1)
-
-    while roots:
-        yield from walk(*roots.pop(0))

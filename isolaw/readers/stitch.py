@@ -7,6 +7,7 @@ after the first update, unless it holds evaluations only: that is the validation
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -41,13 +42,8 @@ class RunCurves:
 
     of: dict[Target, MetricCurve] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)  # the framework's keys that are no metric of ours
-    dropped: dict[str, int] = field(default_factory=dict)  # as in `RawLog`
+    dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
-
-    def drop(self, reason: str, times: int = 1) -> None:
-        """Count something that was left out."""
-        if times:
-            self.dropped[reason] = self.dropped.get(reason, 0) + times
 
     @property
     def steps(self) -> tuple[int, int] | None:
@@ -73,14 +69,17 @@ def stitch(
     # Of several containers, one rounds.
     tolerance = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
-        pieces = [_piece(part, own, keys, out) for part, own in zip(parts, steps, strict=True)]
-        step, value, wall_s = (np.concatenate([piece[i] for piece in pieces]) for i in range(3))
+        pieces = [_points(part, own, keys, out) for part, own in zip(parts, steps, strict=True)]
+        step, value, wall_s = np.hstack(pieces)
         if step.size:
             curve, repeated, differing = _later_wins(step.astype(np.int64), value, wall_s, tolerance)
             again.append(repeated)
             other.append(differing)
-            thinned += curve.step.size > most
-            out.of[target] = _thinned(curve, most)
+            if curve.step.size > most:  # more tells no more of a curve, and would fill the memory
+                kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
+                curve = MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
+                thinned += 1
+            out.of[target] = curve
     differing_steps = np.unique(np.concatenate(other)).size
     if differing_steps:
         out.notes.append(
@@ -94,8 +93,7 @@ def stitch(
         )
     for part in parts:
         out.notes += [note for note in part.notes if note not in out.notes]
-        for reason, times in part.dropped.items():
-            out.drop(reason, times)
+        out.dropped += part.dropped  # and without zeros
     return out
 
 
@@ -120,6 +118,7 @@ def _steps(
     out: RunCurves,
 ) -> list[Floats]:
     """Each part's (R,) updates made at its records; NaN where a record has no step."""
+    all_keys = [key for keys in targets.values() for key in keys]
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
     batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
     logged = [_logged(part, framework, last_step) for part in parts]
@@ -129,14 +128,11 @@ def _steps(
     for i, (part, own) in enumerate(zip(parts, logged, strict=True)):
         training = _holding(part, trained)
         if np.isnan(own).all():
-            counted = (
-                training if training.any() else _holding(part, [k for ks in targets.values() for k in ks])
-            )
+            counted = training if training.any() else _holding(part, all_keys)
             logged[i] = np.asarray((numbered + np.cumsum(counted)) * logging_steps, np.float64)
             numbered += int(counted.sum())
         else:
-            before_training = (own == 0) & ~training
-            logged[i] = np.where(before_training, own, own + (1 - first))
+            logged[i] = np.where((own == 0) & ~training, own, own + (1 - first))  # 0: before training
     if numbered:
         every = f", one every {logging_steps} steps (logging_steps)" if logging_steps > 1 else ""
         out.notes.append(f"no step in the log: {_count(numbered, 'record')} numbered in order{every}")
@@ -173,35 +169,30 @@ def _checked(step: Floats, last_step: int) -> Floats:
 def _holding(part: RawLog, keys: list[str]) -> NDArray[np.bool_]:
     """Which (R,) records hold one of these keys."""
     out = np.zeros(len(part.step), dtype=bool)
-    for key in keys:
-        if key in part.series:
-            out[np.asarray(part.series[key].record)] = True
+    for key in part.series.keys() & keys:
+        out[np.asarray(part.series[key].record)] = True
     return out
 
 
-def _piece(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> tuple[Floats, Floats, Floats]:
-    """One part's (P,) steps, values and seconds of a metric, in the order of the log."""
-    step, value, wall_s = np.empty(0), np.empty(0), np.empty(0)
+def _points(part: RawLog, steps: Floats, keys: list[str], out: RunCurves) -> Floats:
+    """One part's (3, P) steps, values and seconds of a metric, in the order of the log."""
+    points = np.empty((3, 0))
     clock = np.asarray(part.wall_s, dtype=np.float64)
     used = ""
-    for key in keys:
-        if key not in part.series:
-            continue
+    for key in (key for key in keys if key in part.series):
         record, own_value = (np.asarray(own) for own in (part.series[key].record, part.series[key].value))
         own_step = steps[record]
         numbered, sound = ~np.isnan(own_step), np.abs(own_value) <= _HUGE
-        out.drop("values without a step", int((~numbered).sum()))
-        out.drop(f"values beyond {_HUGE:g}", int((numbered & ~sound).sum()))
+        out.dropped["values without a step"] += int((~numbered).sum())
+        out.dropped[f"values beyond {_HUGE:g}"] += int((numbered & ~sound).sum())
         # Two of the framework's names for one thing, old and new: the first is used.
-        known = np.isin(own_step, step)
+        known = np.isin(own_step, points[0])
         if used and known.any():
             out.notes.append(f"{used} and {key} are one metric: the first was used")
         keep = numbered & sound & ~known
-        step = np.concatenate([step, own_step[keep]])
-        value = np.concatenate([value, own_value[keep]])
-        wall_s = np.concatenate([wall_s, clock[record][keep]])
+        points = np.hstack([points, [own_step[keep], own_value[keep], clock[record][keep]]])
         used = used or key
-    return step, value, wall_s
+    return points
 
 
 def _later_wins(
@@ -215,14 +206,6 @@ def _later_wins(
     differs = ~np.isclose(value, kept, *tolerance)
     curve = MetricCurve(step[last], value[last], wall_s[last])
     return curve, np.unique(step[~last]), np.unique(step[~last & differs])
-
-
-def _thinned(curve: MetricCurve, most: int) -> MetricCurve:
-    """A hundred thousand points tell no more of a curve than these, and would fill the memory."""
-    if curve.step.size <= most:
-        return curve
-    kept = np.linspace(0, curve.step.size - 1, most).round().astype(np.int64)
-    return MetricCurve(curve.step[kept], curve.value[kept], curve.wall_s[kept])
 
 
 def _count(number: int, what: str) -> str:

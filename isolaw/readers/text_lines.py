@@ -40,7 +40,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
             for line in whole:
                 number, cut = number + 1, 0
                 if len(line) > LONGEST:
-                    log.drop("lines longer than 1 MB")
+                    log.dropped["lines longer than 1 MB"] += 1
                 elif line:
                     yield number, line
             if len(rest) > LONGEST:  # its end is not held
@@ -52,7 +52,7 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
                         "not a text log, or one with a hole. Cut the file before that line"
                     )
     if len(rest) > LONGEST:
-        log.drop("lines longer than 1 MB")
+        log.dropped["lines longer than 1 MB"] += 1
     elif rest:
         yield number + 1, rest
 

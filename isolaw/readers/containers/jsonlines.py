@@ -80,7 +80,7 @@ def read(path: Path) -> Iterator[RawLog]:
     if not log.step:
         raise DataError(f"{path}: found no JSON object; expected an object on each line")
     if torn:
-        log.drop("torn last line")
+        log.dropped["torn last line"] += 1
     if broken:
         more = ", …" if log.dropped[_BROKEN] > _SHOWN else ""
         log.notes.append(f"left out, not a JSON object: line {', '.join(map(str, broken))}{more}")

@@ -187,7 +187,7 @@ class _Reader:
         """Leave a dictionary that is torn; one that holds no metrics is nothing lost."""
         text = self._part[0]
         if not math.isnan(self._step) or "'loss': " in text or "'reward': " in text or "'eval_" in text:
-            self.log.drop("torn dictionaries")
+            self.log.dropped["torn dictionaries"] += 1
         self._part = []
 
     def _progress(self, text: str) -> None:

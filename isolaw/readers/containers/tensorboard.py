@@ -80,13 +80,15 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
             while len(frame := file.read(_FRAME.size)) == _FRAME.size:
                 length, crc = _FRAME.unpack(frame)
                 if masked_crc32c(frame[:8]) != crc:  # without a length there is no next record
-                    log.drop(f"damaged from byte {file.tell() - _FRAME.size:,} on: the rest of the file")
+                    log.dropped[
+                        f"damaged from byte {file.tell() - _FRAME.size:,} on: the rest of the file"
+                    ] += 1
                     return
                 if file.tell() + length + _CRC.size > size:
-                    log.drop("torn last record")
+                    log.dropped["torn last record"] += 1
                     return
                 if length > _LARGEST:
-                    log.drop("records over 1 MiB (pictures, graphs)")
+                    log.dropped["records over 1 MiB (pictures, graphs)"] += 1
                     file.seek(length + _CRC.size, 1)
                     continue
                 if not length:
@@ -103,14 +105,14 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                 if not event.summary.value:
                     continue
                 if len(event.summary.value) > _MOST_JOINED:
-                    log.drop(f"records of over {_MOST_JOINED:,} values")
+                    log.dropped[f"records of over {_MOST_JOINED:,} values"] += 1
                     continue
                 if masked_crc32c(data) != crc:
                     log.damaged("damaged records")
                     continue
                 yield event
             if frame:
-                log.drop("torn last record")
+                log.dropped["torn last record"] += 1
     except struct.error as error:  # the file shrank while it was read
         raise DataError(f"{path}: {error}") from None
 
@@ -163,7 +165,7 @@ def _configure(log: RawLog, tag: str, tensor: Any) -> None:
         config = json.loads(text) if len(text) <= limits.LARGEST_CONFIG else None
         flat = flatten(config) if isinstance(config, dict) else {}
     if not flat:
-        log.drop(f"text {tag}: not a JSON object")
+        log.dropped[f"text {tag}: not a JSON object"] += 1
         return
     log.config |= {f"{_CONFIGS[tag]}{key}": value for key, value in flat.items()}
     log.config_source = log.config_source or tag

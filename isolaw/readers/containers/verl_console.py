@@ -136,7 +136,7 @@ class _Reader:
         """Take what is left when the file ends; ``torn`` if in the middle of a line."""
         if torn and self._step is not None and self._step.last:
             self._step.items = self._step.items.rpartition(" - ")[0]  # half a number looks like a number
-            self.log.drop("torn last value")
+            self.log.dropped["torn last value"] += 1
         self._flush()
         if self._initial and not self.log.step:
             self.log.add(self._initial, 0)
@@ -148,7 +148,7 @@ class _Reader:
         if step is None or not values:
             return  # model output may well contain "step:1 - "
         if unread:
-            self.log.drop("values that could not be read", unread)
+            self.log.dropped["values that could not be read"] += unread
         if self._initial and not self.log.step and not self._initial.keys() <= values.keys():
             self.log.add(self._initial, 0)  # it was printed, and not logged
         self._initial = {}

@@ -88,7 +88,7 @@ def read(path: Path) -> Iterator[RawLog]:
         raise DataError(f"{path}: a W&B export without any value")
     for log in logs.values():
         if torn:
-            log.drop("torn lines", torn)
+            log.dropped["torn lines"] += torn
         yield log
 
 

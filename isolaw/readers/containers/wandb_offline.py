@@ -134,7 +134,7 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
                     parts.append(data)
                 if kind in (_FULL, _LAST):
                     if size > _LARGEST:
-                        log.drop("records over 2 MiB")
+                        log.dropped["records over 2 MiB"] += 1
                     else:
                         yield b"".join(parts)
                     parts = None
@@ -143,7 +143,7 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
                     parts = []  # a last chunk's header is torn
             block, at = blocks.read(_BLOCK), 0
     if parts is not None:
-        log.drop("torn last record")
+        log.dropped["torn last record"] += 1
 
 
 def _add_history(log: RawLog, history: Any) -> None:
@@ -190,8 +190,7 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
         if log.config:
             printed.config, printed.config_source = log.config, log.config_source
         printed.notes.append("W&B holds no history of it: read from files/output.log")
-        for reason, times in log.dropped.items():
-            printed.drop(reason, times)
+        printed.dropped += log.dropped
         yield printed
 
 
