@@ -68,14 +68,8 @@ class Real:
         if hashed := rewards.digest(options.reward):
             content["reward"] = hashed
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
-        return filled.model_copy(
-            update={
-                "backend_version": self.version,
-                "options": identity,
-                "content": content,
-                "sources": placement | sources,
-            }
-        )
+        update = {"backend_version": self.version, "options": identity, "content": content}
+        return filled.model_copy(update={**update, "sources": placement | sources})
 
     def notes(self, spec: RunSpec) -> list[str]:
         """Return which terms of the objective neither the recipe nor the difficulty chooses."""

@@ -24,7 +24,7 @@ def _listed(value: Any) -> Any:
 class RealOptions(BaseModel):
     """The ``[real]`` section.
 
-    What None means is decided by `resolved` or by the memory planner. No result depends on ZeRO's stage, the
+    `read` or the memory planner decides what None means. No result depends on ZeRO's stage, the
     optimiser's place, the size of a micro-batch or the recomputing of activations.
     """
 
@@ -47,23 +47,23 @@ class RealOptions(BaseModel):
     logprob_tolerance: Positive | None = None
     checkpoint_minutes: Positive = 10.0  # the longest time between two points from which a run can continue
 
-    def resolved(self) -> RealOptions:
-        """Fill in what depends on this machine."""
-        dtype = self.dtype or ("bfloat16" if environment.gpus() else "float32")
-        sampler = self.sampler or ("vllm" if environment.installed("vllm") else "transformers")
-        tolerance = self.logprob_tolerance or TOLERANCE[dtype]
-        return self.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
-
     def changed(self, **values: Any) -> RealOptions:
         """Return a copy with other values of some keys."""
         return self.model_copy(update=values)
 
     @classmethod
     def read(cls, spec: RunSpec) -> RealOptions:
-        """Return the section of an unresolved spec; raise `SpecError` with everything wrong with it."""
+        """Return the section of an unresolved spec with what depends on this machine filled in.
+
+        Raise `SpecError` with everything wrong with it.
+        """
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
-        return parse_section(cls, spec.options, prefix="real").resolved()
+        own = parse_section(cls, spec.options, prefix="real")
+        dtype = own.dtype or ("bfloat16" if environment.gpus() else "float32")
+        sampler = own.sampler or ("vllm" if environment.installed("vllm") else "transformers")
+        tolerance = own.logprob_tolerance or TOLERANCE[dtype]
+        return own.changed(dtype=dtype, sampler=sampler, logprob_tolerance=tolerance)
 
     @classmethod
     def of(cls, spec: RunSpec) -> RealOptions:

@@ -132,9 +132,9 @@ def resolved(sections: Callable[..., Sections]) -> Callable[..., RunSpec]:
 @pytest.fixture
 def vllm(made: Made) -> Any:
     """vLLM with the tiny model's own weights; the runs of a process share its one engine."""
-    from isolaw.backends.real.rollout.samplers import open_sampler, stored_weights
+    from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler, stored_weights
 
-    sampler = open_sampler("vllm", str(made.model), "float32", 32)
+    sampler = open_sampler(SamplerSettings("vllm", str(made.model), "float32", 32))
     sampler.load(stored_weights(str(made.model)))
     return sampler
 

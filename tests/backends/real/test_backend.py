@@ -407,8 +407,8 @@ def test_a_process_in_which_vllm_was_first(made, sections: Callable[..., Any], s
     """As where problems were split before: the process group is vLLM's then."""
     code = (
         "import json, sys\nfrom isolaw import engine\n"
-        "from isolaw.backends.real.rollout.samplers import open_sampler\n"
-        "open_sampler('vllm', sys.argv[1], 'float32', 32)\n"
+        "from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler\n"
+        "open_sampler(SamplerSettings('vllm', sys.argv[1], 'float32', 32))\n"
         "engine.sweep(json.loads(sys.argv[2]), sys.argv[3])"
     )
     data = sections()

@@ -39,7 +39,7 @@ def load(path: Path) -> ModuleType:
 def calls(made: Any) -> Any:
     """What a sampler on a GPU says to vLLM, of one rank and of two, and with a float32 head."""
     stand_in = load(HERE / "stand_in.py")
-    from isolaw.backends.real.rollout.samplers import stored_weights
+    from isolaw.backends.real.rollout.samplers import SamplerSettings, stored_weights
     from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
     told: dict[str, set[str]] = {}
@@ -60,7 +60,7 @@ def calls(made: Any) -> Any:
     stand_in.LLM = Recording
     with stand_in.installed() as books:
         for more in ({}, {"tensor_parallel": 2}, {"float32_head": True}):
-            sampler = VLLMSampler(str(made.model), dtype="bfloat16", max_model_tokens=20, **more)
+            sampler = VLLMSampler(SamplerSettings("vllm", str(made.model), "bfloat16", 20, **more))
             sampler.sleep()
             sampler.load(stored_weights(str(made.model)))
             sampler.generate([[1, 5]], [[0]], temperature=1.0, top_p=1.0, max_tokens=2)

@@ -156,10 +156,10 @@ def test_vllm_is_asked_for_what_was_planned(spec, stand_in: ModuleType, made: An
 
 
 def test_vllm_with_several_ranks_to_a_model(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.rollout.samplers import open_sampler
+    from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler
 
     with stand_in.installed() as books:
-        open_sampler("vllm", str(made.model), "float32", 20, tensor_parallel=2)
+        open_sampler(SamplerSettings("vllm", str(made.model), "float32", 20, tensor_parallel=2))
     (arguments,) = books.arguments
     assert arguments["tensor_parallel_size"] == 2
     assert arguments["distributed_executor_backend"] == "external_launcher"
@@ -190,7 +190,7 @@ def test_a_float32_head_on_both_sides(spec, stand_in: ModuleType, monkeypatch: p
     ["To serve at least one request, 9 GiB KV cache memory is needed.", "Free memory on device: 3 GiB."],
 )
 def test_too_little_memory_names_the_keys(stand_in: ModuleType, made: Any, monkeypatch, told: str) -> None:
-    from isolaw.backends.real.rollout.samplers import open_sampler
+    from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ValueError(told)
@@ -200,16 +200,16 @@ def test_too_little_memory_names_the_keys(stand_in: ModuleType, made: Any, monke
         stand_in.installed(),
         pytest.raises(RunError, match=r"real\.gpu_memory .*max_response_tokens") as raised,
     ):
-        open_sampler("vllm", str(made.model), "float32", 20)
+        open_sampler(SamplerSettings("vllm", str(made.model), "float32", 20))
     assert told in str(raised.value)
 
 
 def test_a_full_kv_cache_is_told_once(stand_in: ModuleType, made: Any) -> None:
-    from isolaw.backends.real.rollout.samplers import open_sampler
+    from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler
 
     how = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 3}
     with stand_in.installed():
-        sampler = open_sampler("vllm", str(made.model), "float32", 20)
+        sampler = open_sampler(SamplerSettings("vllm", str(made.model), "float32", 20))
         llm: Any = sampler.llm
         generate = llm.generate
 

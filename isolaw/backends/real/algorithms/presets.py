@@ -125,58 +125,50 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     r, n = recipe, rollouts_per_problem
     out: list[Issue] = []
 
-    def refuse(key: str, accepted: str, note: str = "", close: str = "") -> None:
-        out.append(Issue(f"recipe.{key}", note, getattr(r, key), accepted, close))
+    def refuse(wrong: bool, key: str, accepted: str, note: str = "", close: str = "") -> None:
+        if wrong:
+            out.append(Issue(f"recipe.{key}", note, getattr(r, key), accepted, close))
 
-    if r.algorithm not in ALGORITHMS:
-        refuse("algorithm", ", ".join(ALGORITHMS), close=nearest(r.algorithm, ALGORITHMS))
-    if on_policy(r):
-        ratio, staler = "with recipe.staleness = 0 every ratio is 1", "recipe.staleness of at least 1"
-        if r.algorithm in ("gspo", "cispo"):
-            note = f"{ratio}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
-            refuse("algorithm", f"grpo, or {staler}", note)
-        for key in ("clip_low", "clip_high"):
-            if getattr(r, key) is not None:
-                refuse(key, f"no such key, or {staler}", f"{ratio} and nothing is clipped")
-    elif r.clip_low is not None and r.clip_low > 1:
-        refuse("clip_low", "0 to 1", "ratios stay above 1 - clip_low, and 1 is already no bound")
+    close = nearest(r.algorithm, ALGORITHMS)
+    refuse(r.algorithm not in ALGORITHMS, "algorithm", ", ".join(ALGORITHMS), close=close)
+    fresh, ratio = on_policy(r), "with recipe.staleness = 0 every ratio is 1"
+    staler = "recipe.staleness of at least 1"
+    note = f"{ratio}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
+    refuse(fresh and r.algorithm in ("gspo", "cispo"), "algorithm", f"grpo, or {staler}", note)
+    for key in ("clip_low", "clip_high"):
+        unused = fresh and getattr(r, key) is not None
+        refuse(unused, key, f"no such key, or {staler}", f"{ratio} and nothing is clipped")
+    note = "ratios stay above 1 - clip_low, and 1 is already no bound"
+    refuse(not fresh and r.clip_low is not None and r.clip_low > 1, "clip_low", "0 to 1", note)
 
-    if r.importance_sampling == "none":
-        if r.importance_cap is not None:
-            note = "with recipe.importance_sampling = 'none' there is nothing to cap"
-            refuse(
-                "importance_cap", "no such key, or recipe.importance_sampling = 'token' or 'sequence'", note
-            )
-    else:
-        if r.importance_cap is not None and r.importance_cap < 1:
-            note = "it would cut weights of 1, where sampler and trainer agree"
-            refuse("importance_cap", "at least 1", note)
-        if r.top_p is not None and r.top_p < 1:
-            note = (
-                "the sampler's log-probabilities are then those of the cut distribution, and no importance "
-                "weight against the trainer's"
-            )
-            refuse("top_p", "1, or recipe.importance_sampling = 'none'", note)
+    weighted, cap = r.importance_sampling != "none", r.importance_cap
+    note = "with recipe.importance_sampling = 'none' there is nothing to cap"
+    accepted = "no such key, or recipe.importance_sampling = 'token' or 'sequence'"
+    refuse(not weighted and cap is not None, "importance_cap", accepted, note)
+    note = "it would cut weights of 1, where sampler and trainer agree"
+    refuse(weighted and cap is not None and cap < 1, "importance_cap", "at least 1", note)
+    note = (
+        "the sampler's log-probabilities are then those of the cut distribution, and no importance "
+        "weight against the trainer's"
+    )
+    accepted = "1, or recipe.importance_sampling = 'none'"
+    refuse(weighted and r.top_p is not None and r.top_p < 1, "top_p", accepted, note)
 
     if n < 2 and r.advantage != "none":
         note, accepted = "a group of one rollout has no advantage", "at least 2, or recipe.advantage = 'none'"
         out.append(Issue("grid.rollouts_per_problem", note, n, accepted))
-    if r.gradient_rollouts is not None and r.gradient_rollouts > n:
-        refuse("gradient_rollouts", f"at most n = {n}")
-    if r.advantage == "none":
-        note = "with recipe.advantage = 'none' it drops groups of equal rewards, which have a gradient"
-        for key in ("zero_variance_filter", "dynamic_sampling"):
-            if getattr(r, key):
-                refuse(key, "false, or another recipe.advantage", note)
-    if r.no_positive_resampling == 0:
-        note = "every problem would leave after its first visit"
-        refuse("no_positive_resampling", "more than 0, at most 1", note)
+    refuse((r.gradient_rollouts or 0) > n, "gradient_rollouts", f"at most n = {n}")
+    note = "with recipe.advantage = 'none' it drops groups of equal rewards, which have a gradient"
+    for key in ("zero_variance_filter", "dynamic_sampling"):
+        dropping = r.advantage == "none" and bool(getattr(r, key))
+        refuse(dropping, key, "false, or another recipe.advantage", note)
+    note = "every problem would leave after its first visit"
+    refuse(r.no_positive_resampling == 0, "no_positive_resampling", "more than 0, at most 1", note)
 
-    if not r.kl:
-        for key in ("kl_estimator", "kl_in"):
-            if getattr(r, key) is not None:
-                refuse(key, "no such key, or recipe.kl above 0", "there is no KL term")
+    for key in ("kl_estimator", "kl_in"):
+        unused = not r.kl and getattr(r, key) is not None
+        refuse(unused, key, "no such key, or recipe.kl above 0", "there is no KL term")
     longest = r.max_response_tokens
-    if r.overlong_buffer and longest is not None and r.overlong_buffer > longest:
-        refuse("overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
+    too_long = longest is not None and (r.overlong_buffer or 0) > longest
+    refuse(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
     return out

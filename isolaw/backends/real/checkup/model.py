@@ -27,7 +27,6 @@ _HALF_BILLION = {
     "intermediate_size": 4864,
     "num_hidden_layers": 24,
     "num_attention_heads": 14,
-    "num_key_value_heads": 2,
     "tie_word_embeddings": True,
 }
 _SMALL = {
@@ -36,8 +35,6 @@ _SMALL = {
     "intermediate_size": 1024,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": False,
 }
 
 

@@ -34,10 +34,8 @@ def run(work: Workload, record: Record) -> None:
     torch.cuda.reset_peak_memory_stats()
     run.advance()
     peak = torch.cuda.max_memory_allocated() - others
-    plan = None  # bytes of the tensors of training, without the sampler's
-    if own := planner.plan(spec):
-        parts = own.phases["train"].items()
-        plan = sum(size for part, size in parts if part != "reserve" and not part.startswith("sampler"))
+    own = planner.plan(spec)
+    plan = own.footprint.tensors() if own else None  # bytes of training, without the sampler's
     record.measure(
         measured_gib=round(peak / GIB, 3),
         between_updates_gib=round(between / GIB, 3),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from isolaw.files import replacing
 
@@ -33,8 +34,8 @@ class Record:
 
     def check(self, what: str, found: Any, accepted: str, passed: bool) -> None:
         """Add a check."""
-        self.checks.append({"what": what, "found": found, "accepted": accepted, "passed": bool(passed)})
-        self._write()
+        one = {"what": what, "found": found, "accepted": accepted, "passed": bool(passed)}
+        self._write(checks=[*self.checks, one])
 
     def at_most(self, what: str, found: float | None, limit: float) -> None:
         """Check that a number exists and is at most ``limit``; NaN is not."""
@@ -42,38 +43,23 @@ class Record:
 
     def measure(self, **values: Any) -> None:
         """Add measurements."""
-        self.measured.update(values)
-        self._write()
+        self._write(measured=self.measured | values)
 
     def skip(self, why: str) -> None:
         """Record that there is nothing to do on this machine."""
-        self.skipped = why
-        self._write()
+        self._write(skipped=why)
 
     def fail(self, error: str) -> None:
         """Record what ends the stage."""
-        self.error = error
-        self._write()
+        self._write(error=error)
 
-    def _write(self) -> None:
+    def _write(self, **values: Any) -> None:
+        vars(self).update(values)
         write_json(self.path, {k: v for k, v in asdict(self).items() if k != "path"})
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write JSON in one step: a reader sees a whole file, this one or the last."""
-    text = json.dumps(finite(document), indent=1, allow_nan=False, ensure_ascii=False)
+    text = to_json(document, indent=1, inf_nan_mode="null")  # JSON has no NaN
     with replacing(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def finite(value: Any) -> Any:
-    """Return data for JSON with None in place of every number that JSON cannot hold.
-
-    >>> finite({"a": [float("nan"), 1.5], "b": float("inf")})
-    {'a': [None, 1.5], 'b': None}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): finite(own) for key, own in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(own) for own in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        temporary.write_bytes(text + b"\n")

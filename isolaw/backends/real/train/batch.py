@@ -189,7 +189,3 @@ class RankGroup:
         """Return the metrics' sums of all processes together."""
         parts = [part for part in self.all_of({k: v.cpu() for k, v in sums.items()}) if part]
         return functools.reduce(merge, parts)
-
-    def agreed(self, value: bool) -> bool:
-        """Return the first process's decision."""
-        return bool(self.all_of(value)[0])

@@ -86,8 +86,7 @@ class StepMeans:
         """Add a step."""
         for name, value in values.items():
             if name.endswith("_max"):
-                self.sums[name] = max(value, self.sums.get(name, value))
-                self.counts[name] = 1
+                self.sums[name], self.counts[name] = max(value, self.sums.get(name, value)), 1
             else:
                 self.sums[name] = self.sums.get(name, 0.0) + value
                 self.counts[name] = self.counts.get(name, 0) + 1

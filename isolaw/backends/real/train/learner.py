@@ -126,7 +126,7 @@ class Learner:
             out -= adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
         if recipe.kl and recipe.kl_in == "reward":
             old = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
-            reference = self.training().logprobs_of(self.reference, batch.rollouts, self.temperature)
+            reference = self.training().logprobs(batch.rollouts, self.temperature, self.reference)
             estimator = recipe.kl_estimator or "k1"
             own = [
                 float(sequence_kl(p[None], q[None], torch.ones_like(p[None], dtype=torch.bool), estimator))

@@ -43,6 +43,8 @@ from isolaw.errors import RunError
 _ROLLOUTS, _EVALUATION = range(2)
 # Dynamic sampling stops after this many batches for one step (DAPO's code: 10).
 _MOST_ROUNDS = 10
+# Keys of the section [real] that are the trainer's.
+_OF_TRAINER = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer"}
 _COUNTERS = ("step", "round", "compute", "tokens")  # of a run, in its state
 
 
@@ -53,18 +55,13 @@ class Run:
         self.spec, self.recipe, self.options = spec, spec.recipe, planner.chosen(spec)
         o = self.options
         process_group.start(o.timeout_hours)
-        self.trainer = Trainer(
+        self.trainer = own = Trainer(
             o.model,
-            dtype=o.dtype or "float32",
-            zero_stage=o.zero_stage,
+            **o.model_dump(include=_OF_TRAINER),
             weight_decay=self.recipe.weight_decay or 0.0,
             max_grad_norm=self.recipe.max_grad_norm or 0.0,
-            micro_batch_tokens=o.micro_batch_tokens or 1,
-            gradient_checkpointing=bool(o.gradient_checkpointing),
-            offload_optimizer=bool(o.offload_optimizer),
             float32_head=self.recipe.float32_head,
         )
-        own = self.trainer
         self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()
@@ -78,8 +75,6 @@ class Run:
         self.pass_rates = evaluation.PassRates(n_train)
         self.means = evaluation.StepMeans()
         self.seconds: dict[str, float] = {}
-
-    # -- a step ---------------------------------------------------------------------------------------
 
     def advance(self) -> None:
         """Make one step."""
@@ -129,8 +124,6 @@ class Run:
             self.order.retire(problem for problem, out in zip(batch.visited, mastered, strict=True) if out)
         return batch
 
-    # -- evaluation -------------------------------------------------------------------------------------
-
     def evaluate(self) -> tuple[list[Row], list[Counts]]:
         """Return the metrics of the evaluation sets now, and of training since the last evaluation."""
         wanted, problems = self.spec.evaluation, self.worker.problems
@@ -165,8 +158,6 @@ class Run:
             yield
         finally:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - began
-
-    # -- state --------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
         """Write what continues the run; all processes take part, the first one writes."""
@@ -232,17 +223,10 @@ def train(
                 if run.compute >= due[0]:
                     rows, counts = run.evaluate()
                     due = [compute for compute in due if compute > run.compute]
-                elif not run.ranks.agreed(time.monotonic() - yielded > 60 * minutes or stopping()):
-                    continue
+                elif not run.ranks.all_of(time.monotonic() - yielded > 60 * minutes or stopping())[0]:
+                    continue  # the first process decides
                 yield Checkpoint(
-                    run.step,
-                    run.compute,
-                    rows,
-                    run.save,
-                    tokens=run.tokens,
-                    final=not due,
-                    counts=counts,
-                    seconds=dict(run.seconds),
+                    run.step, run.compute, rows, run.save, run.tokens, not due, counts, dict(run.seconds)
                 )
                 yielded = time.monotonic()
     except torch.OutOfMemoryError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -233,4 +232,4 @@ def _longest(config: Any) -> int | None:
 
 
 def _kind(config: Any) -> str:
-    return json.dumps((config.architectures or [type(config).__name__])[0]).strip('"')
+    return str((config.architectures or [type(config).__name__])[0])

@@ -44,11 +44,7 @@ class ProblemOrder:
 
     def state(self) -> dict[str, Any]:
         """Return what changes, as data for JSON."""
-        return {
-            "rng": self.rng.bit_generator.state,
-            "waiting": self.waiting,
-            "retired": sorted(self.retired),
-        }
+        return {"rng": self.rng.bit_generator.state, "waiting": self.waiting, "retired": sorted(self.retired)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""

@@ -104,13 +104,12 @@ class Trainer:
             rollouts = Rollouts([[0]], [[0]], [], [])
         return pack(rollouts, self.device, varlen=self.varlen)
 
-    def logprobs(self, rollouts: Rollouts, temperature: float) -> list[torch.Tensor]:
-        """Return the log-probabilities of each row's response tokens under the current weights."""
-        return self.logprobs_of(self.engine, rollouts, temperature)
-
     @torch.no_grad()
-    def logprobs_of(self, policy: Any, rollouts: Rollouts, temperature: float) -> list[torch.Tensor]:
-        """Return the log-probabilities of each row's response tokens under another policy."""
+    def logprobs(
+        self, rollouts: Rollouts, temperature: float, policy: Any | None = None
+    ) -> list[torch.Tensor]:
+        """Return the log-probabilities of each row's response tokens, by default of the current weights."""
+        policy = self.engine if policy is None else policy
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
         for rows in self.micro_batches(rollouts):
             logp, _ = policy(self.pack(rollouts.rows(rows)), temperature)

@@ -174,4 +174,4 @@ def test_the_plain_draw_inverts_the_distribution_function() -> None:
 
 
 def test_one_engine_serves_the_runs_of_a_model(made, vllm) -> None:
-    assert samplers.open_sampler("vllm", str(made.model), "float32", 32) is vllm
+    assert samplers.open_sampler(samplers.SamplerSettings("vllm", str(made.model), "float32", 32)) is vllm

@@ -36,17 +36,9 @@ BUCKET, LIVE = 100_000_000, 300_000_000
 CHUNK = 2**26
 SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time, DeepSpeed's default
 PARTS = (
-    "weights",
-    "gradients",
-    "optimiser",
-    "reference",
-    "buckets",
-    "activations",
-    "logits",
-    "sampler's weights",
-    "sampler's cache",
-    "reserve",
-)
+    "weights", "gradients", "optimiser", "reference", "buckets", "activations", "logits",
+    "sampler's weights", "sampler's cache", "reserve",
+)  # fmt: skip
 Parts = dict[str, int]
 
 
