@@ -409,10 +409,10 @@ def one_batch_later(table: Any, run_ids: list[str]) -> Any:
     return pd.concat([table, more], ignore_index=True)
 
 
-@pytest.fixture(scope="module", params=[0, 1])
-def nine(request: pytest.FixtureRequest, synthetic: Make, truth: Any) -> tuple[Any, dict[float, Said]]:
+@pytest.fixture(scope="module")
+def nine(synthetic: Make, truth: Any) -> tuple[Any, dict[float, Said]]:
     """27 runs of nine n, and what their law says."""
-    table = synthetic([(32, n) for n in NINE], truth, rng=request.param, **SMALL).to_pandas()
+    table = synthetic([(32, n) for n in NINE], truth, rng=0, **SMALL).to_pandas()
     law = isolaw.fit(Runs(table), bootstrap=100)
     for budget in BUDGETS:
         said = Said(law, budget, truth)
