@@ -59,20 +59,14 @@ def grid(
     ([(32, 8), (32, 16), (64, 8)], [(64, 16)])
     """
     pairs = [(b, n) for b in sorted(set(problems_per_batch)) for n in sorted(set(rollouts_per_problem))]
-    return (
-        [p for p in pairs if p[0] * p[1] <= max_batch_rollouts],
-        [p for p in pairs if p[0] * p[1] > max_batch_rollouts],
-    )
+    kept = [(b, n) for b, n in pairs if b * n <= max_batch_rollouts]
+    return kept, [pair for pair in pairs if pair not in kept]
 
 
 def grid_issues(
     problems_per_batch: Iterable[int], rollouts_per_problem: Iterable[int], max_batch_rollouts: int
 ) -> list[Issue]:
-    """Return an issue for each grid value whose batches are all above the cap.
-
-    A rectangular grid under a cap loses its corner, as in the paper; a value that loses
-    *everything* is a mistake.
-    """
+    """Return an issue for each grid value with which every batch is above the cap."""
     b, n = sorted(set(problems_per_batch)), sorted(set(rollouts_per_problem))
     issues = []
     for name, values, other, least in (
@@ -80,10 +74,9 @@ def grid_issues(
         ("rollouts_per_problem", n, "problems_per_batch", b[0]),
     ):
         accepted = f"at most {max_batch_rollouts // least} (limits.max_batch_rollouts = {max_batch_rollouts})"
-        for value in values:
-            if value * least > max_batch_rollouts:
-                batch = f"a batch of {value} · {least} = {value * least} rollouts is above the cap"
-                message = f"{batch}, even with the smallest {other}"
-                issues.append(Issue(f"grid.{name}", message, value, accepted))
+        for value in (value for value in values if value * least > max_batch_rollouts):
+            batch = f"a batch of {value} · {least} = {value * least} rollouts is above the cap"
+            message = f"{batch}, even with the smallest {other}"
+            issues.append(Issue(f"grid.{name}", message, value, accepted))
     # One pair alone is one mistake, and users rather change n.
     return issues[-1:] if len(b) == len(n) == 1 else issues

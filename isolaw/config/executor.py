@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator
 
-from isolaw.config.sections import Count, Index, Positive, Section, listed
+from isolaw.config.sections import Count, Index, Positive, Section, Text, listed
 
 
 def _minutes(value: Any) -> Any:
-    """Accept a number of minutes, or a time as sbatch reads it.
+    """Accept a number of minutes, or a time as sbatch's --time (https://slurm.schedmd.com/sbatch.html).
 
     minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]
-    (https://slurm.schedmd.com/sbatch.html, --time)
     """
     if isinstance(value, str):
         found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::([0-5]\d))?(?::([0-5]\d))?", value.strip())
@@ -34,12 +33,10 @@ def _within_a_year(minutes: float) -> float:
     return minutes
 
 
-# Options that isolaw writes into a job's script itself, or by which it finds its jobs again.
-_OWN_OPTIONS = {
-    "job-name", "output", "error", "open-mode", "array", "signal", "requeue", "no-requeue", "wrap",
-    "ntasks-per-node", "ntasks",
-}  # fmt: skip
-_KEYS = {
+# Options that isolaw writes into a job's script itself, or by which it finds its jobs again: what sets them.
+_SET = {
+    **dict.fromkeys(("job-name", "output", "error", "open-mode", "array", "signal", "wrap"), "isolaw"),
+    **dict.fromkeys(("requeue", "no-requeue", "ntasks", "ntasks-per-node"), "isolaw"),
     **{name: f"executor.{name}" for name in ("nodes", "time", "partition")},
     "cpus-per-task": "executor.cpus",
     "gpus-per-node": "executor.gpus",
@@ -54,7 +51,7 @@ def _one_line(text: str) -> str:
 
 
 def _lines(text: str) -> str:
-    if not text.translate({9: " ", 10: " "}).isprintable():
+    if not text.replace("\t", "").replace("\n", "").isprintable():
         raise ValueError("text without control characters")
     return text
 
@@ -63,8 +60,8 @@ def _sbatch(options: dict[str, str | int | bool]) -> dict[str, str | int | bool]
     for name, value in options.items():
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name):
             raise ValueError(f"names of sbatch's options without leading dashes, not {name!r}")
-        if name in _OWN_OPTIONS or name in _KEYS:
-            raise ValueError(f"other options than {name}, which {_KEYS.get(name, 'isolaw')} sets")
+        if name in _SET:
+            raise ValueError(f"other options than {name}, which {_SET[name]} sets")
         if value is False:
             raise ValueError(f"{name} = true, or no {name}")
         if isinstance(value, str):
@@ -95,10 +92,10 @@ class ExecutorSection(Section):
     nodes: Count = 1
     cpus: Count | None = None
     gpus: Index | None = None
-    address: Annotated[str, Field(min_length=1)] | None = None
+    address: Text | None = None
     shared: bool | None = None
     cluster: Literal["slurm", "local"] = "slurm"
     time: Annotated[Positive, BeforeValidator(_minutes), AfterValidator(_within_a_year)] = 60.0
-    partition: Annotated[str, Field(min_length=1), AfterValidator(_one_line)] | None = None
+    partition: Annotated[Text, AfterValidator(_one_line)] | None = None
     sbatch: Annotated[dict[str, str | int | bool], AfterValidator(_sbatch)] = {}
     setup: Annotated[tuple[Annotated[str, AfterValidator(_lines)], ...], BeforeValidator(listed)] = ()

@@ -9,15 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.config.sections import (
-    MOST_EVALUATIONS,
-    Count,
-    EvaluationSpec,
-    Index,
-    ProblemsSpec,
-    Recipe,
-    Section,
-)
+from isolaw.config.sections import MOST_POINTS, Count, EvaluationSpec, Index, ProblemsSpec, Recipe, Section
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
@@ -55,19 +47,14 @@ class RunSpec(Section):
         return self.compute // self.batch_rollouts
 
     @property
-    def gradient_batch(self) -> int:
-        """B_g = B_p · n_train, rollouts in a step's gradient; n_train: ``recipe.gradient_rollouts`` or n."""
-        return self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
-
-    @property
     def lr_factor(self) -> float:
         """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
 
-        The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), where all B = B_p · n
-        rollouts of a step enter its gradient. With a decoupled baseline, n_train < n of them do, and the
-        rule follows those: the square root compensates the gradient's noise, whose variance is ∝ 1 / B_g
-        (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs from a run with n = 64
-        in its baseline alone. A filter does not change the factor, which holds for the whole run.
+        B_g = B_p · n_train are the rollouts in a step's gradient, n_train ``recipe.gradient_rollouts`` or n.
+        The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. Where
+        n_train < n, the rule follows n_train: the square root compensates the gradient's noise, whose
+        variance is ∝ 1 / B_g (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs
+        from a run with n = 64 in its baseline alone. A filter does not change the factor.
 
         >>> run = RunSpec(backend="real", problems_per_batch=16, rollouts_per_problem=256, compute=10**6)
         >>> run.lr_factor
@@ -75,7 +62,8 @@ class RunSpec(Section):
         >>> run.model_copy(update={"recipe": Recipe(gradient_rollouts=64)}).lr_factor
         1.0
         """
-        return float((self.gradient_batch / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
+        batch = self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
+        return float((batch / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
 
     def identity(self) -> dict[str, Any]:
         """Return what makes this run this run: no path, device, executor, horizon or schedule.
@@ -119,7 +107,7 @@ class RunSpec(Section):
         budgets = np.geomspace(start, end, e.points)
         ratio = (end / start) ** (1 / (e.points - 1))
         if self.compute > end and ratio > 1:
-            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_EVALUATIONS)
+            beyond = min(int(np.log(self.compute / end) / np.log(ratio)), MOST_POINTS)
             budgets = np.append(budgets, end * ratio ** np.arange(1, beyond + 1))
         # The nudge keeps a budget that is a whole number of batches from losing a step to rounding.
         budgets = budgets[budgets <= self.compute] * (1 + 1e-12)

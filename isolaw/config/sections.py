@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-MOST_EVALUATIONS = 10_000  # of one run
+MOST_POINTS = 10_000  # of one run
 _MOST_SEEDS = 10_000
 _LARGEST = 2**53  # beyond this a float64 is no longer exact
 
@@ -58,6 +58,8 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
+Names = Annotated[tuple[str, ...], AfterValidator(once), Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class Recipe(Section):
@@ -123,16 +125,10 @@ class EvaluationSpec(Section):
     ``end`` (the first horizon) and ``horizons`` when the sweep starts.
     """
 
-    points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_EVALUATIONS, strict=True)] = 60
-    metrics: Annotated[tuple[str, ...], AfterValidator(once), Field(min_length=1)] = (
-        "avg@4",
-        "best@4",
-        "worst@4",
-    )
+    points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
+    metrics: Names = ("avg@4", "best@4", "worst@4")
     samples: Annotated[Index, Field(le=1_000_000)] = 4
-    sets: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(once), Field(min_length=1)] = (
-        "validation",
-    )
+    sets: Annotated[Names, BeforeValidator(listed)] = ("validation",)
     start: Count | None = None
     end: Count | None = None
     horizons: tuple[Count, ...] = ()
@@ -161,8 +157,8 @@ class GridSection(Section):
     @property
     def recipe_axes(self) -> dict[str, list[Any]]:
         """The recipe keys that are axes, each with its values."""
-        axes = {key: getattr(self, key) for key in Recipe.model_fields}
-        return {key: list(values) for key, values in axes.items() if values is not None}
+        keys = Recipe.model_fields
+        return {key: list(values) for key in keys if (values := getattr(self, key)) is not None}
 
     @model_serializer(mode="wrap")
     def _only_axes(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -194,7 +190,7 @@ class StoreSection(Section):
     that make runs must see it. Default: the sweep's directory.
     """
 
-    states: Annotated[str, Field(min_length=1)] | None = None
+    states: Text | None = None
 
 
 class TrackingSection(Section):
@@ -207,5 +203,5 @@ class TrackingSection(Section):
     to: Annotated[
         tuple[Literal["tensorboard", "wandb", "mlflow"], ...], BeforeValidator(listed), AfterValidator(once)
     ] = ()
-    directory: Annotated[str, Field(min_length=1)] | None = None
-    project: Annotated[str, Field(min_length=1, max_length=128)] = "isolaw"
+    directory: Text | None = None
+    project: Annotated[Text, Field(max_length=128)] = "isolaw"
