@@ -18,6 +18,7 @@ from statsmodels.stats.proportion import proportion_confint  # type: ignore[impo
 
 from isolaw import metrics
 from isolaw.errors import DataError
+from isolaw.fits.document.schema import BatchHealth, HealthInfo
 from isolaw.fits.instability import LEAST_EVALUATIONS, Sign, sign
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity
 from isolaw.fits.selection import differing
@@ -114,23 +115,12 @@ def _binomial_error(name: str, curve: pd.DataFrame) -> float:
     return float(np.sqrt(np.mean(values * (1 - values) / np.maximum(count, 1.0))))
 
 
-@dataclass(frozen=True)
-class Stability:
-    """The smallest stable B_p."""
+def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> HealthInfo:
+    """Return the smallest stable B_p of the runs of one recipe (see `health`), and the health at each B_p.
 
-    # the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: no smaller B_p
-    # was run; ``lower_bound``: the largest is not stable either; ``refused``: no run can be judged. The
-    # interval holds every B_p that the intervals of the shares allow
-    smallest: Quantity
-    # share of healthy runs at each B_p, with its exact (Clopper–Pearson) interval
-    shares: dict[int, Quantity]
-    counts: dict[int, tuple[int, int]]  # healthy and judged runs at each B_p
-    reasons: dict[int, str]  # why a B_p is not stable, for each such B_p
-    unknown: int  # number of runs that cannot be judged
-
-
-def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "validation") -> Stability:
-    """Return the smallest stable B_p of the runs of one recipe (see `health`, `Stability`).
+    It is the smallest measured B_p such that it and all larger ones are stable. ``upper_bound``: no smaller
+    B_p was run; ``lower_bound``: the largest is not stable either; ``refused``: no run can be judged. Its
+    interval holds every B_p that the exact (Clopper–Pearson) intervals of the shares allow.
 
     Raises
     ------
@@ -140,29 +130,28 @@ def smallest_stable_B_p(runs: Runs, metric: str = "avg@4", eval_set: str = "vali
     if mixed := differing(runs.table()):
         raise DataError(f"{runs.source}: the runs differ in {', '.join(mixed)}; judge one recipe at a time")
     judged = [h for h in health(runs, metric, eval_set) if h.status != "unknown"]
-    shares, counts, reasons = {}, {}, {}
+    batches = []
     ends: dict[int, tuple[float, float]] = {}
     for b in sorted({h.problems_per_batch for h in judged}):
         members = [h for h in judged if h.problems_per_batch == b]
         ill = [h for h in members if h.signs]
-        counts[b] = (len(members) - len(ill), len(members))
-        low, high = proportion_confint(*counts[b], alpha=1 - LEVEL, method="beta")
+        healthy, total, reason = len(members) - len(ill), len(members), None
+        low, high = proportion_confint(healthy, total, alpha=1 - LEVEL, method="beta")
         ends[b] = (float(low), float(high))
-        shares[b] = Quantity(counts[b][0] / len(members), ends[b])
-        if counts[b][0] < STABLE * len(members):
-            reasons[b] = (
-                f"{len(ill)} of {len(members)} runs unhealthy; n = {ill[0].rollouts_per_problem}, "
-                f"seed {ill[0].seed}: {ill[0].reasons[0]}"
-            )
-    return Stability(_smallest(ends, reasons), shares, counts, reasons, len(runs) - len(judged))
+        if healthy < STABLE * total:
+            first = f"n = {ill[0].rollouts_per_problem}, seed {ill[0].seed}: {ill[0].reasons[0]}"
+            reason = f"{len(ill)} of {total} runs unhealthy; {first}"
+        batches.append(BatchHealth(b, Quantity(healthy / total, ends[b]), healthy, total, reason))
+    smallest = _smallest(ends, {b.problems_per_batch: b.reason is None for b in batches})
+    return HealthInfo(smallest, tuple(batches), len(runs) - len(judged))
 
 
-def _smallest(ends: dict[int, tuple[float, float]], unstable: dict[int, str]) -> Quantity:
+def _smallest(ends: dict[int, tuple[float, float]], stable: dict[int, bool]) -> Quantity:
     """The end of the run of stable B_p, with what it could be by the ends of the shares' intervals."""
     if not ends:
         return REFUSED
     first, last = float(min(ends)), float(max(ends))
-    smallest = _tail({b: b not in unstable for b in ends})
+    smallest = _tail(stable)
     least, most = (_tail({b: end[i] >= STABLE for b, end in ends.items()}) for i in (1, 0))
     if smallest is None:
         return Quantity(last, (least or last, None), "lower_bound")

@@ -234,10 +234,7 @@ def _document(path: Path) -> LawDocument:
 
 def _check(document: LawDocument) -> None:
     """Raise `Malformed` where the parts of a document do not go together."""
-    grid, curves = (
-        [(own.problems_per_batch, own.rollouts_per_problem) for own in part]
-        for part in (document.grid, document.curves)
-    )
+    grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
     if grid != curves or not grid or not document.frontier:
         raise Malformed("its curves are not those of its grid, or it has none")
     names = set(FAMILIES[document.curve].parameters)

@@ -13,12 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from isolaw.errors import InputError, Refused
+from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, fit_curves
 from isolaw.fits.curves.records import WIDTH, record_mask
 from isolaw.fits.document import build as doc
@@ -28,17 +29,17 @@ from isolaw.fits.document.law_flags import flags_of
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.frontier import trace as frontiers
 from isolaw.fits.frontier.candidates import INTERVALS, comparable
-from isolaw.fits.frontier.trace import Frontier, Path
+from isolaw.fits.frontier.trace import Path
 from isolaw.fits.health import smallest_stable_B_p
 from isolaw.fits.law import Law
-from isolaw.fits.laws.comparison import compared, fit_laws
+from isolaw.fits.laws.comparison import Fitted, compared, fit_laws
 from isolaw.fits.laws.equations import Logistic, fit_logistic
 from isolaw.fits.laws.paper_comparison import rules
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Selection, Setting, X, select
 from isolaw.fits.surface.bootstrap import resample
-from isolaw.fits.surface.estimate import Surface, estimate
-from isolaw.fits.surface.slices import Slices, slices
+from isolaw.fits.surface.estimate import estimate
+from isolaw.fits.surface.slices import slices
 from isolaw.fits.surface.stored import info
 from isolaw.runs import Runs
 
@@ -46,7 +47,7 @@ METHODS = ("surface", "paper")
 DRAWS = 400
 MOST_DRAWS = 10_000
 _MOST_FAILED = 0.05  # above this share the draws that are left are not a fair sample
-UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds"}
+UNITS = {"compute": "rollouts", "tokens": "tokens", "wall_s": "seconds", "steps": "steps"}
 _COMPARED = ("exp", "hill")  # families with a start and a ceiling of their own
 
 
@@ -113,34 +114,47 @@ def fit(
     selection = select(runs, metric, eval_set, setting, fixed, x)
     selection.flags[:0] = flags
     configurations = selection.configurations
-    misfit = _misfit(configurations)
-    if curve == "auto":
-        curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
-    with ThreadPoolExecutor(1) as pool:  # the surface's search is on one core; the curves take another
-        search = (configurations, bootstrap, seed, bounds(metric, configurations))
-        searching = pool.submit(estimate, *search) if method == "surface" else None
-        samples, unit = resample(configurations, curve, bootstrap, seed)
-        curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
-        surface = searching.result() if searching is not None else None
-    if surface is not None:
-        unit = "run" if surface.process.observations.freedom else "lack of fit"
-    low, high = frontiers.supported_range(configurations)
-    scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
-    traced = _traced(configurations, curves, surface, low, high)
-    frontier, path = traced.frontier, traced.path
-    abscissa = frontier.compute * scale if setting == "fixed-b" else np.log10(frontier.compute)
-    logistic = _fit_law(path, abscissa)
-    laws = fit_laws(traced.cut, path, abscissa) if traced.cut is not None and setting != "joint" else {}
-    if surface is not None:
-        comparison = compared(laws, path, configurations)
-    else:
-        law = None if logistic is None else logistic(abscissa)[0]
-        comparison = rules(frontier, law, min(c.runs for c in configurations))
+    with one_blas_thread():
+        misfit = _misfit(configurations)
+        if curve == "auto":
+            curve = min(_COMPARED, key=lambda f: misfit[f].aicc) if method == "surface" else "exp"
+        with ThreadPoolExecutor(1) as pool:  # the surface's search is on one core; the curves take another
+            search = (configurations, bootstrap, seed, bounds(metric, configurations))
+            searching = pool.submit(estimate, *search) if method == "surface" else None
+            samples, unit = resample(configurations, curve, bootstrap, seed)
+            curves, failed = _fit_all(selection, samples, curve, width, robust, keep=method == "surface")
+            surface = searching.result() if searching is not None else None
+        low, high = frontiers.supported_range(configurations)
+        scale = 1 / selection.fixed["batch_rollouts"] if setting == "fixed-b" else 1.0
+        compute = np.geomspace(low, high, frontiers.POINTS)
+        compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
+        abscissa = compute * scale if setting == "fixed-b" else np.log10(compute)
+        laws: dict[str, Fitted] = {}
+        if surface is None:
+            frontier = frontiers.trace(configurations, curves, compute)
+            path = frontiers.strict_path(frontier)
+            rewards = frontiers.curve_rewards(configurations, curves, low)
+            logistic = _fit_law(path, abscissa)
+            law = None if logistic is None else logistic(abscissa)[0]
+            comparison = rules(frontier, law, min(c.runs for c in configurations))
+        else:
+            unit = "run" if surface.process.observations.freedom else "lack of fit"
+            cut = slices(surface, compute)
+            reach = INTERVALS * comparable(configurations)
+            frontier = frontiers.cut_frontier(cut, configurations, reach)
+            path = frontiers.ridge_path(cut, configurations, reach)
+            rewards = frontiers.between(frontier, low)
+            logistic = _fit_law(path, abscissa)
+            laws = fit_laws(cut, path, abscissa) if setting != "joint" else {}
+            comparison = compared(laws, path, configurations)
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags)
-    stability = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
+    health = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
     selection.flags.extend(
-        Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({why})") for b, why in stability.reasons.items()
+        Flag(Code.UNSTABLE_BATCH, f"B_p = {b.problems_per_batch} ({b.reason})")
+        for b in health.batches
+        if b.reason
     )
+    name: Literal[X, "steps"] = "steps" if setting == "fixed-b" else x
     document = LawDocument(
         setting=setting,
         fixed=selection.fixed,
@@ -150,58 +164,23 @@ def fit(
         curve=curve,  # type: ignore[arg-type]
         records=width,
         robust=robust,
-        x=Axis(
-            name="steps" if setting == "fixed-b" else x,
-            unit="steps" if setting == "fixed-b" else UNITS[x],
-            log10=setting != "fixed-b",
-            range=(low * scale, high * scale),
-        ),
+        x=Axis(name, UNITS[name], setting != "fixed-b", (low * scale, high * scale)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
         n_train_problems=selection.n_train_problems,
         epochs_seen=selection.epochs_seen,
         params=parameters,
         frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, *traced.rewards, low, scale),
+        crossovers=doc.crossover_entries(configurations, *rewards, low, scale),
         curves=tuple(doc.curve_entry(c, k) for c, k in zip(configurations, curves, strict=True)),
         bootstrap=DrawsInfo(unit, bootstrap, sum(failed.values()), failed, seed),
         comparison=replace(comparison, curves=misfit),
-        health=doc.health_info(stability),
+        health=health,
         surface=None if surface is None else info(surface),
     )
     document = replace(document, flags=flags_of(selection, unit, path, document, scale))
-    places = [(c.problems_per_batch, c.rollouts_per_problem) for c in configurations]
-    parameters_of = {place: k.parameters() for place, k in zip(places, curves, strict=True)}
+    parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=True)}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
-
-
-class _Traced(NamedTuple):
-    """n*(C) by either method."""
-
-    frontier: Frontier
-    path: Path
-    rewards: tuple[NDArray[np.float64], NDArray[np.float64]]  # computes, and rewards of each n for crossovers
-    cut: Slices | None  # of the surface
-
-
-def _traced(
-    configurations: list[Configuration],
-    curves: list[Curves],
-    surface: Surface | None,
-    low: float,
-    high: float,
-) -> _Traced:
-    compute = np.geomspace(low, high, frontiers.POINTS)
-    compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
-    if surface is None:
-        frontier = frontiers.trace(configurations, curves, compute)
-        rewards = frontiers.curve_rewards(configurations, curves, low)
-        return _Traced(frontier, frontiers.strict_path(frontier), rewards, None)
-    reach = INTERVALS * comparable(configurations)
-    cut = slices(surface, compute)
-    frontier = frontiers.cut_frontier(cut, configurations, reach)
-    path = frontiers.ridge_path(cut, configurations, reach)
-    return _Traced(frontier, path, frontiers.between(frontier, low), cut)
 
 
 def _checked(method: str, curve: str, records: float | str | None, bootstrap: int) -> float | None:

@@ -195,9 +195,7 @@ def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Slices:
     """The surface, or the curves, at the budget."""
     places = np.array([c.place for c in candidates])
     if law.surface is None:
-        reward = np.array(
-            [law.curves(e.problems_per_batch, e.rollouts_per_problem)(budget)[:, 0] for e in candidates]
-        )
+        reward = np.array([law.curves(*e.key)(budget)[:, 0] for e in candidates])
         return Slices(
             np.array([budget]), places[:, 0], places[:, 1], reward.T[:, None], np.arange(len(candidates))
         )
@@ -220,7 +218,7 @@ def _options(cut: Slices, candidates: list[Candidate], budget: int, factor: floa
     drawn = regret[1:] if len(regret) > 1 else regret
     out = [
         Option(
-            Allocation(e.problems_per_batch, e.rollouts_per_problem, int(budget // e.step_cost)),
+            Allocation(*e.key, int(budget // e.step_cost)),
             estimated(reward[:, at], "ok" if factor <= INTERVALS else "not_identified"),
             float(own.mean()),
             float(np.mean(own <= TOLERANCE)) if len(regret) > 1 else None,

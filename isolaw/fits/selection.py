@@ -12,7 +12,6 @@ differ in anything else (problem set, algorithm, lr, …) until one is chosen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, InputError, Refused, unknown
+from isolaw.fits.cell import Cell
 from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.runs import Runs, plain
 
@@ -36,11 +36,9 @@ LEAST_CHECKPOINTS = 5
 
 
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(Cell):
     """The checkpoints of all runs of one (B_p, n), run after run, each in order of compute."""
 
-    problems_per_batch: int
-    rollouts_per_problem: int
     # (P,), rollouts and metric
     compute: Floats
     reward: Floats
@@ -53,11 +51,6 @@ class Configuration:
     def runs(self) -> int:
         """Number of runs."""
         return len(self.seeds)
-
-    @property
-    def place(self) -> tuple[float, float]:
-        """log2 n and log2 B_p."""
-        return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)
 
     @cached_property
     def checkpoints(self) -> Floats:
@@ -97,11 +90,6 @@ class Configuration:
         """
         low, high = self.measured
         return (compute >= low * (1 - 1e-9)) & (compute < high + self.step_cost)
-
-    @property
-    def label(self) -> str:
-        """A short name."""
-        return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
 
 
 def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:
@@ -168,7 +156,7 @@ def select(
     configurations = configurations_of(points, table, flags, x)
     _refuse_too_few(configurations, setting, flags)
     seen, size = _epochs(configurations, table)
-    kept = {(c.problems_per_batch, c.rollouts_per_problem) for c in configurations}
+    kept = {c.key for c in configurations}
     places = zip(table["problems_per_batch"], table["rollouts_per_problem"], strict=True)
     run_ids = [r for r, place in zip(table.index, places, strict=True) if place in kept]
     return Selection(configurations, setting, held, metric, eval_set, seen, size, run_ids, flags)

@@ -62,8 +62,8 @@ def test_nothing_to_judge_by_is_unknown(synthetic: Make) -> None:
     (only,) = health(runs)
     assert (only.status, only.judged_by) == ("unknown", ())
     found = smallest_stable_B_p(runs)
-    assert found.smallest.status == "refused"
-    assert (found.unknown, found.shares, found.reasons) == (1, {}, {})
+    assert found.smallest_stable.status == "refused"
+    assert (found.unknown, found.batches) == (1, ())
 
 
 def test_every_diagnostic_counts_and_train_comes_first() -> None:
@@ -106,32 +106,35 @@ def test_smallest_stable(synthetic: Make) -> None:
     configurations = [(b, n) for b in (4, 8, 16, 32) for n in (8, 16)]
     runs = synthetic(configurations, collapsing(4, 8), noise=0.01, checkpoints=40, seeds=5)
     found = smallest_stable_B_p(runs)
-    assert (found.smallest.value, found.smallest.status) == (16.0, "ok")
-    assert found.smallest.interval == (16.0, None)  # ten healthy runs do not show nine in ten
-    assert found.counts == {4: (0, 10), 8: (0, 10), 16: (10, 10), 32: (10, 10)}
-    assert found.shares[8].value == 0.0
+    assert (found.smallest_stable.value, found.smallest_stable.status) == (16.0, "ok")
+    assert found.smallest_stable.interval == (16.0, None)  # ten healthy runs do not show nine in ten
+    assert [(b.problems_per_batch, b.healthy, b.judged) for b in found.batches] == [
+        (4, 0, 10), (8, 0, 10), (16, 10, 10), (32, 10, 10),
+    ]  # fmt: skip
+    assert found.batches[1].share_healthy.value == 0.0
     # Clopper–Pearson at 0 of 10 is 1 − (α/2)^(1/10).
-    assert found.shares[8].interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
-    assert found.reasons[4].startswith("10 of 10 runs unhealthy; n = 16, seed 0: reward collapse")
+    assert found.batches[1].share_healthy.interval == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
+    assert found.batches[0].reason is not None
+    assert found.batches[0].reason.startswith("10 of 10 runs unhealthy; n = 16, seed 0: reward collapse")
 
 
 def test_one_healthy_batch_below_an_unstable_one_is_not_stable(synthetic: Make) -> None:
     found = smallest_stable_B_p(synthetic([(b, 8) for b in (4, 8, 16)], collapsing(8), checkpoints=40))
-    assert (found.smallest.value, found.smallest.status) == (16.0, "ok")
-    assert list(found.reasons) == [8]
+    assert (found.smallest_stable.value, found.smallest_stable.status) == (16.0, "ok")
+    assert [b.problems_per_batch for b in found.batches if b.reason] == [8]
 
 
 def test_edges_of_the_grid_are_bounds(synthetic: Make) -> None:
     grid = [(b, 8) for b in (4, 8)]
-    well = smallest_stable_B_p(synthetic(grid, collapsing(), checkpoints=40)).smallest
+    well = smallest_stable_B_p(synthetic(grid, collapsing(), checkpoints=40)).smallest_stable
     assert (well.value, well.status, well.interval) == (4.0, "upper_bound", None)
-    ill = smallest_stable_B_p(synthetic(grid, collapsing(4, 8), checkpoints=40)).smallest
+    ill = smallest_stable_B_p(synthetic(grid, collapsing(4, 8), checkpoints=40)).smallest_stable
     assert (ill.value, ill.status, ill.interval) == (8.0, "lower_bound", (8.0, None))
 
 
 def test_many_runs_bound_the_answer_on_both_sides(synthetic: Make) -> None:
     runs = synthetic([(4, 8), (8, 8), (16, 8)], collapsing(4), seeds=40, checkpoints=12, start=5e4)
-    assert smallest_stable_B_p(runs).smallest.interval == (8.0, 8.0)
+    assert smallest_stable_B_p(runs).smallest_stable.interval == (8.0, 8.0)
 
 
 def test_two_recipes_are_refused(synthetic: Make) -> None:
@@ -155,8 +158,8 @@ def test_small_batches_of_the_simulator_are_unstable() -> None:
         }
     )
     found = smallest_stable_B_p(runs)
-    assert (found.smallest.value, found.smallest.status) == (128.0, "ok")
-    assert found.counts == {4: (0, 2), 128: (2, 2)}
+    assert (found.smallest_stable.value, found.smallest_stable.status) == (128.0, "ok")
+    assert [(b.healthy, b.judged) for b in found.batches] == [(0, 2), (2, 2)]
 
 
 @pytest.mark.skipif(not LOGS.exists(), reason="the sample logs are not here")

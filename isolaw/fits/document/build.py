@@ -10,19 +10,9 @@ from numpy.typing import NDArray
 
 from isolaw.fits.curves.learning_curves import Curves
 from isolaw.fits.document.flags import Code, Flag
-from isolaw.fits.document.schema import (
-    BatchHealth,
-    BoundBy,
-    Comparison,
-    Crossing,
-    CurveEntry,
-    FrontierPoint,
-    GridEntry,
-    HealthInfo,
-)
+from isolaw.fits.document.schema import BoundBy, Comparison, Crossing, CurveEntry, FrontierPoint, GridEntry
 from isolaw.fits.frontier import trace as frontiers
 from isolaw.fits.frontier.trace import Crossover, Frontier, Path
-from isolaw.fits.health import Stability
 from isolaw.fits.laws.comparison import levels_off
 from isolaw.fits.laws.equations import RISING, Logistic
 from isolaw.fits.quantity import LEVEL, REFUSED, Quantity, Status, estimated, finite, from_draws
@@ -99,14 +89,7 @@ def _not_level(path: Path, comparison: Comparison) -> str:
 
 def grid_entry(c: Configuration) -> GridEntry:
     """Return one configuration of the grid."""
-    return GridEntry(
-        c.problems_per_batch,
-        c.rollouts_per_problem,
-        runs=c.runs,
-        checkpoints=int(c.compute.size),
-        step_cost=c.step_cost,
-        measured=c.measured,
-    )
+    return GridEntry(*c.key, c.runs, int(c.compute.size), c.step_cost, c.measured)
 
 
 def frontier_entries(
@@ -207,8 +190,7 @@ def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
     late = c.checkpoints >= c.checkpoints[-1] / _LATE
     is_open = bool(curve.open_ended[0])
     return CurveEntry(
-        c.problems_per_batch,
-        c.rollouts_per_problem,
+        *c.key,
         parameters={
             name: estimated(values, "not_identified" if is_open and name != "R0" else "ok")
             for name, values in curve.parameters().items()
@@ -218,12 +200,3 @@ def curve_entry(c: Configuration, curve: Curves) -> CurveEntry:
         late=float(np.mean(c.mean[late] - curve(c.checkpoints[late])[0])),
         measured=c.measured,
     )
-
-
-def health_info(stability: Stability) -> HealthInfo:
-    """Return the health of the runs."""
-    batches = [
-        BatchHealth(b, share, *stability.counts[b], stability.reasons.get(b))
-        for b, share in stability.shares.items()
-    ]
-    return HealthInfo(stability.smallest, tuple(batches), stability.unknown)

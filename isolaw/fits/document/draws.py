@@ -78,10 +78,8 @@ class Draws:
                     theta[name] = table[own].to_numpy(np.float64)
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
         for c in document.curves:
-            place = c.problems_per_batch, c.rollouts_per_problem
-            curves[place] = {
-                name: values[_column(*place, name)] for name in FAMILIES[document.curve].parameters
-            }
+            names = FAMILIES[document.curve].parameters
+            curves[c.key] = {name: values[_column(*c.key, name)] for name in names}
         size = len(next(iter(values.values())))
         law = [values[name] for name in _LOGISTIC if name in values]
         return cls(
@@ -104,8 +102,7 @@ def _estimates(document: LawDocument) -> dict[str, Floats]:
     if None in row.values():
         row = {}
     for c in document.curves:
-        place = c.problems_per_batch, c.rollouts_per_problem
-        row |= {_column(*place, name): q.value for name, q in c.parameters.items()}
+        row |= {_column(*c.key, name): q.value for name, q in c.parameters.items()}
     return {name: np.array([value], np.float64) for name, value in row.items()}
 
 

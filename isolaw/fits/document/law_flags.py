@@ -72,9 +72,7 @@ def _of_curves(document: LawDocument) -> Iterator[Flag]:
     undetermined: dict[bool, list[str]] = {False: [], True: []}  # by whether the curve is flat
     for k in document.curves:
         if k.ceiling == "open":
-            undetermined[_never_rises(k)].append(
-                f"B_p = {k.problems_per_batch}, n = {k.rollouts_per_problem}"
-            )
+            undetermined[_never_rises(k)].append(k.label)
     if undetermined[False]:
         text = "still rising at the end, so the ceiling A is not determined: "
         yield Flag(Code.STILL_RISING, text + "; ".join(undetermined[False]))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import decoded, encoded
 from isolaw.fits.document.flags import Flag
 from isolaw.fits.quantity import Interval, Quantity, Status
@@ -24,11 +25,9 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class GridEntry:
+class GridEntry(Cell):
     """A configuration: its runs and checkpoints, what a step costs, first and last measured compute."""
 
-    problems_per_batch: int
-    rollouts_per_problem: int
     runs: int
     checkpoints: int
     step_cost: float
@@ -65,11 +64,9 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class CurveEntry:
+class CurveEntry(Cell):
     """The learning curve of a configuration."""
 
-    problems_per_batch: int
-    rollouts_per_problem: int
     parameters: dict[str, Quantity]  # by the names of the curve family
     ceiling: Literal["seen", "open"]  # whether the checkpoints determine it
     rms: float  # of the residuals

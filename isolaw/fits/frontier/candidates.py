@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from isolaw.errors import InputError
+from isolaw.fits.cell import Cell
 from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.selection import LEAST_CURVES, Configuration
@@ -26,18 +27,11 @@ def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Cell):
     """An allocation: ``step_cost`` is in the budget's unit, and ``measured`` whether there are runs of it."""
 
-    problems_per_batch: int
-    rollouts_per_problem: int
     step_cost: float
     measured: bool
-
-    @property
-    def place(self) -> tuple[float, float]:
-        """log2 n and log2 B_p."""
-        return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)
 
 
 def affordable(document: LawDocument, budget: int, cap: int | None, flags: list[Flag]) -> list[Candidate]:
@@ -62,7 +56,7 @@ def affordable(document: LawDocument, budget: int, cap: int | None, flags: list[
     for b in sorted({e.problems_per_batch for e in out} & set(unstable)):
         kept = "left out" if stable else "kept, since no other was measured"
         flags.append(Flag(Code.UNSTABLE_BATCH, f"B_p = {b} ({unstable[b]}), {kept}"))
-    return [Candidate(e.problems_per_batch, e.rollouts_per_problem, e.step_cost, True) for e in stable or out]
+    return [Candidate(*e.key, e.step_cost, True) for e in stable or out]
 
 
 def between(measured: list[Candidate], setting: str) -> list[Candidate]:

@@ -140,7 +140,7 @@ def _baselines(found: list[Configuration], budgets: Floats) -> dict[str, list[Pl
     best = max(found, key=lambda c: float(c.mean[-max(1, c.mean.size // 10) :].mean()))
     near = min(found, key=lambda c: (abs(np.log2(c.rollouts_per_problem / FIXED)), c.problems_per_batch))
     chosen = {"largest n": largest, "best small run": best, f"n = {FIXED}": near}
-    return {k: [(c.problems_per_batch, c.rollouts_per_problem)] * budgets.size for k, c in chosen.items()}
+    return {k: [c.key] * budgets.size for k, c in chosen.items()}
 
 
 def _judge(

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import enough_points, fit_curves
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.flags import Flag
@@ -150,9 +151,10 @@ def compare(
     mine = [[side[key] for key in keys] for side in sides]
     paired = all(a.seeds == b.seeds and a.runs > 1 for a, b in zip(*mine, strict=True))
     # One stream for both gives a seed's runs of both recipes the same weights.
-    (samples_a, unit_a), (samples_b, unit_b) = (
-        resample(own, "hill", bootstrap, seed if paired else 2 * seed + i) for i, own in enumerate(mine)
-    )
+    with one_blas_thread():
+        (samples_a, unit_a), (samples_b, unit_b) = (
+            resample(own, "hill", bootstrap, seed if paired else 2 * seed + i) for i, own in enumerate(mine)
+        )
     pairs = []
     for a, b, sample_a, sample_b in zip(*mine, samples_a, samples_b, strict=True):
         end = min(a.measured[1], b.measured[1])
@@ -186,7 +188,7 @@ def _side(runs: Runs, metric: str, eval_set: str, name: str, notes: list[str]) -
     own: list[Flag] = []
     found = configurations_of(points, runs.table(), own)
     notes += [f"{name}: {note}" for note in (*runs.notes, *(flag.text for flag in own))]
-    return {(c.problems_per_batch, c.rollouts_per_problem): c for c in found}
+    return {c.key: c for c in found}
 
 
 def _common(sides: list[dict[Place, Configuration]], names: tuple[str, str], notes: list[str]) -> list[Place]:

@@ -170,8 +170,7 @@ def _nearest(at: Floats, log_c: Floats, values: Floats) -> Floats:
 
 def stream(configuration: Configuration, seed: int) -> np.random.Generator:
     """The draws' stream of one configuration, whatever other configurations there are."""
-    key = (configuration.problems_per_batch, configuration.rollouts_per_problem)
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=configuration.key))
 
 
 def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator) -> Floats:

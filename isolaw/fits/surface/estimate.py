@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import chdtrc
-from threadpoolctl import threadpool_limits
 
+from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.covariance import Pairs, Points
 from isolaw.fits.surface.observations import observe
@@ -69,7 +69,7 @@ class Surface:
         z = np.random.default_rng(self.seed).standard_normal((draws, size))
         out = np.zeros((1 + draws, size))
         used = np.unique(self.of_draw) if draws else np.arange(1)
-        with threadpool_limits(1, "blas"):  # on a busy machine more take ten times as long
+        with one_blas_thread():
             given = _each(lambda h: self._given(int(h), log2_n, log2_b, np.log(compute)), used)
             for h, (mean, root) in zip(used, given, strict=True):
                 rows = np.flatnonzero(self.of_draw == h)
@@ -115,8 +115,8 @@ def estimate(
     ``seed`` is that of the ``draws``; without draws the surface is the mean at the most likely θ. ``bounds``
     are the least and the largest reward.
     """
-    process = Process(observe(configurations))
-    with threadpool_limits(1, "blas"):
+    with one_blas_thread():
+        process = Process(observe(configurations))
         mode = _mode(process)
         misfit = lack_of_fit(process, mode)[0]
         if not draws:

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.selection import Floats, varies_in_batch
 from isolaw.fits.surface.estimate import Surface
 
@@ -79,12 +80,13 @@ def slices(
         u, v = u[kept], v[kept]
     at = np.geomspace(compute.min(), compute.max(), knots) if several else compute
     points = np.tile(u, at.size), np.tile(v, at.size), np.repeat(at, u.size)
-    reward = surface.rewards(*points).reshape(-1, at.size, u.size)
-    if several:
-        from scipy.interpolate import CubicSpline  # half as long to import as all else together
+    with one_blas_thread():
+        reward = surface.rewards(*points).reshape(-1, at.size, u.size)
+        if several:
+            from scipy.interpolate import CubicSpline  # half as long to import as all else together
 
-        reward = CubicSpline(np.log(at), reward, axis=1)(np.log(compute))
-        reward = np.clip(reward, *surface.bounds)
+            reward = CubicSpline(np.log(at), reward, axis=1)(np.log(compute))
+            reward = np.clip(reward, *surface.bounds)
     near = np.abs(places[:, 0, None] - u) + np.abs(places[:, 1, None] - v)
     place = np.where(near.min(axis=1) < 1e-9, near.argmin(axis=1), -1)
     return Slices(compute, u, v, reward, place)

@@ -1,0 +1,29 @@
+"""`Cell`: one (B_p, n): what configurations, their entries in ``law.json`` and candidates share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (B_p, n)."""
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(B_p, n)."""
+        return self.problems_per_batch, self.rollouts_per_problem
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """log2 n and log2 B_p."""
+        return math.log2(self.rollouts_per_problem), math.log2(self.problems_per_batch)
+
+    @property
+    def label(self) -> str:
+        """A short name."""
+        return f"B_p = {self.problems_per_batch}, n = {self.rollouts_per_problem}"
