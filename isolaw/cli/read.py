@@ -14,8 +14,7 @@ from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_json, shown
 
 if TYPE_CHECKING:
-    from isolaw.readers.provenance import Provenance
-    from isolaw.readers.read import Reading
+    from isolaw.readers.read import Provenance, Reading
 
 
 @click.command()

@@ -18,20 +18,32 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from isolaw.config.parsing import located, parse_section, read_text
 from isolaw.errors import DataError, InputError, SpecError, unknown
 from isolaw.metrics import is_accuracy
-from isolaw.readers.arithmetic import derive
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+_EXPECTED = "numbers, column names, + - * / // and brackets"
+_LONGEST = 1_000
 
 
 class MetricColumn(BaseModel):
@@ -166,3 +178,39 @@ def read_mapping(path: str | Path) -> ColumnMapping:
     except SpecError as error:
         raise located(error, path) from None
     return ColumnMapping(file.columns, file.derive, file.constants, file.metrics)
+
+
+def derive(expression: str, columns: Mapping[str, Any]) -> Any:
+    """Return the value of ``expression`` over ``columns`` (arrays or Series of one length).
+
+    Raises `DataError` for anything but arithmetic, an unknown column, or a column that is not numeric.
+
+    >>> derive("(a + 1) * 2", {"a": np.array([1.0, 2.0])})
+    array([4., 6.])
+    """
+    if len(expression) > _LONGEST:
+        raise DataError(f"--derive: the expression is longer than {_LONGEST} characters")
+    try:
+        with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
+            return _value(ast.parse(expression.strip(), mode="eval").body, columns)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise DataError(f"--derive {expression!r}: not arithmetic; expected {_EXPECTED}") from None
+    except DataError as error:
+        raise DataError(f"--derive {expression!r}: {error}") from None
+
+
+def _value(node: ast.expr, columns: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _BINARY[type(node.op)](_value(node.left, columns), _value(node.right, columns))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand, columns)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return np.float64(str(node.value))  # through text: a huge integer becomes inf, not an error
+    if isinstance(node, ast.Name):
+        if node.id not in columns:
+            raise DataError(unknown("column", node.id, columns))
+        numbers = pd.to_numeric(columns[node.id], errors="coerce")
+        if np.all(pd.isna(numbers)):
+            raise DataError(f"column {node.id!r} is not numeric")
+        return np.asarray(numbers, dtype=np.float64)
+    raise DataError(f"{ast.unparse(node)!r} is not arithmetic on columns; expected {_EXPECTED}")

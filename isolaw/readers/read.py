@@ -1,27 +1,50 @@
-"""`read`: recorded runs from sweeps, tables and other frameworks' logs, as `Runs`."""
+"""`read`: recorded runs from sweeps, tables and other frameworks' logs, as `Runs`.
+
+`survey` also returns what was read of each run, and where each fact comes from: its `Provenance`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from isolaw.errors import DataError, InputError
-from isolaw.readers.assemble import assemble
+from isolaw.readers.assemble import LoggedRun, assemble
 from isolaw.readers.assignments import SPLIT, Assignment, applying, parse
+from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.mapping import ColumnMapping, read_mapping
-from isolaw.readers.provenance import Provenance, of_logged, of_table, shared_notes
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.sources import Found, expected_formats, search
 from isolaw.readers.tables import read_table
-from isolaw.runs import Runs, listed
+from isolaw.runs import Runs, listed, plain
 from isolaw.store import SweepStore
 
 # Assignments for logs that are no column of a table.
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
+
+
+@dataclass
+class Provenance:
+    """What was read of one run."""
+
+    run: str  # its id
+    framework: str  # whose names the log uses; ``isolaw`` for a sweep, empty for a table
+    container: str  # how it was written
+    sources: list[str]  # the files
+    facts: dict[str, Fact]  # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin
+    metrics: dict[str, dict[str, int]]  # evaluation set → metric → number of values
+    steps: tuple[int, int]  # the first and the last
+    compute: tuple[int, int]
+    left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
+    notes: list[str] = field(default_factory=list)  # what was assumed or changed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
 
 
 @dataclass
@@ -95,7 +118,7 @@ def survey(
     format: str = "auto",
     group_by: str | None = None,
 ) -> Reading:
-    """Read recorded runs with their provenance: what `isolaw read` prints. Arguments as in `read`."""
+    """Read recorded runs with their provenance, which `isolaw read` prints. Arguments as in `read`."""
     if not sources:
         raise InputError("nothing to read: name a directory, a log or a table")
     columns = columns or ColumnMapping()
@@ -117,7 +140,7 @@ def survey(
                 part, applied = _table_or_sweep(found, metric, columns, assignments)
                 used |= applied
                 parts.append(part)
-                provenance += of_table(part, found)
+                provenance += _of_table(part, found)
                 continue
             for log in found.container.read(found.path):
                 logs.append(log)
@@ -134,14 +157,14 @@ def survey(
         raise DataError(problems[0] if len(problems) == 1 else f"{len(problems)} problems\n{bullets}")
     table_notes = [note for part in parts for note in part.notes]
     if logged:
-        new = [of_logged(run) for run in logged]
+        new = [_of_logged(run) for run in logged]
         provenance += new
         parts.append(
             Runs(
                 pd.concat([run.table() for run in logged], ignore_index=True),
                 {run.name: run.attributes for run in logged},
                 source=" + ".join(str(source) for source in sources),
-                notes=tuple(shared_notes(new)),
+                notes=tuple(_shared_notes(new)),
             )
         )
     notes = list(result.notes)
@@ -182,4 +205,52 @@ def _unused(assignments: Sequence[Assignment], used: set[Assignment], sources: S
         f"{own}: {f'no run matches {own.glob!r}' if own.glob else 'no run uses it'}; read: {read}"
         for own in assignments
         if own not in used
+    ]
+
+
+def _of_logged(run: LoggedRun) -> Provenance:
+    """Return the provenance of a run read from logs."""
+    metrics: dict[str, dict[str, int]] = {}
+    for (eval_set, metric), curve in run.curves.of.items():
+        metrics.setdefault(eval_set, {})[metric] = curve.step.size
+    left_out = dict(run.curves.dropped)
+    if run.curves.ignored:
+        left_out["names that are no metric (timings and the like)"] = len(run.curves.ignored)
+    first, last = run.curves.steps or (0, 0)
+    batch = run.facts["rollouts_per_step"].value
+    origin = run.framework.name, run.container, run.sources
+    compute = first * batch, last * batch
+    notes = [*run.notes, *run.curves.notes]
+    return Provenance(run.name, *origin, run.facts, metrics, (first, last), compute, left_out, notes)
+
+
+def _of_table(runs: Runs, found: Found) -> list[Provenance]:
+    """Return the provenance of the runs of a table or a sweep."""
+    framework, container = ("isolaw", "sweep") if found.sweep else ("", "table")
+    counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
+    ends = runs.points.groupby("run_id")[["step", "compute"]].agg(["min", "max"])
+    out = []
+    for run_id, row in runs.table().iterrows():
+        facts = {str(k): Fact(plain(v), f"in the {container}") for k, v in row.items() if v == v}
+        batch = facts["problems_per_batch"].value * facts["rollouts_per_problem"].value
+        facts["rollouts_per_step"] = Fact(batch, "B_p · n")
+        metrics: dict[str, dict[str, int]] = {}
+        for (eval_set, metric), size in counts.loc[run_id].items():
+            metrics.setdefault(str(eval_set), {})[str(metric)] = int(size)
+        first, last, least, most = (int(end) for end in ends.loc[run_id])
+        origin = framework, container, [str(found.path)]
+        out.append(Provenance(str(run_id), *origin, facts, metrics, (first, last), (least, most)))
+    return out
+
+
+def _shared_notes(provenance: Sequence[Provenance]) -> list[str]:
+    """Return the notes of all runs, each once, with the runs it is about."""
+    about: dict[str, list[str]] = {}
+    for own in provenance:
+        for note in own.notes:
+            about.setdefault(note, []).append(own.run)
+    every = f" (all {len(provenance)} runs)" if len(provenance) > 1 else ""
+    return [
+        f"{note}{every}" if len(runs) >= len(provenance) else f"{listed(runs, 4)}: {note}"
+        for note, runs in about.items()
     ]

@@ -158,12 +158,9 @@ def _complete(out: Resolved, given: Sequence[str], glob: str) -> None:
     else:
         unknown = [symbol for symbol, fact in (("n", n), ("B_p", b)) if not fact]
         out.lacking = ["n"] if r else unknown  # the product is known: n gives B_p
-        there = [
-            f"{_SYMBOL[name]} = {facts[name].value} ({facts[name].origin})" for name in SPLIT if name in facts
-        ]
+        there = ", ".join(f"{_SYMBOL[k]} = {facts[k].value} ({facts[k].origin})" for k in SPLIT if k in facts)
         out.problems.append(
-            f"{' and '.join(unknown)} unknown"
-            + (f" (known: {', '.join(there)})" if there else "")
+            f"{' and '.join(unknown)} unknown{f' (known: {there})' if there else ''}"
             + f": add {' '.join(option(glob, name, '<number>') for name in out.lacking)}"
             + "".join(f" ({hint})" for name, hint in out.hints.items() if name not in facts)
         )

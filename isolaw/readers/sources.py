@@ -19,7 +19,7 @@ from pathlib import Path
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.containers import CONTAINERS, candidates
-from isolaw.readers.containers.base import HEAD, Container
+from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_files import columns_of
 from isolaw.runs import COLUMNS
 from isolaw.store import SweepStore

@@ -13,9 +13,8 @@ import pytest
 
 from isolaw.errors import DataError
 from isolaw.readers import containers, frameworks
-from isolaw.readers.containers.base import Container
 from isolaw.readers.frameworks.base import Config, Facts, Framework
-from isolaw.readers.raw_log import RawLog
+from isolaw.readers.raw_log import Container, RawLog
 
 MAGIC = "TOY LOG\n"
 NAMES = {

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator
 
 from isolaw.errors import InputError, unknown
-from isolaw.readers.containers.base import Container
+from isolaw.readers.raw_log import Container
 
 # What --format accepts → its module, imported when it is needed; the most specific first.
 CONTAINERS: dict[str, str] = {

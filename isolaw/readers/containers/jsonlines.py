@@ -18,8 +18,7 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
-from isolaw.readers.containers.base import HEAD, Container
-from isolaw.readers.raw_log import RawLog, finite
+from isolaw.readers.raw_log import HEAD, Container, RawLog, finite
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # of nested metrics, joined

@@ -21,9 +21,7 @@ from pathlib import Path
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
-from isolaw.readers.containers.base import Container
-from isolaw.readers.containers.join_points import Points
-from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.raw_log import Container, Points, RawLog, number
 from isolaw.readers.safe_yaml import scalar
 
 _LONGEST_LINE = 4_096

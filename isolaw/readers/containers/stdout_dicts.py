@@ -25,10 +25,9 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import beside
-from isolaw.readers.containers.base import HEAD, Container
 from isolaw.readers.containers.printed_config import PrintedArguments
 from isolaw.readers.python_text import parse
-from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _SEARCHED = 1 << 22  # bytes: what is printed before the first metrics may be long

@@ -22,8 +22,7 @@ import numpy as np
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
-from isolaw.readers.containers.base import Container
-from isolaw.readers.raw_log import RawLog
+from isolaw.readers.raw_log import Container, RawLog
 
 VERSION = b"brain.Event:2"
 _FRAME = struct.Struct("<QI")  # length, its CRC; then the data and their CRC

@@ -18,8 +18,7 @@ from typing import IO, Any
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import beside
-from isolaw.readers.containers.base import Container
-from isolaw.readers.raw_log import RawLog, finite
+from isolaw.readers.raw_log import Container, RawLog, finite
 
 _LONGEST = limits.MB  # characters of a record, and of what is before or behind the history
 _CHUNK = 4 * limits.MB

@@ -19,9 +19,7 @@ from typing import IO
 
 from isolaw.errors import DataError
 from isolaw.readers import limits
-from isolaw.readers.containers.base import Container
-from isolaw.readers.containers.join_points import Points
-from isolaw.readers.raw_log import RawLog, finite, number
+from isolaw.readers.raw_log import Container, Points, RawLog, finite, number
 
 _LONG = {"run_name", "metric", "step", "value"}
 _TIMES = {"Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_runtime", "_timestamp"}

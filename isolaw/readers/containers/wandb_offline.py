@@ -25,8 +25,7 @@ from typing import Any
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten
-from isolaw.readers.containers.base import HEAD, Container
-from isolaw.readers.raw_log import RawLog, number
+from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 
 _MAGIC = b":W&B"
 _HEADER = 7  # the magic, two bytes of check, a version

@@ -15,6 +15,7 @@ from isolaw.readers.assignments import WHOLE
 from isolaw.readers.raw_log import finite, whole
 
 Target = tuple[str, str]  # (eval_set, metric)
+APART = "rollouts are generated while the policy is trained"
 _NUMBERS = ("lr", "kl", "entropy", "temperature")
 
 
@@ -56,35 +57,27 @@ class Config:
 
     def number(self, *names: str) -> Fact | None:
         """Return a finite number, also one that was written as text."""
-        for name in names:
-            value = finite(self.values.get(name))
-            if not math.isnan(value):
-                return self.fact(name, value)
-        return None
+        return self._first(names, lambda value: None if math.isnan(found := finite(value)) else found)
 
     def count(self, *names: str, least: int = 1) -> Fact | None:
         """Return a whole number, at least ``least``."""
-        for name in names:
-            value = whole(self.values.get(name), least)
-            if value is not None:
-                return self.fact(name, value)
-        return None
+        return self._first(names, lambda value: whole(value, least))
 
     def text(self, *names: str) -> Fact | None:
         """Return a text that is not empty."""
-        return self._typed(str, names)
+        return self._first(names, lambda value: value if isinstance(value, str) and value else None)
 
     def boolean(self, *names: str) -> Fact | None:
         """Return true or false."""
-        return self._typed(bool, names)
+        return self._first(names, lambda value: value if isinstance(value, bool) else None)
 
-    def is_true(self, name: str) -> bool:
-        """Return whether the setting exists and is true."""
-        return self.values.get(name) is True
+    def is_true(self, *names: str) -> bool:
+        """Return whether one of the settings is true."""
+        return any(self.values.get(name) is True for name in names)
 
-    def _typed(self, kind: type, names: Collection[str]) -> Fact | None:
-        found = ((name, self.values.get(name)) for name in names)
-        return next((self.fact(name, v) for name, v in found if isinstance(v, kind) and v != ""), None)
+    def _first(self, names: Collection[str], sound: Callable[[Any], Any]) -> Fact | None:
+        values = ((name, sound(self.values.get(name))) for name in names)
+        return next((self.fact(name, value) for name, value in values if value is not None), None)
 
 
 Facts = Mapping[str, Fact | None]
@@ -177,12 +170,11 @@ def one_update(
 ) -> Fact | None:
     """Return whether each batch of rollouts makes one optimiser step, by the policy that generated it.
 
-    A step has a batch of ``batch`` rollouts (or what else ``what`` says), of which an update takes
-    ``trained``; a batch is trained on ``passes`` times (once if None). ``apart`` is whether generation runs
-    next to training, on older weights; None if unknown.
+    Of a batch of ``batch`` rollouts (or ``what``) an update takes ``trained``, and it is trained on
+    ``passes`` times. ``apart``: generation runs next to training, on older weights; None if that is unknown.
     """
     if apart and apart.value:
-        return Fact(False, f"{apart.origin}: rollouts are generated while the policy is trained")
+        return Fact(False, f"{apart.origin}: {APART}")
     if trained is None:
         return None
     epochs = f"; {passes.origin} = {passes.value}" if passes else ""

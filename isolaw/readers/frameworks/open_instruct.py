@@ -8,7 +8,7 @@ best@k. It generates ``async_steps`` steps ahead.
 
 from __future__ import annotations
 
-from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules
+from isolaw.readers.frameworks.base import APART, Config, Fact, Facts, Framework, best, by_rules
 
 _NAMES = {
     "scores": "reward",
@@ -30,7 +30,7 @@ _NOT_KEPT = (
 
 def _facts(config: Config, facts: Facts) -> Facts:
     problems = facts["problems_per_batch"]
-    if problems and (config.is_true("active_sampling") or config.is_true("filter_zero_std_samples")):
+    if problems and config.is_true("active_sampling", "filter_zero_std_samples"):
         problems = problems.but("groups without variance are filtered: not counted")
     data = None
     mixed = config.values.get("dataset_mixer_list")  # names and shares in turn
@@ -43,8 +43,7 @@ def _on_policy(config: Config) -> Fact | None:
     ahead, older = config.count("async_steps", least=0), config.boolean("async_mode")
     for fact in (ahead, older):
         if fact and fact.value:
-            origin = f"{fact.origin} = {fact.value}: rollouts are generated while the policy is trained"
-            return Fact(False, origin)
+            return Fact(False, f"{fact.origin} = {fact.value}: {APART}")
     for fact in (config.count("num_mini_batches"), config.count("num_epochs")):
         if fact and fact.value > 1:
             return Fact(False, f"{fact.origin} = {fact.value}")

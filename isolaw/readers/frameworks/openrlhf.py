@@ -34,7 +34,7 @@ def _facts(config: Config, facts: Facts) -> Facts:
     n, problems = facts["rollouts_per_problem"], facts["problems_per_batch"]
     if not problems:
         return {}
-    if config.is_true("algo.dynamic_filtering_enable") or config.is_true("dynamic_filtering"):
+    if config.is_true("algo.dynamic_filtering_enable", "dynamic_filtering"):
         problems = problems.but("dynamic filtering: what it discards is not counted")
     trained = config.count("train.batch_size", "train_batch_size")
     passes = config.count("train.max_epochs", "max_epochs")
