@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -140,13 +139,3 @@ def leave(status: int) -> NoReturn:
 def installed(name: str) -> bool:
     """Return whether a package can be imported, without importing it."""
     return importlib.util.find_spec(name) is not None
-
-
-def version(*distributions: str) -> str:
-    """Return the version of the first of these distributions that is installed, or ``""``."""
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""

@@ -189,7 +189,7 @@ def installed() -> Iterator[Books]:
     fake.__spec__ = importlib.machinery.ModuleSpec("vllm", None)
     SamplingParams.books = LLM.books = books
     LLM.plain = staticmethod(plain)
-    vars(fake).update(LLM=LLM, SamplingParams=SamplingParams, TokensPrompt=dict)
+    vars(fake).update(__version__="0.32", LLM=LLM, SamplingParams=SamplingParams, TokensPrompt=dict)
     modules = [samplers]
     with contextlib.suppress(ImportError):
         from isolaw.backends.real.rollout import vllm_sampler

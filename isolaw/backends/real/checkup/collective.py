@@ -12,7 +12,6 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
@@ -42,9 +41,9 @@ def main(out: str, device: str) -> None:
     import torch.distributed as dist
 
     rank = int(os.environ["LOCAL_RANK"])
-    place = torch.device("cpu")
+    place, wait = torch.device("cpu"), torch.cpu.synchronize
     if device == "cuda":
-        place = torch.device("cuda", rank)
+        place, wait = torch.device("cuda", rank), torch.cuda.synchronize
         torch.cuda.set_device(place)
     # So long a process waits for one that has ended.
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=_WAITING_S))
@@ -56,10 +55,10 @@ def main(out: str, device: str) -> None:
         for _ in range(_REPEATS):
             values = pattern * (dist.get_rank() + 1)
             dist.barrier()
-            _wait(place)
+            wait()
             began = time.perf_counter()
             dist.all_reduce(values)
-            _wait(place)
+            wait()
             seconds.append(time.perf_counter() - began)
         wrong = (values != pattern * (world * (world + 1) // 2)).sum()
         dist.all_reduce(wrong)
@@ -70,13 +69,6 @@ def main(out: str, device: str) -> None:
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(rows), encoding="utf-8")
     dist.destroy_process_group()
-
-
-def _wait(device: Any) -> None:
-    if device.type == "cuda":
-        import torch
-
-        torch.cuda.synchronize(device)
 
 
 if __name__ == "__main__":

@@ -39,18 +39,13 @@ def run(work: Workload, record: Record) -> None:
             rows.append({key: measured.get(key) for key in _KEPT} | _memory(work))
             record.measure(cycles=rows, dtype=work.dtype, sleeps=work.on_gpu)
     record.check("cycles", len(rows), str(CYCLES), len(rows) == CYCLES)
-    largest = _largest(rows, "mismatch")
-    record.at_most(
-        "mean |Δ log p| between sampler and trainer, largest of all cycles", largest, _MISMATCH[work.dtype]
-    )
-    moved = _largest(rows, "ratio_max")
-    moved = math.log(moved) if moved else None
-    record.check(
-        "largest change of a log-probability by one update (what stale weights would show)",
-        moved,
-        "above the largest mismatch",
-        moved is not None and largest is not None and moved > largest,
-    )
+    largest, ratio = _largest(rows, "mismatch"), _largest(rows, "ratio_max")
+    what = "mean |Δ log p| between sampler and trainer, largest of all cycles"
+    record.at_most(what, largest, _MISMATCH[work.dtype])
+    moved = math.log(ratio) if ratio else None
+    what = "largest change of a log-probability by one update (what stale weights would show)"
+    shows = moved is not None and largest is not None and moved > largest
+    record.check(what, moved, "above the largest mismatch", shows)
     for kind in _memory(work):
         record.at_most(f"growth of {kind} from cycles 6 to 10 to the last 5", growth(rows, kind), _GROWTH_MIB)
 

@@ -34,6 +34,8 @@ _ACCEPTED = {
     "id": "text or a number",
 }
 _Row = tuple[int, dict[str, Any]]  # a line, and the object in it
+# The kind, the line, a message (none: the kind is the key), what was found, and what is accepted.
+_Fault = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
 
 def _read(path: Path) -> tuple[list[Problem], list[Issue]]:
     """Return a file's problems in the order of their digests, and everything that is wrong with it."""
-    faults = _Faults(path)
+    faults: list[_Fault] = []
     try:
         columns, rows = _parquet(path) if path.suffix == ".parquet" else _jsonl(path, faults)
     except OSError as error:
@@ -153,11 +155,11 @@ def _read(path: Path) -> tuple[list[Problem], list[Issue]]:
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
         return [], [Issue(str(path), f"not a Parquet file: {error}")]
     if not rows:
-        return [], faults.issues() or [Issue(str(path), "empty: there is no problem in it")]
+        return [], _issues(path, faults) or [Issue(str(path), "empty: there is no problem in it")]
     if missing := [name for name in ("prompt", "answer") if name not in columns]:
         shown = _short(columns)
         nowhere = [Issue(str(path), f"no {name!r} anywhere", found=shown) for name in missing]
-        return [], [*faults.issues(), *nowhere]
+        return [], [*_issues(path, faults), *nowhere]
     problems: dict[str, Problem] = {}
     seen: dict[str, int] = {}
     for line, row in rows:
@@ -166,14 +168,15 @@ def _read(path: Path) -> tuple[list[Problem], list[Issue]]:
             continue
         if problem.id in seen:
             same = f"id {problem.id!r}" if row.get("id") is not None else "prompt, and no id,"
-            faults.add("duplicate", line, f"the same {same} as on {faults.unit} {seen[problem.id]}")
+            unit = "row" if path.suffix == ".parquet" else "line"
+            faults.append(("duplicate", line, f"the same {same} as on {unit} {seen[problem.id]}"))
             continue
         seen[problem.id] = line
         problems[problem.digest] = problem
-    return [problems[digest] for digest in sorted(problems)], faults.issues()
+    return [problems[digest] for digest in sorted(problems)], _issues(path, faults)
 
 
-def _jsonl(path: Path, faults: _Faults) -> tuple[list[str], list[_Row]]:
+def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
     """Return the keys of a file's objects, and each object with its line."""
     rows = []
     with path.open("rb") as file:
@@ -182,12 +185,12 @@ def _jsonl(path: Path, faults: _Faults) -> tuple[list[str], list[_Row]]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 row = json.loads(text) if text else None
             except (ValueError, RecursionError) as error:
-                faults.add("JSON", number, f"not valid JSON: {error}")
+                faults.append(("JSON", number, f"not valid JSON: {error}"))
                 continue
             if isinstance(row, dict):
                 rows.append((number, row))
             elif text:
-                faults.add("object", number, "not an object", row, '{"prompt": …, "answer": …}')
+                faults.append(("object", number, "not an object", row, '{"prompt": …, "answer": …}'))
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
@@ -204,13 +207,13 @@ def _parquet(path: Path) -> tuple[list[str], list[_Row]]:
     return columns, list(enumerate(table.to_pylist(), 1))
 
 
-def _problem(row: dict[str, Any], line: int, faults: _Faults) -> Problem | None:
+def _problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | None:
     """Return the problem of a line, or None if something is wrong with it."""
     prompt, answer, given = row.get("prompt"), _numeral(row.get("answer")), _numeral(row.get("id"))
     valid = (_is_text(prompt) or _is_chat(prompt), _is_text(answer), given is None or _is_text(given))
     for key, value, is_valid in zip(_ACCEPTED, (prompt, answer, given), valid, strict=True):
         if not is_valid:
-            faults.add(key, line, "", value, _ACCEPTED[key])
+            faults.append((key, line, "", value, _ACCEPTED[key]))
     if not all(valid):
         return None
     if not isinstance(prompt, str):
@@ -272,28 +275,19 @@ def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-class _Faults:
-    """What is wrong with the lines, or rows, of a file, by key: the first of each kind, and how many more."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.unit = "row" if path.suffix == ".parquet" else "line"
-        self.shown: list[Issue] = []
-        self.kinds: dict[str, list[int]] = defaultdict(list)
-
-    def add(self, kind: str, line: int, message: str, *found: Any) -> None:
-        """Add an issue with a line: message (none: the kind is the key), what was found, what is accepted."""
-        self.kinds[kind].append(line)
-        if len(self.kinds[kind]) <= _SHOWN:
-            place = f"{self.path}:{line}" if self.unit == "line" else f"{self.path}, row {line}"
-            found = (_short(found[0]), *found[1:]) if found else ()
-            self.shown.append(Issue(place if message else f"{place}: {kind}", message, *found))
-
-    def issues(self) -> list[Issue]:
-        """Return the first issues of each kind, and how many more there are."""
-        more = [
-            Issue(str(self.path), f"{len(at) - _SHOWN:,} more such ({kind}), to {self.unit} {at[-1]}")
-            for kind, at in self.kinds.items()
-            if len(at) > _SHOWN
-        ]
-        return [*self.shown, *more]
+def _issues(path: Path, faults: list[_Fault]) -> list[Issue]:
+    """Return the first issues of each kind, and how many more there are."""
+    shown: list[Issue] = []
+    lines: dict[str, list[int]] = defaultdict(list)
+    for kind, line, message, *found in faults:
+        lines[kind].append(line)
+        if len(lines[kind]) <= _SHOWN:
+            place = f"{path}, row {line}" if path.suffix == ".parquet" else f"{path}:{line}"
+            found[:1] = map(_short, found[:1])
+            shown.append(Issue(place if message else f"{place}: {kind}", message, *found))
+    unit = "row" if path.suffix == ".parquet" else "line"
+    return shown + [
+        Issue(str(path), f"{len(at) - _SHOWN:,} more such ({kind}), to {unit} {at[-1]}")
+        for kind, at in lines.items()
+        if len(at) > _SHOWN
+    ]

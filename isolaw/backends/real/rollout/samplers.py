@@ -60,10 +60,12 @@ class Sampler(Protocol):
         """Take over the trainer's weights, by their names in the checkpoint format."""
 
     def sleep(self) -> None:
-        """Release the device's memory until the next `load`."""
+        """Release the device's memory until the next `load`, if it has any."""
+        return
 
     def close(self) -> None:
-        """Release everything for good."""
+        """Release everything for good that Python would not."""
+        return
 
 
 def stored_weights(model: str) -> Weights:
@@ -74,7 +76,7 @@ def stored_weights(model: str) -> Weights:
                 yield name, file.get_tensor(name)
 
 
-class TransformersSampler:
+class TransformersSampler(Sampler):
     """A plain sampling loop over a `transformers` model, with its key-value cache."""
 
     def __init__(self, model: str, *, dtype: str, float32_head: bool = False) -> None:
@@ -137,12 +139,6 @@ class TransformersSampler:
         for name, tensor in weights:
             self.parameters[name].copy_(tensor)
         self.needs_weights = False
-
-    def sleep(self) -> None:
-        """Do nothing: the reference keeps its memory."""
-
-    def close(self) -> None:
-        """Do nothing that Python would not do."""
 
 
 def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:

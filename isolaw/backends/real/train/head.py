@@ -70,14 +70,11 @@ class _TokenLogprobs(torch.autograd.Function):  # type: ignore[misc]
                 for rows in _parts(len(weight), _BLOCK):
                     to_weight[rows] += z[:, rows].T @ hidden[part]
             del z
-        return (
-            to_hidden,
-            None if to_weight is None else to_weight.to(weight.dtype),
-            None if to_bias is None or bias is None else to_bias.to(bias.dtype),
-            None,
-            None,
-            None,
-        )
+        if to_weight is not None:
+            to_weight = to_weight.to(weight.dtype)
+        if to_bias is not None:
+            to_bias = to_bias.to(bias.dtype)
+        return to_hidden, to_weight, to_bias, None, None, None
 
 
 def token_logprobs(

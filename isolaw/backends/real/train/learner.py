@@ -20,9 +20,9 @@ from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.algorithms import objective
 from isolaw.backends.real.algorithms.loss_terms import sequence_kl
 from isolaw.backends.real.options import RealOptions
-from isolaw.backends.real.rollout.samplers import Rollouts, Sampler
-from isolaw.backends.real.rollout.worker import Clock
-from isolaw.backends.real.train.batch import Batch, RankGroup
+from isolaw.backends.real.rollout.samplers import Rollouts
+from isolaw.backends.real.rollout.worker import RolloutWorker
+from isolaw.backends.real.train.batch import Batch
 from isolaw.backends.real.train.packing import Packed
 from isolaw.backends.real.train.trainer import Trainer
 from isolaw.config import RunSpec
@@ -35,17 +35,9 @@ _COMPARED = 32
 class Learner:
     """The trainer of a run and, with a KL term, the reference model."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        options: RealOptions,
-        trainer: Trainer,
-        ranks: RankGroup,
-        sampler: Sampler,
-        clock: Clock,
-    ) -> None:
-        self.spec, self.recipe, self.options = spec, spec.recipe, options
-        self.trainer, self.ranks, self.sampler, self.clock = trainer, ranks, sampler, clock
+    def __init__(self, spec: RunSpec, options: RealOptions, trainer: Trainer, worker: RolloutWorker) -> None:
+        self.spec, self.recipe, self.options, self.trainer = spec, spec.recipe, options, trainer
+        self.sampler, self.ranks, self.clock = worker.sampler, worker.ranks, worker.clock
         self.temperature = self.recipe.temperature or 1.0
         self.reference = trainer.frozen(options.model) if self.recipe.kl else None
 
@@ -100,14 +92,18 @@ class Learner:
                     reference = self.reference(packed, self.temperature)[0]
             if not part:
                 return logp.sum() * 0.0
+            sampled = torch.tensor([x for i in part for x in trained.logprobs[i]], dtype=torch.float64)
+            old = None  # on-policy
+            if batch.old_logprobs is not None:
+                old = _padded(torch.cat([batch.old_logprobs[rows[i]] for i in part]), packed.mask)
             value, more = objective.loss(
                 self.recipe,
                 logprobs=logp,
                 mask=packed.mask,
                 advantages=own_advantages[list(part)],
                 weights=own_weights[list(part)],
-                old_logprobs=batch.old(rows, part, packed.mask),
-                sampler_logprobs=_padded([trained.logprobs[i] for i in part], packed.mask),
+                old_logprobs=old,
+                sampler_logprobs=_padded(sampled, packed.mask),
                 reference_logprobs=reference,
                 entropy=entropy,
             )
@@ -157,8 +153,8 @@ class Learner:
             )
 
 
-def _padded(values: list[list[float]], mask: Tensor) -> Tensor:
-    """Return rows of numbers as a tensor (R, T), zeros where the mask is False."""
-    out = torch.zeros(mask.shape, dtype=torch.float64)
-    out[mask.cpu()] = torch.tensor([x for row in values for x in row], dtype=torch.float64)
-    return out.to(mask.device)
+def _padded(values: Tensor, mask: Tensor) -> Tensor:
+    """Return a number for each response token, row after row, as (R, T), zeros where the mask is False."""
+    out = torch.zeros(mask.shape, dtype=torch.float64, device=mask.device)
+    out[mask] = values.to(out)
+    return out

@@ -52,8 +52,8 @@ class Run:
     """The state of one run, from a resolved spec."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self.spec, self.recipe, self.options = spec, spec.recipe, planner.chosen(spec)
-        o = self.options
+        self.spec, self.recipe = spec, spec.recipe
+        self.options = o = planner.chosen(spec)
         process_group.start(o.timeout_hours)
         self.trainer = own = Trainer(
             o.model,
@@ -65,7 +65,7 @@ class Run:
         self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()
-        self.learner = Learner(spec, o, own, self.ranks, self.worker.sampler, self.clock)
+        self.learner = Learner(spec, o, own, self.worker)
         n_train = len(self.worker.problems["train"])
         self.order = ProblemOrder(
             n_train, spec.problems_per_batch, spec.seed, spec.content["train"], self.recipe.replacement
