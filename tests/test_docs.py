@@ -28,14 +28,11 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_blocks_run(page: Path, tmp_path: Path) -> None:
+def test_blocks_run(page: Path, shell: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for kind, text in blocks(page):
         command = ["sh", "-euc", text] if kind == "sh" else [sys.executable, "-c", text]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=tmp_path, env=shell, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
 
 
@@ -262,13 +259,12 @@ def test_the_codes_of_flags_are_documented() -> None:
 
 
 @pytest.mark.slow
-def test_demo_recommends_and_names_its_figure(tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def test_demo_recommends_and_names_its_figure(shell: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "demo"
     done = subprocess.run(
         ["sh", "examples/demo.sh", str(out)],
         cwd=ROOT,
-        env=environment,
+        env=shell,
         capture_output=True,
         text=True,
         check=False,

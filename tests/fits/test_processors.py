@@ -46,7 +46,7 @@ FITS = {
     "qwen paper": [*QWEN, "--method", "paper"],
     "arithmetic": [str(DATA / "real-arithmetic.parquet"), "--fixed", "problem_set=hard"],
 }
-BUDGETS = ("3000", "100000", "300000", "1e6")
+BUDGETS = ("100000", "1e6")
 
 # Run in a process of its own: the kernel is chosen when NumPy is imported.
 WORK = """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +32,11 @@ def test_a_shipped_file_has_a_plan(name: str, made: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_demo_goes_from_the_model_to_a_prediction(made: Any, tmp_path: Path) -> None:
+def test_the_demo_goes_from_the_model_to_a_prediction(
+    made: Any, shell: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "base").symlink_to(made.model.parent)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    environment["COMPUTE"] = "2048"  # of runs as small as these
+    environment = {**shell, "COMPUTE": "2048"}  # of runs as small as these
     small = ["sweep.compute=1024", "grid.rollouts_per_problem=[2,4,8]", "problems.n_validation=50"]
     options = [part for setting in small for part in ("--set", setting)]
     command = ["sh", "examples/demo-real.sh", str(tmp_path), *options]

@@ -36,12 +36,11 @@ def test_two_machines_of_a_ray_cluster(
     compare(two.to_pandas(), one)
 
 
-def test_a_job_of_two_processes(
-    sections: Callable[..., Any], one: pd.DataFrame, compare, tmp_path: Path
-) -> None:
+def test_a_job_of_two_processes(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
+    real = {"sampler": "transformers"}
     where = {"kind": "slurm", "cluster": "local", "time": 10}
-    two = engine.sweep(sections(real={"processes": 2}, executor=where), tmp_path)
-    compare(two.to_pandas(), one)
+    two = engine.sweep(sections(real={**real, "processes": 2}, executor=where), tmp_path)
+    compare(two.to_pandas(), engine.sweep(sections(real=real)).to_pandas())
     assert list((tmp_path / "slurm").glob("*_log.out"))
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -357,10 +355,9 @@ def test_a_page_without_a_law(visit: Visitor, synthetic: Callable[..., Runs], tm
     assert "not shown" in page.locator("#how").inner_text()
 
 
-def test_the_pages_of_make_docs(visit: Visitor, tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def test_the_pages_of_make_docs(visit: Visitor, shell: dict[str, str], tmp_path: Path) -> None:
     command = ["sh", "examples/pages.sh", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=shell, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"sh {command[1]} " in (ROOT / "Makefile").read_text()
     files = sorted(tmp_path.glob("*.html"))
