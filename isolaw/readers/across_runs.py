@@ -176,24 +176,20 @@ def _same_run_problem(group: Sequence[LoggedRun], names: Sequence[str]) -> str:
 
 
 def _copy(a: RunCurves, b: RunCurves) -> bool:
-    """Return whether ``b`` repeats ``a``; a run that goes on beyond it was resumed, and is no copy."""
-    if not same_curves(a, b) or a.steps is None:
-        return False
-    steps = np.unique(np.concatenate([curve.step for curve in b.of.values()]))
-    return bool(np.mean((steps < a.steps[0]) | (steps > a.steps[1])) <= _BEYOND)
+    """Return whether ``b`` repeats ``a``: they agree wherever both measured, and both did somewhere.
 
-
-def same_curves(a: RunCurves, b: RunCurves) -> bool:
-    """Return whether two runs agree wherever both measured, and both did somewhere.
-
-    TensorBoard keeps 32-bit numbers and consoles print few digits, so nearly equal is equal.
+    A run that goes on beyond the other was resumed, and is no copy.
     """
     compared = 0
     for target in a.of.keys() & b.of.keys():
         one, other = a.of[target], b.of[target]
         _, i, j = np.intersect1d(one.step, other.step, assume_unique=True, return_indices=True)
+        # TensorBoard keeps 32-bit numbers and consoles print few digits, so nearly equal is equal.
         if not np.allclose(one.value[i], other.value[j], rtol=1e-4, atol=6e-4):
             return False
         if i.size and np.ptp(one.value[i]) > _LEAST_RANGE:  # two runs that are 0 throughout differ anyway
             compared += i.size
-    return compared > 1
+    if compared < 2 or a.steps is None:
+        return False
+    steps = np.unique(np.concatenate([curve.step for curve in b.of.values()]))
+    return bool(np.mean((steps < a.steps[0]) | (steps > a.steps[1])) <= _BEYOND)

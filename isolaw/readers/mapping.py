@@ -96,17 +96,12 @@ class ColumnMapping:
 
     def over(self, base: ColumnMapping) -> ColumnMapping:
         """Return ``base`` with the names of this mapping replaced."""
-        given = set(self.names)
+        ours, given = (self.columns, self.derive, self.constants), set(self.names)
         columns, derived, constants = (
-            {name: own for name, own in below.items() if name not in given}
-            for below in (base.columns, base.derive, base.constants)
+            {**{name: value for name, value in below.items() if name not in given}, **own}
+            for below, own in zip((base.columns, base.derive, base.constants), ours, strict=True)
         )
-        return ColumnMapping(
-            {**columns, **self.columns},
-            {**derived, **self.derive},
-            {**constants, **self.constants},
-            {**base.metrics, **self.metrics},
-        )
+        return ColumnMapping(columns, derived, constants, {**base.metrics, **self.metrics})
 
     def apply(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
         """Return ``frame`` with the mapped columns added or replaced; raise `DataError` for unknown ones."""

@@ -33,10 +33,13 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
     """
     number, rest, cut = 0, b"", 0
     with limits.opened(path) as file:
-        while chunk := file.read(_CHUNK):
+        ended = False
+        while not ended:
+            chunk = file.read(_CHUNK)
+            ended = not chunk
             if returns:
                 chunk = chunk.replace(b"\r", b"\n")
-            *whole, rest = (rest + chunk).split(b"\n")
+            *whole, rest = (rest + (chunk or b"\n")).split(b"\n")  # its end ends the last line
             for line in whole:
                 number, cut = number + 1, 0
                 if len(line) > LONGEST:
@@ -51,10 +54,6 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
                         f"{path}: line {number + 1} is longer than {limits.LONGEST_SKIPPED // limits.MB} MB: "
                         "not a text log, or one with a hole. Cut the file before that line"
                     )
-    if len(rest) > LONGEST:
-        log.dropped["lines longer than 1 MB"] += 1
-    elif rest:
-        yield number + 1, rest
 
 
 def is_text(head: bytes) -> bool:

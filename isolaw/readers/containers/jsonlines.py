@@ -70,8 +70,8 @@ def read(path: Path) -> Iterator[RawLog]:
                 torn = at
             continue
         values = _values(record)
-        if b"\\" in line:
-            values = {_printable(key): value for key, value in values.items()}
+        if b"\\" in line:  # which writes control characters and surrogates: they cannot be shown
+            values = {"".join(c if c.isprintable() else "?" for c in key): v for key, v in values.items()}
         clock = finite(record.get("time"))
         clock = clock if clock >= _EPOCH else math.nan
         began = clock if math.isnan(began) else began
@@ -102,10 +102,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _values(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record's metrics under flat keys."""
-    data = record.get("data")
-    if type(data) is dict and "step" in record:
-        values = data
-    else:
+    values = record.get("data") if "step" in record else None
+    if type(values) is not dict:
         values = {key: value for key, value in record.items() if key != "step"}
     return dict(_joined(values)) if any(type(value) is dict for value in values.values()) else values
 
@@ -118,11 +116,6 @@ def _joined(values: dict[str, Any], prefix: str = "", depth: int = 1) -> Iterato
             yield from _joined(value, f"{prefix}{key}/", depth + 1)
         else:
             yield f"{prefix}{key}", value
-
-
-def _printable(key: str) -> str:
-    """Return a key without what could not be shown, which JSON can escape: control characters, surrogates."""
-    return key if key.isprintable() else "".join(c if c.isprintable() else "?" for c in key)
 
 
 CONTAINER = Container("jsonl", read, file=is_metrics)

@@ -34,6 +34,7 @@ _FOREIGN = 20  # lines of other output within a dictionary
 _COMMAND = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-m\s+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*\s")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines but the first
 _YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
 
 _FOREIGN_TO_ARGUMENTS = 50  # lines: other output, a value of several lines
@@ -46,16 +47,7 @@ _TRAINER = "per_device_train_batch_size"  # a model's arguments do not have it
 
 
 class PrintedConfig:
-    """Collects what is printed of the configuration, line by line; only one is held at a time.
-
-    >>> printed = PrintedConfig()
-    >>> for line in ["{'data': {'train_batch_size': 512},", " 'trainer': {'nnodes': 1}}", "done"]:
-    ...     printed.add("", line)
-    >>> printed.add("", "+ python3 -m verl.trainer.main_ppo data.seed=1 trainer.nnodes=2")
-    >>> printed.close()
-    >>> printed.command
-    {'data.seed': 1, 'trainer.nnodes': 2}
-    """
+    """Collects what is printed of the configuration, line by line; only one is held at a time."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
@@ -117,9 +109,7 @@ class PrintedConfig:
     def _goes_on(self, line: str) -> bool:
         if self._kind == "command":
             return self._lines[-1].endswith("\\")
-        if self._kind == "yaml":
-            return bool(_YAML.match(line))
-        return line.startswith((" ", "}", "\t"))  # pprint and json.dumps indent all lines but the first
+        return bool((_YAML if self._kind == "yaml" else _DICT).match(line))
 
 
 def _kind(line: str) -> str:
@@ -159,15 +149,7 @@ def _command(text: str) -> dict[str, Any]:
 
 
 class PrintedArguments:
-    """Collects printed arguments line by line; ``config`` holds what has been found.
-
-    >>> printed = PrintedArguments()
-    >>> for line in ["INFO - Training parameters GRPOConfig(", "num_generations=8,", "learning_rate=1e-06,",
-    ...              "per_device_train_batch_size=4,", ")", "done"]:
-    ...     printed.add(line)
-    >>> printed.config
-    {'num_generations': 8, 'learning_rate': 1e-06, 'per_device_train_batch_size': 4}
-    """
+    """Collects printed arguments line by line; ``config`` holds what has been found."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}

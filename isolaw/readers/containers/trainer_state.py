@@ -51,7 +51,8 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "trainer-state", str(folder))
     with limits.opened(path) as file:
         text = _Window(file)
-        found = _HISTORY.search(text.ahead())
+        text.fill()
+        found = _HISTORY.search(text.text)
         if found is None:
             raise DataError(f"{path}: not a trainer's state: no list 'log_history' in its first MB")
         begin = text.text[: found.end()]
@@ -61,7 +62,8 @@ def read(path: Path) -> Iterator[RawLog]:
             raise DataError(
                 f"{path}: its log_history holds no record: nothing was logged before it was written"
             )
-        state = _around(begin, text.ahead() if whole else "")
+        text.fill()
+        state = _around(begin, text.text[text.at :] if whole else "")
     config, source = beside(path)
     log.config = {key: state[key] for key in _SETTINGS if key in state} | config
     log.config_source = source or path.name
@@ -78,13 +80,8 @@ class _Window:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self.text, self.at, self._ended = "", 0, False
 
-    def ahead(self) -> str:
-        """Return the text from here on: a MB, unless the file ends before."""
-        self.fill()
-        return self.text[self.at :]
-
     def fill(self) -> None:
-        """Read on until there is a MB from here on."""
+        """Read on until there is a MB from ``at`` on, unless the file ends before."""
         if self._ended or len(self.text) - self.at >= _LONGEST:
             return
         content = self._file.read(_CHUNK)

@@ -85,7 +85,15 @@ def read(path: Path) -> Iterator[RawLog]:
     reader.finish(torn=_torn(path))
     if not log.step:
         raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
-    _configure(log, reader.printed, path)
+    printed = reader.printed
+    if printed.config:
+        log.config, log.config_source = printed.config, "the printed configuration"
+    else:
+        config, source = configs.beside(path)
+        log.config = config | printed.command
+        log.config_source = " and ".join(
+            filter(None, [source, "the printed command" if printed.command else ""])
+        )
     yield log
 
 
@@ -179,16 +187,6 @@ def _torn(path: Path) -> bool:
         file.seek(-1, 2)
         return file.read(1) not in b"\r\n"
     return False
-
-
-def _configure(log: RawLog, printed: PrintedConfig, path: Path) -> None:
-    if printed.config:
-        log.config, log.config_source = printed.config, "the printed configuration"
-        return
-    log.config, log.config_source = configs.beside(path)
-    if printed.command:
-        log.config = log.config | printed.command
-        log.config_source = " and ".join(filter(None, [log.config_source, "the printed command"]))
 
 
 def steps(text: str) -> list[tuple[float, str]]:
