@@ -153,14 +153,12 @@ class _Reader:
     def _goes_on(self, text: str) -> None:
         self._part.append(text)
         self._size += len(text)
-        if text.rstrip().endswith("}"):
-            self._ends += 1  # a nested one may end, too, but not for ever
-            if self._ends > _MOST_ENDS:
-                self._give_up()
-            else:
-                self._dictionary("\n".join(self._part))
-        elif self._size > _LARGEST:
+        ends = text.rstrip().endswith("}")
+        self._ends += ends  # a nested one may end, too, but not for ever
+        if self._ends > _MOST_ENDS or (self._size > _LARGEST and not ends):
             self._give_up()
+        elif ends:
+            self._dictionary("\n".join(self._part))
 
     def _dictionary(self, text: str) -> None:
         """Read a dictionary, if it is whole and its values are metrics."""
@@ -172,14 +170,14 @@ class _Reader:
             return
         step, self._part = self._step, []
         trained = "loss" in values or "reward" in values
-        if "train_runtime" in values:
-            return  # the summary at the end
         if math.isnan(step):
-            if not ("epoch" in values and (trained or any(key.startswith("eval_") for key in values))):
-                return  # something else was printed
+            metrics = "epoch" in values and (trained or any(key.startswith("eval_") for key in values))
+        else:
+            metrics = any(number(value) is not None for value in values.values())
+        if not metrics or "train_runtime" in values:
+            return  # something else was printed, or the summary at the end
+        if math.isnan(step):
             self._seen.append((len(self.log.step), trained, next(reversed(self._bars), 0)))
-        elif all(number(value) is None for value in values.values()):
-            return
         self.log.add(values, step)
 
     def _give_up(self) -> None:

@@ -86,13 +86,12 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                 if file.tell() + length + _CRC.size > size:
                     log.dropped["torn last record"] += 1
                     return
-                if length > _LARGEST:
-                    log.dropped["records over 1 MiB (pictures, graphs)"] += 1
+                if not length or length > _LARGEST:
+                    if length:
+                        log.dropped["records over 1 MiB (pictures, graphs)"] += 1
+                    else:
+                        log.damaged("empty records")
                     file.seek(length + _CRC.size, 1)
-                    continue
-                if not length:
-                    log.damaged("empty records")
-                    file.seek(_CRC.size, 1)
                     continue
                 data = file.read(length)
                 (crc,) = _CRC.unpack(file.read(_CRC.size))
@@ -101,15 +100,13 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
                 except DecodeError:
                     log.damaged("damaged records")
                     continue
-                if not event.summary.value:
-                    continue
-                if len(event.summary.value) > _MOST_JOINED:
+                values = len(event.summary.value)
+                if values > _MOST_JOINED:
                     log.dropped[f"records of over {_MOST_JOINED:,} values"] += 1
-                    continue
-                if masked_crc32c(data) != crc:
+                elif values and masked_crc32c(data) != crc:
                     log.damaged("damaged records")
-                    continue
-                yield event
+                elif values:
+                    yield event
             if frame:
                 log.dropped["torn last record"] += 1
     except struct.error as error:  # the file shrank while it was read
@@ -163,11 +160,11 @@ def _configure(log: RawLog, tag: str, tensor: Any) -> None:
         text = tensor.string_val[0]
         config = json.loads(text) if len(text) <= limits.LARGEST_CONFIG else None
         flat = flatten(config) if isinstance(config, dict) else {}
-    if not flat:
+    if flat:
+        log.config |= {f"{_CONFIGS[tag]}{key}": value for key, value in flat.items()}
+        log.config_source = log.config_source or tag
+    else:
         log.dropped[f"text {tag}: not a JSON object"] += 1
-        return
-    log.config |= {f"{_CONFIGS[tag]}{key}": value for key, value in flat.items()}
-    log.config_source = log.config_source or tag
 
 
 CONTAINER = Container("tensorboard", read, file=is_events)

@@ -103,11 +103,8 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
 
 
 def _is_wide(header: list[str]) -> bool:
-    return (
-        len(header) > 1
-        and all(" - " in column for column in header[1:])
-        and (header[0] == "Step" or header[0] in _TIMES or any(c.endswith(_RANGES) for c in header))
-    )
+    named = len(header) > 1 and all(" - " in column for column in header[1:])
+    return named and (header[0] in {"Step", *_TIMES} or any(c.endswith(_RANGES) for c in header))
 
 
 def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
@@ -132,23 +129,21 @@ def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
         for run, metrics in runs.items():
             values = {metric: row[i] for metric, i in metrics.items() if row[i]}
             own, at = number(values.pop("_step", "")), number(row[0])
-            if not values:
-                continue
-            if x not in _TIMES and x != "Step" and at is not None:
-                values[x] = row[0]
-            step = at if own is None or counts_steps else own
-            log_of(run).add(values, math.nan if step is None else step)
+            if values:
+                if x not in {"Step", *_TIMES} and at is not None:
+                    values[x] = row[0]
+                step = at if own is None or counts_steps else own
+                log_of(run).add(values, math.nan if step is None else step)
 
 
 def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
     run, metric, step, value = (header.index(name) for name in ("run_name", "metric", "step", "value"))
     points: dict[str, Points] = {}
     for row in rows:
-        if (found := number(row[value])) is None:
-            continue
-        if row[run] not in points:
-            points[row[run]] = Points(log_of(row[run]))
-        points[row[run]].add(row[metric], finite(row[step]), found, math.nan)
+        if (found := number(row[value])) is not None:
+            if row[run] not in points:
+                points[row[run]] = Points(log_of(row[run]))
+            points[row[run]].add(row[metric], finite(row[step]), found, math.nan)
     for own in points.values():
         own.close()
 
