@@ -219,9 +219,8 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 @functools.lru_cache(maxsize=64)
-def _prompt_issues(
-    folder: str, model: str, max_response_tokens: int, stamps: tuple[str, str]
-) -> tuple[Issue, ...]:
+def _prompt_issues(folder: str, model: str, longest: int, stamps: tuple[str, str]) -> tuple[Issue, ...]:
+    """Return what is wrong with a set's prompts for responses of up to ``longest`` tokens."""
     if not environment.installed("transformers"):
         return ()
     from isolaw.backends.real.rollout.prompts import check_lengths
@@ -232,4 +231,4 @@ def _prompt_issues(
         return (Issue("real.model", str(error)),)
     stored, _ = _read_set(folder, stamps[0])
     assert stored is not None
-    return tuple(check_lengths(stored, tokenizer, models.context(model), max_response_tokens))
+    return tuple(check_lengths(stored, tokenizer, models.context(model), longest))

@@ -105,9 +105,7 @@ class Trainer:
         return pack(rollouts, self.device, varlen=self.varlen)
 
     @torch.no_grad()
-    def logprobs(
-        self, rollouts: Rollouts, temperature: float, policy: Any | None = None
-    ) -> list[torch.Tensor]:
+    def logprobs(self, rollouts: Rollouts, temperature: float, policy: Any = None) -> list[torch.Tensor]:
         """Return the log-probabilities of each row's response tokens, by default of the current weights."""
         policy = self.engine if policy is None else policy
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
