@@ -1,4 +1,4 @@
-"""``isolaw split``: from its arguments to a `difficulty.Split` in a folder, and the model that samples for it."""
+"""``isolaw split``: from its arguments to a `difficulty.Split` in a folder, and the model that samples."""
 
 from __future__ import annotations
 
