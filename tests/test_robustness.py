@@ -162,7 +162,9 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
 def test_text_names_runs(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("step,score,name\n1,0.1,first\n1,0.2,second\n")
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
-    runs = read_table(tmp_path / "t.csv", ColumnMapping({"run_id": "name"}, {}, constants), "score")
+    runs = read_table(
+        tmp_path / "t.csv", ColumnMapping(columns={"run_id": "name"}, constants=constants), "score"
+    )
     assert sorted(runs.points["run_id"]) == ["first", "second"]
 
 
@@ -172,7 +174,9 @@ def test_unmapped_columns_that_tell_runs_apart(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"differ in eta.*--column eta=eta"):
         read_table(tmp_path / "t.csv", ColumnMapping(constants=constants), "score")
     (tmp_path / "t.csv").write_text("step,score,eta,trial\n1,0.1,0.01,0\n1,0.2,0.02,1\n")
-    runs = read_table(tmp_path / "t.csv", ColumnMapping({"seed": "trial"}, {}, constants), "score")
+    runs = read_table(
+        tmp_path / "t.csv", ColumnMapping(columns={"seed": "trial"}, constants=constants), "score"
+    )
     assert any("not mapped" in note and "eta" in note for note in runs.notes)
 
 

@@ -149,7 +149,7 @@ def column_mapping(options: dict[str, Any]) -> ColumnMapping:
     """Return what `mapping_options` hold."""
     from isolaw.readers.mapping import ColumnMapping
 
-    return ColumnMapping(options["columns"], options["derive"], options["constants"])
+    return ColumnMapping(**{name: options[name] for name in ("columns", "derive", "constants")})
 
 
 def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:

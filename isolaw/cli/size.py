@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -86,7 +85,7 @@ def size(
     if runs is not None:  # it may lack columns that only the means have
         single = load(runs)
         known = {name: column for name, column in mapping.columns.items() if column in single.columns}
-        single = replace(mapping, columns=known).apply(single, runs)
+        single = mapping.model_copy(update={"columns": known}).apply(single, runs)
     curves = SizeCurves.from_table(table, x, single, (file, runs or file))
     law = fit_sizes(curves, loss, options["bootstrap"], options["seed"])
     predictions: list[dict[str, Any]] = [

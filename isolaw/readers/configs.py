@@ -17,7 +17,7 @@ from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers.limits import DEEPEST, LARGEST_CONFIG, LONGEST_NAME, MB, MOST_SETTINGS, os_errors
-from isolaw.readers.safe_yaml import literal, parse_yaml, scalar
+from isolaw.readers.literals import literal, parse_yaml, scalar
 
 _DEEPEST_TOML = 10  # parts of a key: tomllib's time is quadratic in them
 _LARGEST_TOML = 250_000  # characters; tomllib is ten times slower than the others

@@ -23,7 +23,6 @@ import operator
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,15 +65,23 @@ def in_percent(metric: str, value: pd.Series) -> bool:
     return is_accuracy(metric) and bool(value.min() >= 0 and 1 < value.max() <= 100)
 
 
-@dataclass(frozen=True)
-class ColumnMapping:
+def _one_value(value: Any) -> Any:
+    if not isinstance(value, bool | int | float | str | np.generic):
+        raise ValueError("a text, a number, true or false")
+    return value
+
+
+class ColumnMapping(BaseModel):
     """How a user's table gets the data model's columns."""
 
-    columns: Mapping[str, str] = field(default_factory=dict)  # our name → the table's column
-    derive: Mapping[str, str] = field(default_factory=dict)  # our name → arithmetic on columns
-    constants: Mapping[str, Any] = field(default_factory=dict)  # our name → one value for all rows
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    columns: dict[str, str] = Field(default_factory=dict)  # our name → the table's column
+    derive: dict[str, str] = Field(default_factory=dict)  # our name → arithmetic on columns
+    # Our name → one value for all rows.
+    constants: dict[str, Annotated[Any, BeforeValidator(_one_value)]] = Field(default_factory=dict)
     # Metric → its column: the table is wide, and empty cells are missing values.
-    metrics: Mapping[str, MetricColumn] = field(default_factory=dict)
+    metrics: dict[str, MetricColumn] = Field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.columns or self.derive or self.constants or self.metrics)
@@ -101,7 +108,8 @@ class ColumnMapping:
             {**{name: value for name, value in below.items() if name not in given}, **own}
             for below, own in zip((base.columns, base.derive, base.constants), ours, strict=True)
         )
-        return ColumnMapping(columns, derived, constants, {**base.metrics, **self.metrics})
+        metrics = {**base.metrics, **self.metrics}
+        return ColumnMapping(columns=columns, derive=derived, constants=constants, metrics=metrics)
 
     def apply(self, frame: pd.DataFrame, source: str) -> pd.DataFrame:
         """Return ``frame`` with the mapped columns added or replaced; raise `DataError` for unknown ones."""
@@ -145,21 +153,6 @@ class ColumnMapping:
         return pd.concat(pieces), notes
 
 
-def _one_value(value: Any) -> Any:
-    if not isinstance(value, bool | int | float | str):
-        raise ValueError("a text, a number, true or false")
-    return value
-
-
-class _MappingFile(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    columns: dict[str, str] = Field(default_factory=dict)
-    derive: dict[str, str] = Field(default_factory=dict)
-    constants: dict[str, Annotated[Any, BeforeValidator(_one_value)]] = Field(default_factory=dict)
-    metrics: dict[str, MetricColumn] = Field(default_factory=dict)
-
-
 def read_mapping(path: str | Path) -> ColumnMapping:
     """Read a mapping file.
 
@@ -167,12 +160,11 @@ def read_mapping(path: str | Path) -> ColumnMapping:
     """
     text = read_text(path)
     try:
-        file = parse_section(_MappingFile, tomllib.loads(text))
+        return parse_section(ColumnMapping, tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     except SpecError as error:
         raise located(error, path) from None
-    return ColumnMapping(file.columns, file.derive, file.constants, file.metrics)
 
 
 def derive(expression: str, columns: Mapping[str, Any]) -> Any:

@@ -56,6 +56,7 @@ class RawLog:
     series: dict[str, Series] = field(default_factory=dict)  # the values, by the framework's key
     dropped: Counter[str] = field(default_factory=Counter)  # what was left out: reason → number
     notes: list[str] = field(default_factory=list)
+    torn: bool = False  # whether a text file ends in the middle of a line
     held: limits.Held = None  # type: ignore[assignment]  # shared by the logs of one file; its own by default
 
     def __post_init__(self) -> None:

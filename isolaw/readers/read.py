@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from isolaw.config.parsing import parse_section
 from isolaw.errors import DataError, InputError
 from isolaw.readers.assemble import LoggedRun, assemble
 from isolaw.readers.assignments import SPLIT, Assignment, applying, parse
@@ -105,7 +106,8 @@ def read(
     ...      derive={"compute": "prompts_seen*rollout_n"})
     <Runs: 4 runs, 4 configurations, 382 rows>
     """
-    own = ColumnMapping(columns or {}, derive or {}, constants or {})
+    given = {"columns": columns or {}, "derive": derive or {}, "constants": constants or {}}
+    own = parse_section(ColumnMapping, given)
     return survey(sources, metric, own, mapping, settings, format, group_by).runs
 
 
@@ -190,7 +192,8 @@ def _table_or_sweep(
         values.setdefault(SPLIT[0] if n else SPLIT[1], r // (n or b))
     values.pop("rollouts_per_step", None)
     try:
-        runs = read_table(path, replace(columns, constants={**columns.constants, **values}), metric)
+        mapping = columns.model_copy(update={"constants": {**columns.constants, **values}})
+        runs = read_table(path, mapping, metric)
     except DataError as error:
         if columns or found.ours:
             raise

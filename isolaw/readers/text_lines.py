@@ -36,10 +36,10 @@ def lines(path: str | Path, log: RawLog, returns: bool = False) -> Iterator[tupl
         ended = False
         while not ended:
             chunk = file.read(_CHUNK)
-            ended = not chunk
+            ended, log.torn = not chunk, bool(rest)
             if returns:
                 chunk = chunk.replace(b"\r", b"\n")
-            *whole, rest = (rest + (chunk or b"\n")).split(b"\n")  # its end ends the last line
+            *whole, rest = (rest + (chunk or b"\n")).split(b"\n")  # the file's end ends its last line
             for line in whole:
                 number, cut = number + 1, 0
                 if len(line) > LONGEST:

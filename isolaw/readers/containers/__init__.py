@@ -22,11 +22,7 @@ CONTAINERS: dict[str, str] = {
 
 
 def get(name: str) -> Container:
-    """Return the container called ``name``; raise `InputError`, which names all, if there is none.
-
-    >>> get("tensorboard").name
-    'tensorboard'
-    """
+    """Return the container called ``name``; raise `InputError`, which names all, if there is none."""
     if name not in CONTAINERS:
         raise InputError(f"--format: {unknown('format', name, ['auto', *CONTAINERS], 'expected')}")
     container: Container = importlib.import_module(CONTAINERS[name]).CONTAINER

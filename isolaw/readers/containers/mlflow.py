@@ -21,8 +21,8 @@ from pathlib import Path
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
+from isolaw.readers.literals import scalar
 from isolaw.readers.raw_log import Container, Points, RawLog, number
-from isolaw.readers.safe_yaml import scalar
 
 _LONGEST_LINE = 4_096
 _LARGEST_TEXT = 16_384  # bytes of a parameter; MLflow keeps 6,000

@@ -25,7 +25,7 @@ from typing import Any
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import flatten, overrides
-from isolaw.readers.safe_yaml import literal, parse_yaml
+from isolaw.readers.literals import literal, parse_yaml
 
 FEWEST = 8  # keys: model output may hold a small dictionary, a configuration is not small
 _LARGEST = 250_000  # characters; veRL's has 25,000

@@ -26,7 +26,7 @@ from pathlib import Path
 from isolaw.errors import DataError
 from isolaw.readers.configs import beside
 from isolaw.readers.containers.printed_config import PrintedArguments
-from isolaw.readers.python_text import parse
+from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
@@ -162,7 +162,7 @@ class _Reader:
 
     def _dictionary(self, text: str) -> None:
         """Read a dictionary, if it is whole and its values are metrics."""
-        values, end = parse(text)
+        values, end = parse_dictionary(text)
         if values is None and end >= len(text) and len(text) <= _LARGEST:
             return  # it may go on
         if values is None:

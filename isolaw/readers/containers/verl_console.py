@@ -82,7 +82,7 @@ def read(path: Path) -> Iterator[RawLog]:
     for _, line in lines(path, log, returns=True):
         if reader.waiting or b"step:" in line or b"{" in line or b"python" in line or line[-1:] == b":":
             reader.take(*unprefixed(clean(line)))
-    reader.finish(torn=_torn(path))
+    reader.finish(torn=log.torn)
     if not log.step:
         raise DataError(f"{path}: found no step; expected lines like 'step:1 - critic/score/mean:0.5 - …'")
     printed = reader.printed
@@ -179,14 +179,6 @@ class _Reader:
             if "}" in text or len(self._quoted) > _MOST_LINES or size > _LONGEST_QUOTED:
                 self._initial = dict(_PAIR.findall("".join(self._quoted)[:_LONGEST_QUOTED]))
                 self._quoted = None
-
-
-def _torn(path: Path) -> bool:
-    """Whether a file ends in the middle of a line."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read(1) not in b"\r\n"
-    return False
 
 
 def steps(text: str) -> list[tuple[float, str]]:

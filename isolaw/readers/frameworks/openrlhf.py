@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, best, by_rules, one_update
-from isolaw.readers.python_text import parse_namespace
+from isolaw.readers.literals import parse_namespace
 
 _NAMES = {
     "rollout/reward_mean": "reward",

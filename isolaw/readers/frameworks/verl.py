@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, one_update
-from isolaw.readers.safe_yaml import scalar
+from isolaw.readers.literals import scalar
 
 _OWN = (
     "(?:val-core|val-aux|val/test_score|critic/score|critic/rewards|timing_per_token_ms|global_seqlen)/.*"

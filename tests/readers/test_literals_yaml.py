@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.errors import DataError
-from isolaw.readers.safe_yaml import parse_yaml
+from isolaw.readers.literals import parse_yaml
 
 words = st.text(alphabet="abcxyz /._-é", min_size=1, max_size=12).map(str.strip).filter(bool)
 scalars = (

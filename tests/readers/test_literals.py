@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.readers.python_text import parse
+from isolaw.readers.literals import parse_dictionary
 
 # What repr() puts into quotes as it is.
 TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="\\'\""), max_size=30)
@@ -24,7 +24,7 @@ TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_chara
 def test_as_python_reads_it(values: dict[str, Any]) -> None:
     text = repr(values)
     assert "inf" in text or ast.literal_eval(text) == values
-    found, end = parse(text + " and more", 0)
+    found, end = parse_dictionary(text + " and more", 0)
     assert found == {key: value if isinstance(value, str) else repr(value) for key, value in values.items()}
     assert end == len(text)
 
@@ -47,21 +47,21 @@ def test_as_python_reads_it(values: dict[str, Any]) -> None:
     ],
 )
 def test_values(text: str, values: dict[str, str]) -> None:
-    assert parse(text) == (values, len(text))
+    assert parse_dictionary(text) == (values, len(text))
 
 
 @pytest.mark.parametrize(
     "text", ["{'loss': 0.25, 'kl", "{'loss': 0.2", "{'loss'", "{", "{'a': [1, ", "{'a': 1,"]
 )
 def test_it_may_go_on(text: str) -> None:
-    values, end = parse(text)
+    values, end = parse_dictionary(text)
     assert values is None
     assert end >= len(text) or text == "{'loss'"
 
 
 @pytest.mark.parametrize("text", ["{'a', 'b'} - more", "{a: 1} - more", "{'a': 1] - more", "{1: 2} - more"])
 def test_it_is_none(text: str) -> None:
-    values, end = parse(text)
+    values, end = parse_dictionary(text)
     assert values is None
     assert end < len(text)
 
@@ -76,12 +76,12 @@ def test_linear_time() -> None:
         "{'" + "a" * size,
     ):
         began = time.process_time()
-        parse(text)
+        parse_dictionary(text)
         assert time.process_time() - began < 1
 
 
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
-    values, end = parse("{" + text)
+    values, end = parse_dictionary("{" + text)
     assert end > 0
     assert values is None or end <= len(text) + 1

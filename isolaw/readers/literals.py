@@ -1,0 +1,192 @@
+"""Plain values from text: YAML, and what Python prints, ``{'loss': 0.25, 'kl': np.float64(nan)}``.
+
+A log may come from anywhere, so nothing is evaluated. PyYAML's loaders build objects, recurse, and expand
+aliases; here an alias is a reference to what was read, and tags are ignored. `ast.literal_eval` knows neither
+``nan`` nor ``tensor(0.5)``, and can be made to exhaust stack and memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.readers.limits import DEEPEST
+
+_MOST_DIRECTIVES = 20
+_SPACE = re.compile(r"\s*")
+_KEY = re.compile(r"(?:'([^'\\\n]{1,300})'|\"([^\"\\\n]{1,300})\")\s{0,9}:\s{0,9}")
+# A short text, or a word that may be a call: -1e-06, nan, np.float64(0.5), tensor(0.5, device='cuda:0').
+_VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([^(){}]{0,200}\))?")
+# A whole quotation, or one of the signs that structure.
+_SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
+_FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
+_CLOSED = re.compile(r"[, ]*\)")
+_DEEPEST = 20  # namespaces
+
+
+def scalar(text: str) -> Any:
+    """Return what a bare word means in YAML or on Hydra's command line.
+
+    Unlike PyYAML, and like OmegaConf, ``1e-6`` is a number.
+
+    >>> [scalar(word) for word in ("8", "1e-6", "null", "True", "grpo")]
+    [8, 1e-06, None, True, 'grpo']
+    """
+    text = text.strip()
+    if text.lower() in ("", "~", "null", "none"):
+        return None
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if len(text) < 100 and text[-1] in "0123456789.":
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                pass
+    return text
+
+
+def literal(text: str) -> Any:
+    """Return a quoted text without its quotes, and a bare word as `scalar` does."""
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else scalar(text)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return a YAML document as plain mappings, lists and scalars.
+
+    Raises `DataError` if it is not YAML, or is nested too deeply.
+
+    >>> parse_yaml("data: {train_batch_size: 512}\\nlr: 1e-6\\nx: !!python/object/apply:os.abort []")
+    {'data': {'train_batch_size': 512}, 'lr': 1e-06, 'x': []}
+    """
+    import yaml
+
+    if text.startswith("%") and text.count("\n%") >= _MOST_DIRECTIVES:  # the parser compares each with each
+        raise DataError(f"YAML with more than {_MOST_DIRECTIVES} directives")
+    root: list[Any] = []
+    stack: list[tuple[Any, list[Any]]] = [(root, [])]  # a container, and the key that waits for its value
+    anchors: dict[str, Any] = {}
+    try:
+        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            value: Any
+            if isinstance(event, yaml.CollectionEndEvent):
+                stack.pop()
+                continue
+            if isinstance(event, yaml.AliasEvent):
+                _put(stack[-1], anchors.get(event.anchor))
+                continue
+            if isinstance(event, yaml.ScalarEvent):
+                value = event.value if event.style else scalar(event.value)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                value = {} if isinstance(event, yaml.MappingStartEvent) else []
+            else:
+                continue
+            if event.anchor:
+                anchors[event.anchor] = value
+            _put(stack[-1], value)
+            if isinstance(event, yaml.CollectionStartEvent):
+                stack.append((value, []))
+                if len(stack) > DEEPEST:  # before the parser's own time becomes quadratic
+                    raise DataError(f"YAML nested deeper than {DEEPEST}")
+    except yaml.YAMLError as error:
+        raise DataError(f"not YAML ({' '.join(str(error).split())[:200]})") from None
+    return root[0] if root else None
+
+
+def _put(place: tuple[Any, list[Any]], value: Any) -> None:
+    container, key = place
+    if isinstance(container, list):
+        container.append(value)
+    elif key:
+        container[str(key.pop())] = value
+    elif isinstance(value, list | dict):
+        key.append(f"<{type(value).__name__}>")  # never expanded: it may be an alias bomb
+    else:
+        key.append("null" if value is None else value)
+
+
+def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
+    """Read the dictionary that begins at ``at``: its plain values as text, what is nested left out.
+
+    Returns
+    -------
+    values, end
+        where it ends. None for the values where it is no dictionary: then ``end`` is how far it was read,
+        the length of the text if that ends before the dictionary does.
+
+    >>> parse_dictionary("12: {'loss': '0.25', 'kl': np.float64(nan), 'names': ['a', {}], 'n': 8} done", 4)
+    ({'loss': '0.25', 'kl': 'np.float64(nan)', 'n': '8'}, 71)
+    >>> parse_dictionary("{'loss': 0.25, 'k"), parse_dictionary("{'a', 'b'}")
+    ((None, 17), (None, 4))
+    """
+    values: dict[str, str] = {}
+    at = _after_space(text, at + 1)
+    while not text.startswith("}", at):
+        key = _KEY.match(text, at)
+        if key is None:
+            return None, len(text) if _cut_off(text, at) else at + 3
+        value = _VALUE.match(text, key.end())
+        end = _after_space(text, value.end()) if value else -1
+        if value and text[end : end + 1] in (",", "}"):
+            plain = value[1] if value[1] is not None else value[2]
+            values[key[1] or key[2]] = value[0] if plain is None else plain
+        else:
+            end = _end_of_value(text, key.end())
+        if end >= len(text):
+            return None, len(text)
+        if text[end] not in ",}":
+            return None, end
+        at = _after_space(text, end + 1) if text[end] == "," else end
+    return values, at + 1
+
+
+def parse_namespace(section: str, text: str) -> dict[str, Any]:
+    """Read a printed ``SimpleNamespace``, also one within another, under dotted keys.
+
+    >>> parse_namespace("actor", "namespace(adam=namespace(lr=1e-06, betas=[0.9, 0.95]), name='a, b', n=8)")
+    {'actor.adam.lr': 1e-06, 'actor.adam.betas': '[0.9, 0.95]', 'actor.name': 'a, b', 'actor.n': 8}
+    """
+    out: dict[str, Any] = {}
+    inside = [section]
+    at = len("namespace(")
+    while inside and len(inside) < _DEEPEST:
+        if closed := _CLOSED.match(text, at):
+            inside.pop()
+            at = closed.end()
+        elif (field := _FIELD.match(text, at)) is None:
+            break
+        elif field[2]:
+            inside.append(field[1])
+            at = field.end()
+        else:
+            at = _end_of_value(text, field.end())
+            out[".".join([*inside, field[1]])] = literal(text[field.end() : at])
+    return out
+
+
+def _after_space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
+
+
+def _cut_off(text: str, at: int) -> bool:
+    """Whether the text may end within a key, rather than hold something else in its place."""
+    rest = text[at : at + 303]
+    return at + len(rest) == len(text) and (not rest or (rest[0] in "'\"" and rest.count(rest[0]) < 2))
+
+
+def _end_of_value(text: str, at: int) -> int:
+    """Where a value ends that is a list, a dictionary, a long text: at a sign of its own level."""
+    depth = 0
+    for found in _SIGN.finditer(text, at):
+        sign = found[0]
+        if sign in "([{":
+            depth += 1
+        elif sign in ",)]}":
+            if not depth:
+                return found.start()
+            depth -= sign != ","
+        elif len(sign) == 1:  # a quotation that does not end
+            break
+    return len(text)
