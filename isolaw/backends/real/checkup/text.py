@@ -13,9 +13,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     machine = report["machine"]
     versions = [f"{name} {version}" for name, version in machine["packages"].items() if version]
     wrong = [stage["stage"] for stage in report["stages"] if stage["status"] not in ("passed", "skipped")]
-    yield f"isolaw doctor --gpu, device {report['device']}: " + (
-        f"failed: {', '.join(wrong)}" if wrong else "passed"
-    )
+    outcome = f"failed: {', '.join(wrong)}" if wrong else "passed"
+    yield f"isolaw doctor --gpu, device {report['device']}: {outcome}"
     yield f"{report['began']}, {report['seconds']:.0f} s"
     yield f"Python {machine['python']}, {machine['system']} {machine['machine']}, {machine['cores']} cores"
     for index, gpu in enumerate(machine["gpus"]):

@@ -61,10 +61,8 @@ class PassRates:
         seen = self.rate[~np.isnan(self.rate)]
         if not seen.size:
             return []
-        landscape = metrics.landscape(seen)
-        return [
-            Row("train", name, getattr(landscape, name), seen.size, n) for name in ("zero_fraction", "gini")
-        ]
+        landscape, names = metrics.landscape(seen), ("zero_fraction", "gini")
+        return [Row("train", name, getattr(landscape, name), seen.size, n) for name in names]
 
     def state(self) -> list[float | None]:
         """Return it as data for JSON."""

@@ -10,10 +10,8 @@ from torch.distributed import distributed_c10d
 
 from isolaw.backends.real import environment
 
-TIMEOUT_HOURS = 4.0
 
-
-def start(timeout_hours: float = TIMEOUT_HOURS) -> None:
+def start(timeout_hours: float = 4.0) -> None:
     """Start the default group, once per process; without torchrun it has one process.
 
     Ranks wait for each other while one of them generates, scores, or writes the state, which takes longer
