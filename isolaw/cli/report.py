@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -138,7 +139,7 @@ def _fitted(runs: Runs, options: dict[str, Any]) -> Study:
     return Study(runs, metric, eval_set, law, fixed=fixed)
 
 
-def _backtest(study: Study, options: dict[str, Any]) -> dict[str, Any] | str:
+def _backtest(study: Study, options: dict[str, Any]) -> Mapping[str, Any] | str:
     """A backtest of these runs, or why there is none."""
     from isolaw.errors import IsolawError
     from isolaw.fits.health import DIAGNOSTICS

@@ -213,17 +213,12 @@ def _fit_all(
     pairs = list(zip(configurations, samples, strict=True))
     if width is None:
         return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family, robust) for c, s in pairs], {}
-    parts, flat = [], []
-    for c, sample in pairs:
-        reward = c.reward + sample[:, c.index]
-        weights = _records(c, reward, width)
-        if not enough_points(weights[:1])[0]:
-            # Its reward hardly rises, which is no reason to leave out what may be the best n.
-            flat.append(c.label)
-            weights = np.ones(reward.shape)
-        parts.append((reward, weights))
+    rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
+    weights = [_records(c, reward, width) for c, reward in zip(configurations, rewards, strict=True)]
+    # Where reward hardly rises, which is no reason to leave out what may be the best n.
+    flat = [i for i, own in enumerate(weights) if not enough_points(own[:1])[0]]
     if flat:
-        listed = "; ".join(flat)
+        listed = "; ".join(configurations[i].label for i in flat)
         if len(configurations) - len(flat) < LEAST_CURVES:
             raise Refused(
                 f"fewer than {LEAST_CURVES} curves rise by the 5 record points that a fit needs "
@@ -231,30 +226,32 @@ def _fit_all(
             )
         text = f"hardly rises, so all its checkpoints are fitted: {listed}"
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
-    usable = np.all([(w > 0).sum(axis=1) >= 3 for _, w in parts], axis=0)
+    for i in flat:
+        weights[i][:] = 1.0
+    usable = np.all([own.sum(axis=1) >= 3 for own in weights], axis=0)
     usable[0] = True
     if keep:  # where curves only describe, a draw without enough records is fitted to all checkpoints
-        for _, weights in parts:
-            weights[~usable] = 1.0
+        for own in weights:
+            own[~usable] = 1.0
         usable[:] = True
-    failed = {"a curve with fewer than 3 points": int((~usable).sum())} if not usable.all() else {}
-    if np.mean(~usable) > _MOST_FAILED:
+    lost = int((~usable).sum())
+    failed = {"a curve with fewer than 3 points": lost} if lost else {}
+    if lost > _MOST_FAILED * usable.size:
         usable[1:] = False
         text = "too many draws failed; more seeds, or --records off, help"
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
-        fit_curves(c.compute, reward[usable], weights[usable], family, robust)
-        for c, (reward, weights) in zip(configurations, parts, strict=True)
+        fit_curves(c.compute, reward[usable], own[usable], family, robust)
+        for c, reward, own in zip(configurations, rewards, weights, strict=True)
     ], failed
 
 
 def _records(c: Configuration, reward: NDArray[np.float64], width: float) -> NDArray[np.float64]:
     """1 where a checkpoint is a record of its run, (D, P)."""
-    mask = np.empty(reward.shape, dtype=bool)
+    out = np.empty(reward.shape)
     for run in range(c.runs):
-        columns = c.run == run
-        mask[:, columns] = record_mask(reward[:, columns], width)
-    return mask.astype(np.float64)
+        out[:, c.run == run] = record_mask(reward[:, c.run == run], width)
+    return out
 
 
 def _misfit(configurations: list[Configuration]) -> dict[str, FamilyFit]:

@@ -175,8 +175,8 @@ def _split(allocation: Allocation | None) -> dict[str, int | None]:
 
 def _extrapolation(document: LawDocument, budget: int, reach: float, factor: float) -> list[Flag]:
     """How far the budget is beyond the largest measured compute, and beyond the last one with three n."""
-    ends = {e.rollouts_per_problem: e.measured[1] + e.step_cost for e in document.grid}
-    longest = max(e.measured[1] + e.step_cost for e in document.grid)
+    ends = {e.rollouts_per_problem: e.end for e in document.grid}
+    longest = max(e.end for e in document.grid)
     out = []
     if budget >= longest:
         out.append(Flag(Code.EXTRAPOLATION, f"{budget / longest:.3g} times the largest measured compute"))

@@ -83,13 +83,14 @@ class Configuration(Cell):
         """First and last compute measured; the first is 0 where step 0 was."""
         return float(self.compute.min()), float(self.compute.max())
 
-    def covers(self, compute: Floats) -> NDArray[np.bool_]:
-        """Return where this configuration's reward was measured.
+    @property
+    def end(self) -> float:
+        """The compute to which the reward of the last step lasts: that of the next step."""
+        return self.measured[1] + self.step_cost
 
-        A run keeps the reward of its last step until the next batch is paid for.
-        """
-        low, high = self.measured
-        return (compute >= low * (1 - 1e-9)) & (compute < high + self.step_cost)
+    def covers(self, compute: Floats) -> NDArray[np.bool_]:
+        """Return where this configuration's reward was measured."""
+        return (compute >= self.measured[0] * (1 - 1e-9)) & (compute < self.end)
 
 
 def varies_in_batch(log2_n: Floats, log2_b: Floats) -> bool:

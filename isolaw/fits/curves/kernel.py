@@ -13,9 +13,8 @@ from numba import njit
 
 _STARTS = 6
 _STEPS = 500
-# Where points are fewer than parameters, many shapes fit alike, and rounding, which differs between
-# processors, must not choose. Among sums of squares that differ by less than this share of the constant's,
-# the kernel takes the one with the smallest slope, which claims least beyond the points.
+# Where points are fewer than parameters, many shapes fit alike, and rounding must not choose. Among sums of
+# squares that differ by less than this share of the constant's, the smallest slope claims least.
 _TIE = 1e-12
 _NOTHING = 1e-24  # share of a sum of squares below which the remainder is rounding
 
@@ -116,12 +115,10 @@ def solve(first, last, code, x, log_x, ys, ws, low, grid, grid_s, neighbours, lo
     for d in range(first, last):
         y, w = ys[min(d, len(ys) - 1)], ws[min(d, len(ws) - 1)]
         sw, wy = w.sum(), (w * y).sum()
+        out[d], out[d, 3] = 0.0, 3
         if sw > 0 and np.isfinite(wy):
             origin = wy / sw if np.isnan(low) else low
             _search(code, x, log_x, y, w, origin, np.isnan(low), grid, grid_s, neighbours, lo, hi, out[d])
-        else:
-            out[d] = 0.0
-            out[d, 3] = 3
 
 
 @njit(cache=True, nogil=True)
@@ -135,8 +132,7 @@ def _search(code, x, log_x, y, w, origin, free, grid, grid_s, neighbours, lo, hi
     points = grid.shape[0]
     sse, slopes = np.empty(points), np.zeros(points)
     _grid_sse(grid_s, y - origin, w, free, sse, slopes)
-    tie, nothing = _TIE * out[2], _NOTHING * out[2]
-    found = False
+    tie, nothing, found = _TIE * out[2], _NOTHING * out[2], False
     minimum = sse < np.inf
     for g in range(points):
         for other in neighbours[g]:
@@ -196,27 +192,23 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
     tried, gradient, step, normal = np.empty(dims), np.empty(dims), np.empty(dims), np.empty((dims, dims))
     _value(code, x, log_x, shape, s)
     base, slope, sse = _line(s, y, w, origin, free)
-    damping, growth, converged = 1e-3, 2.0, False
+    damping, growth, status = 1e-3, 2.0, 0
     for _ in range(_STEPS):
         if slope <= 0:
             return 2, base, slope, sse
         _slopes(code, x, log_x, shape, s, d)
         _project(d, s, w, free)
         _normal(d, s, y, w, base, slope, gradient, normal)
-        moved = False
-        stuck = True
+        moved, stuck = False, True
         for k in range(dims):
             outward = (shape[k] <= lo[k] and gradient[k] > 0) or (shape[k] >= hi[k] and gradient[k] < 0)
             if outward:  # on a bound, and downhill lies beyond it: hold this one
-                gradient[k] = 0.0
-                for m in range(dims):
-                    normal[k, m] = normal[m, k] = 0.0
+                gradient[k], normal[k, :], normal[:, k] = 0.0, 0.0, 0.0
                 normal[k, k] = 1.0
             # The gradient's share of what is left of the residuals: the cosine of their angle.
             if abs(gradient[k]) > 1e-9 * np.sqrt(normal[k, k] * sse) + 1e-300:
                 stuck = False
         if stuck or sse <= nothing:
-            converged = True
             break
         for _ in range(40):
             if dims == 1:
@@ -237,15 +229,12 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
                 tried[k] = min(max(shape[k] - step[k], lo[k]), hi[k])
             _value(code, x, log_x, tried, tried_s)
             tried_base, tried_slope, tried_sse = _line(tried_s, y, w, origin, free)
-            if tried_sse < sse:
-                moved = True
-                break
-            if expected <= 1e-15 * sse:
+            moved = tried_sse < sse
+            if moved or expected <= 1e-15 * sse:
                 break
             damping *= growth
             growth *= 2.0
-        if not moved:
-            converged = True  # nothing better in any direction that rounding can tell
+        if not moved:  # nothing better in any direction that rounding can tell
             break
         gain = sse - tried_sse
         shape[:] = tried
@@ -255,16 +244,16 @@ def _descend(code, x, log_x, y, w, origin, free, lo, hi, nothing, shape):  # typ
         damping = max(damping * max(1 / 3, 1 - (2 * gain / max(expected, 1e-300) - 1) ** 3), 1e-12)
         growth = 2.0
         if gain <= 1e-15 * sse:
-            converged = True
             break
-    for k in range(dims):
-        margin = 1e-3 * (hi[k] - lo[k])
-        if shape[k] < lo[k] + margin or shape[k] > hi[k] - margin:
-            return 1, base, slope, sse
+    else:
+        status = 3
+    margin = 1e-3 * (hi - lo)
+    if np.any((shape < lo + margin) | (shape > hi - margin)):
+        return 1, base, slope, sse
     freedom = (w > 0).sum() - dims - (2 if free else 1)
     if slope <= 0 or not _identified(normal, sse / max(freedom, 1), lo, hi):
         return 2, base, slope, sse
-    return 0 if converged else 3, base, slope, sse
+    return status, base, slope, sse
 
 
 @njit(cache=True, nogil=True)

@@ -72,6 +72,13 @@ class Code(StrEnum):
     EPOCHS = "epochs", "more passes over the problems than the runs made, or than is known"
     FEWER_PROBLEMS = "fewer_problems", "fewer training problems than the runs had"
 
+    # Studies.
+    NOT_COMPARED = "not_compared", "a configuration that only one of two recipes has"
+    OTHER_PROBLEMS = "other_problems", "two recipes were trained on different problem sets"
+    UNPAIRED = "unpaired", "two recipes share only some seeds, so their runs are drawn apart"
+    UNSATURATED = "unsaturated", "the model sizes do not bound K_max and N0 of the model-size law"
+    BENT = "bent", "log loss is not straight in log X, as the model-size law has it"
+
     VERSION_1 = "version_1", "a warning of a law.json of version 1, which had no codes"
 
 

@@ -33,6 +33,11 @@ class GridEntry(Cell):
     step_cost: float
     measured: tuple[float, float]
 
+    @property
+    def end(self) -> float:
+        """The compute to which the reward of the last step lasts: that of the next step."""
+        return self.measured[1] + self.step_cost
+
 
 BoundBy = Literal["grid_edge", "neighbour"]
 

@@ -22,7 +22,7 @@ def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
     ends: dict[int, float] = {}
     for entry in grid:
         n = entry.rollouts_per_problem
-        ends[n] = max(ends.get(n, 0.0), entry.measured[1] + entry.step_cost)
+        ends[n] = max(ends.get(n, 0.0), entry.end)
     return sorted(ends.values())[-LEAST_CURVES] if len(ends) >= LEAST_CURVES else 0.0
 
 

@@ -13,7 +13,7 @@ of every rule by the same amount: differences are fair. With one seed the same r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
@@ -33,8 +33,29 @@ _SAME = 1e-6  # doublings
 Place = tuple[int, int]  # B_p, n
 
 
+class Rule(TypedDict):
+    """How one rule did: isolaw's recommendation, or what a practitioner would do without a law."""
+
+    allocations: list[list[list[int]]]  # [B_p, n], by budget and split
+    regret: list[float]  # by budget
+    mean_regret: float
+    # the mean ``difference`` in regret, and its ``standard_error`` over seeds, None for one seed
+    against_isolaw: dict[str, float | None]
+    n_star_error: NotRequired[list[float]]  # of isolaw alone: of n*, in doublings, by budget
+
+
+class Backtest(TypedDict):
+    """What `backtest` found."""
+
+    fit_below: float
+    budgets: list[float]  # C each
+    held_out: Literal["seed", "later checkpoints"]
+    seeds: int
+    rules: dict[str, Rule]  # ``isolaw`` and each baseline
+
+
 class _Judged(NamedTuple):
-    """What a rule chooses at each budget, its regret there, and the law's error in n* in doublings."""
+    """What a rule chooses at each budget, its regret there, and the law's error in n*."""
 
     places: list[Place]
     regret: Floats
@@ -50,17 +71,10 @@ def backtest(
     setting: Any = "fixed-bp",
     fixed: Mapping[str, Any] | None = None,
     **options: Any,
-) -> dict[str, Any]:
+) -> Backtest:
     """Fit the checkpoints up to the compute ``fit_below``, and judge the recommendations above it.
 
     All other arguments are those of `isolaw.fit`.
-
-    Returns
-    -------
-    ``fit_below``, ``budgets`` (C each), ``held_out`` ("seed" or "later checkpoints"), ``seeds``, and
-    ``rules``: of ``isolaw`` and of each baseline the ``allocations`` (B_p, n) by budget and split, ``regret``
-    by budget, its mean, ``against_isolaw`` (mean difference and its standard error over seeds, None for one
-    seed), and for isolaw ``n_star_error`` in doublings.
 
     Raises
     ------
@@ -175,7 +189,7 @@ def _where(judge: Slices, place: Place) -> int | None:
     return int(distance.argmin()) if distance.min() < _SAME else None
 
 
-def _summary(rule: str, judged: list[dict[str, _Judged]]) -> dict[str, Any]:
+def _summary(rule: str, judged: list[dict[str, _Judged]]) -> Rule:
     regret, ours = (np.array([split[name].regret for split in judged]) for name in (rule, "isolaw"))
     if np.isnan(regret).any():
         raise Refused(
@@ -185,7 +199,7 @@ def _summary(rule: str, judged: list[dict[str, _Judged]]) -> dict[str, Any]:
     difference = (regret - ours).mean(axis=1)
     error = float(difference.std(ddof=1) / np.sqrt(difference.size)) if difference.size > 1 else None
     by_budget = zip(*(split[rule].places for split in judged), strict=True)
-    out: dict[str, Any] = {
+    out: Rule = {
         "allocations": [[list(place) for place in places] for places in by_budget],
         "regret": regret.mean(axis=0).tolist(),
         "mean_regret": float(regret.mean()),

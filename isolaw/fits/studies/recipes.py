@@ -14,7 +14,7 @@ together, so that what the recipes share cancels in their difference; otherwise 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import enough_points, fit_curves
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.document.flags import Flag
+from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
@@ -31,6 +31,7 @@ from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
 
 Place = tuple[int, int]  # B_p, n
+_Side = dict[Place, Configuration]  # one recipe's
 _FAR = 10.0  # times the measured compute: beyond it no reward is stated
 _LOGARITHMS = ("C_mid",)  # averaged and subtracted as logarithms: geometric means, and ratios
 _SHOWN = ("A", "B", "C_mid")
@@ -81,12 +82,19 @@ class RecipeComparison:
     mean: Contrast  # that of A, B and C_mid over the configurations where both curves are determined
     paired: bool  # whether the runs were drawn by common seeds
     units: tuple[Unit, Unit]  # what was drawn, for each recipe
-    notes: list[str]  # for the reader
+    flags: list[Flag]  # what to know before believing the numbers
+
+    @property
+    def notes(self) -> list[str]:
+        """The flags in words."""
+        return [flag.text for flag in self.flags]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every quantity as value, interval, status."""
         contrasts = [c.to_dict() for c in self.contrasts]
-        return {**encoded(self), "contrasts": contrasts, "mean": self.mean.to_dict()}
+        own = {**encoded(replace(self, flags=[])), "contrasts": contrasts, "mean": self.mean.to_dict()}
+        own.pop("warnings")
+        return {**own, "notes": self.notes}
 
 
 def side(difference: Quantity, neutral: float = 0.0) -> int | None:
@@ -143,11 +151,11 @@ def compare(
         raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
     if not 0 <= bootstrap <= MOST_DRAWS:
         raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
-    notes: list[str] = []
+    flags: list[Flag] = []
     sides = [
-        _side(runs, metric, eval_set, name, notes) for runs, name in zip((first, second), names, strict=True)
+        _side(runs, metric, eval_set, name, flags) for runs, name in zip((first, second), names, strict=True)
     ]
-    keys = _common(sides, names, notes)
+    keys = _common(sides, names, flags)
     mine = [[side[key] for key in keys] for side in sides]
     paired = all(a.seeds == b.seeds and a.runs > 1 for a, b in zip(*mine, strict=True))
     # One stream for both gives a seed's runs of both recipes the same weights.
@@ -165,18 +173,19 @@ def compare(
     ]
     unknown = [key for key, (a, b) in zip(keys, pairs, strict=True) if _gravest(a["A"], b["A"]) != "ok"]
     if unknown:
-        notes.append(f"the ceiling is not determined at {_listed(unknown)}")
-    notes += _notes(mine, names, (unit_a, unit_b), paired)
+        flags.append(Flag(Code.STILL_RISING, f"the ceiling is not determined at {_listed(unknown)}"))
+    flags += _flags(mine, names, (unit_a, unit_b), paired)
     facts = _facts(first, second)
     if "problem_set" in facts:
-        notes.append("the problem sets differ: ceilings may differ by the problems as much as by the recipe")
+        text = "the problem sets differ: ceilings may differ by the problems as much as by the recipe"
+        flags.append(Flag(Code.OTHER_PROBLEMS, text))
     return RecipeComparison(
         names, facts, metric, eval_set, compute, contrasts, Contrast(keys, _mean(pairs)), paired,
-        (unit_a, unit_b), notes,
+        (unit_a, unit_b), flags,
     )  # fmt: skip
 
 
-def _side(runs: Runs, metric: str, eval_set: str, name: str, notes: list[str]) -> dict[Place, Configuration]:
+def _side(runs: Runs, metric: str, eval_set: str, name: str, flags: list[Flag]) -> _Side:
     """One recipe's configurations."""
     points = measured_points(runs, metric, eval_set)
     runs = runs.select(points["run_id"].unique())
@@ -185,13 +194,13 @@ def _side(runs: Runs, metric: str, eval_set: str, name: str, notes: list[str]) -
             f"{runs.source or name}: the runs differ in {', '.join(mixed)}; "
             "each recipe needs a source of its own"
         )
-    own: list[Flag] = []
+    own = [Flag(Code.AS_READ, note) for note in runs.notes]
     found = configurations_of(points, runs.table(), own)
-    notes += [f"{name}: {note}" for note in (*runs.notes, *(flag.text for flag in own))]
+    flags += [Flag(flag.code, f"{name}: {flag.text}") for flag in own]
     return {c.key: c for c in found}
 
 
-def _common(sides: list[dict[Place, Configuration]], names: tuple[str, str], notes: list[str]) -> list[Place]:
+def _common(sides: list[_Side], names: tuple[str, str], flags: list[Flag]) -> list[Place]:
     keys = sorted(set(sides[0]) & set(sides[1]))
     alone = [
         f"{name} alone has {_listed(own)}"
@@ -200,10 +209,11 @@ def _common(sides: list[dict[Place, Configuration]], names: tuple[str, str], not
     ]
     if not keys:
         raise Refused(
-            f"no (B_p, n) is in both recipes with 5 checkpoints ({'; '.join(alone + notes)}). "
+            f"no (B_p, n) is in both recipes with 5 checkpoints "
+            f"({'; '.join(alone + [flag.text for flag in flags])}). "
             "Run one configuration with both"
         )
-    notes += [f"not compared: {text}" for text in alone]
+    flags += [Flag(Code.NOT_COMPARED, f"not compared: {text}") for text in alone]
     return keys
 
 
@@ -267,23 +277,24 @@ def _mean(pairs: list[tuple[dict[str, _Estimate], dict[str, _Estimate]]]) -> dic
     return rows
 
 
-def _notes(
+def _flags(
     sides: list[list[Configuration]], names: tuple[str, str], units: tuple[Unit, Unit], paired: bool
-) -> list[str]:
+) -> list[Flag]:
     """What the intervals hold, and what they leave out."""
     out = []
     for side, name, unit in zip(sides, names, units, strict=True):
         if unit == "block":
-            out.append(f"{name}: one seed, so its intervals leave out the variation between runs")
+            text = f"{name}: one seed, so its intervals leave out the variation between runs"
+            out.append(Flag(Code.ONE_SEED, text))
         elif unit == "lack of fit":
-            out.append(
-                f"{name}: one seed, so runs are taken to vary as they scatter about a smooth function of n"
-            )
+            text = f"{name}: one seed, so runs are taken to vary as they scatter about a smooth function of n"
+            out.append(Flag(Code.ONE_SEED, text))
         elif single := [c.label for c in side if c.runs == 1]:
-            out.append(f"{name}: one seed, taken to vary as the others do, at {'; '.join(single)}")
+            text = f"{name}: one seed, taken to vary as the others do, at {'; '.join(single)}"
+            out.append(Flag(Code.LONE_RUNS, text))
     seeds = [{s for c in side for s in c.seeds} for side in sides]
     if not paired and "block" not in units and seeds[0] & seeds[1]:
-        out.append("the seeds are not the same everywhere, so the runs are not paired")
+        out.append(Flag(Code.UNPAIRED, "the seeds are not the same everywhere, so the runs are not paired"))
     return out
 
 

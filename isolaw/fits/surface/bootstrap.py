@@ -33,6 +33,7 @@ from typing import Literal
 import numpy as np
 
 from isolaw.fits.curves.learning_curves import Curves, fit_curves
+from isolaw.fits.resampling import block_index, inflation
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 
 Unit = Literal["run", "lack of fit", "block"]
@@ -42,8 +43,6 @@ _OCTAVES_PER_DEGREE = 2.0
 _DEGREES = (2, 4)
 _RANK = 1e-9  # share of the largest singular value; measured allocations stay far above it
 _LEAST_FREEDOM = 3
-# A draw of Student's t beyond this many times the normal one would bend curves, and moves no quantile.
-_MOST_INFLATED = 10.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def resample(
     """
     found = effects(configurations, family)
     rng = np.random.default_rng(seed)
-    of_seeds, of_runs = (_inflation(nu, draws, rng)[:, None] / np.sqrt(max(nu, 1)) for nu in found.freedom)
+    of_seeds, of_runs = (inflation(nu, draws, rng)[:, None] / np.sqrt(max(nu, 1)) for nu in found.freedom)
     size = len(found.shared[0])
     every = sorted({s for c in configurations for s in c.seeds})
     g = rng.standard_normal((draws, len(every), size)) * of_seeds[:, :, None]
@@ -155,13 +154,6 @@ def _present(c: Configuration) -> Floats:
     )
 
 
-def _inflation(freedom: int, draws: int, rng: np.random.Generator) -> Floats:
-    """√(ν/χ²_ν): what makes a normal draw one of Student's t."""
-    if freedom < 1:
-        return np.zeros(draws)
-    return np.minimum(np.sqrt(freedom / rng.chisquare(freedom, draws)), _MOST_INFLATED)
-
-
 def _nearest(at: Floats, log_c: Floats, values: Floats) -> Floats:
     """Values at the nearest checkpoint: interpolation would average the evaluations' noise away."""
     right = np.clip(np.searchsorted(log_c, at), 1, log_c.size - 1)
@@ -174,14 +166,11 @@ def stream(configuration: Configuration, seed: int) -> np.random.Generator:
 
 
 def _blocks(c: Configuration, family: str, draws: int, rng: np.random.Generator) -> Floats:
-    """The residuals about the fitted curve, in circular blocks of about P^(1/3) checkpoints."""
+    """What blocks of the residuals about the fitted curve add to the mean, (draws, P)."""
     size = c.mean.size
     fitted = _at(_curve(c, family), c)
     residuals = (c.mean - fitted) * np.sqrt(size / max(size - _CURVE_PARAMETERS, 1))
-    length = max(1, round(size ** (1 / 3)))
-    starts = rng.integers(0, size, (draws, -(-size // length)))
-    index = (starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, :size] % size
-    return np.asarray(fitted - c.mean + residuals[index])
+    return np.asarray(fitted - c.mean + residuals[block_index(size, draws, rng)])
 
 
 def _curve(c: Configuration, family: str) -> Curves:

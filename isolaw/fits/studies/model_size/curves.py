@@ -27,15 +27,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, Refused, unknown
+from isolaw.fits.resampling import block_index, inflation
+from isolaw.fits.selection import Floats
 
-Floats = NDArray[np.float64]
 X = Literal["compute", "data"]
 
 _LEAST_SIZES = 3
 _LEAST_POINTS = 5
 _LEAST_VARIANCE = 1e-6  # of one answer, where all are right or all are wrong
-# A draw of Student's t beyond this many times the normal one would bend curves, and moves no quantile.
-_MOST_INFLATED = 10.0
 _PARAMETERS = 2  # of one size's curve, for its residuals
 
 
@@ -167,7 +166,7 @@ def shifts(curves: SizeCurves, fitted: Floats, draws: int, seed: int) -> Floats:
 
 def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
     """What other runs would have changed in the mean curves, (D, P)."""
-    inflation = np.minimum(np.sqrt(curves.freedom / rng.chisquare(curves.freedom, draws)), _MOST_INFLATED)
+    wider = inflation(curves.freedom, draws, rng)[:, None]
     scale = np.sqrt(np.clip(fitted * (1.0 - fitted), 0.0, None) / (curves.runs * curves.freedom))
     out = np.empty((draws, fitted.size))
     for size in range(len(curves.sizes)):
@@ -176,7 +175,7 @@ def _runs(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generat
         within, beyond = (np.array(part) for part in zip(*pairs, strict=True))
         h = rng.standard_normal((2, draws, len(pairs)))
         out[:, curves.of == size] = h[0] @ within + h[1] @ beyond
-    return out * scale * inflation[:, None]
+    return out * scale * wider
 
 
 def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
@@ -196,13 +195,10 @@ def _at_steps(step: Floats, known: Floats, e: Floats) -> tuple[Floats, Floats]:
 
 
 def _blocks(curves: SizeCurves, fitted: Floats, draws: int, rng: np.random.Generator) -> Floats:
-    """Residuals of each curve in circular blocks of about P^(1/3) checkpoints, (D, P)."""
+    """Residuals of each curve in blocks, (D, P)."""
     out = np.empty((draws, fitted.size))
     for size in range(len(curves.sizes)):
         mine = np.flatnonzero(curves.of == size)
         residual = (curves.loss - fitted)[mine] * np.sqrt(mine.size / (mine.size - _PARAMETERS))
-        length = max(1, round(mine.size ** (1 / 3)))
-        starts = rng.integers(0, mine.size, (draws, -(-mine.size // length)))
-        index = (starts[:, :, None] + np.arange(length)).reshape(draws, -1)[:, : mine.size] % mine.size
-        out[:, mine] = residual[index] - residual.mean()
+        out[:, mine] = residual[block_index(mine.size, draws, rng)] - residual.mean()
     return out

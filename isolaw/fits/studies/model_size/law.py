@@ -19,8 +19,10 @@ import numpy as np
 
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.document.codec import encoded
+from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.quantity import Quantity, estimated
-from isolaw.fits.studies.model_size.curves import Floats, SizeCurves, shifts
+from isolaw.fits.selection import Floats
+from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.solve import SizeFits, SizeProblem, bounds, exponents
 
 Loss = Literal["reward", "log"]
@@ -150,27 +152,37 @@ class SizeLaw:
 
     @property
     def warnings(self) -> list[str]:
+        """The flags in words."""
+        return [flag.text for flag in self.flags]
+
+    @property
+    def flags(self) -> list[Flag]:
         """What to know before believing the numbers."""
         out = []
         low, high = bounds(self.curves.sizes)
         if self.fits.log_n0[0] >= high:
-            out.append(
+            text = (
                 f"K(N) grows in proportion to N up to N = {self.curves.sizes[-1]:g}: no saturation is seen, "
                 "and K_max and N0 are not identified. Add runs of larger models"
             )
+            out.append(Flag(Code.UNSATURATED, text))
         elif self.fits.log_n0[0] <= low:
-            out.append("K(N) is the same for all sizes: N0 may be 0. Add runs of smaller models")
+            text = "K(N) is the same for all sizes: N0 may be 0. Add runs of smaller models"
+            out.append(Flag(Code.UNSATURATED, text))
         elif "lower_bound" in (self.N0.status, self.K_max.status):
-            out.append("N0 and K_max have no upper end. Add runs of larger models, or more runs of each")
+            text = "N0 and K_max have no upper end. Add runs of larger models, or more runs of each"
+            out.append(Flag(Code.UNSATURATED, text))
         first, last = self.bend.interval or (None, None)
         if first is not None and last is not None and (first > 0 or last < 0):
-            out.append(
+            text = (
                 f"the curves are not as straight as the law has them: K changes by {self.bends[0]:+.0%} in a "
                 f"decade of {self.curves.x_name} (95 %: {first:+.0%} to {last:+.0%}). Predictions beyond the "
                 "checkpoints extrapolate straight lines, and their intervals leave the change out"
             )
+            out.append(Flag(Code.BENT, text))
         if self.unit == "block" and len(self.fits.kappa) > 1:
-            out.append("no size has two runs: intervals leave out the variation between runs")
+            text = "no size has two runs: intervals leave out the variation between runs"
+            out.append(Flag(Code.ONE_SEED, text))
         return out
 
 

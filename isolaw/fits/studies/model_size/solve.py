@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from isolaw.fits.studies.model_size.curves import Floats, SizeCurves
+from isolaw.fits.selection import Floats
+from isolaw.fits.studies.model_size.curves import SizeCurves
 
 _BEYOND = 30.0
 _ITERATIONS = 200
