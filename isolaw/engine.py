@@ -6,7 +6,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ def sweep(
 ) -> Runs:
     """Run a sweep and return its runs.
 
+    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` where every run failed
+    (`status` lists the failures of some).
+
     Parameters
     ----------
     spec
@@ -40,13 +43,6 @@ def sweep(
     on_event
         called with each `Event`.
 
-    Raises
-    ------
-    SpecError, StoreError
-        before anything is spent.
-    RunError
-        every run failed (`status` lists the failures of some).
-
     >>> runs = sweep({"sweep": {"compute": 20_000, "seeds": 2},
     ...               "grid": {"rollouts_per_problem": [8, 16]},
     ...               "problems": {"n_train": 64, "n_validation": 50},
@@ -54,29 +50,21 @@ def sweep(
     >>> runs
     <Runs: 4 runs, 2 configurations, ... rows>
     """
-    written = None
-    if isinstance(spec, str | Path) and Path(spec).is_file():
-        written = read_text(spec)
+    written = read_text(spec) if isinstance(spec, str | Path) else None
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
     elif not isinstance(spec, SweepSpec):
         spec = SweepSpec.parse(spec, check=issues_of)
-    if out is not None:
-        return _run(spec, Path(out), written, on_event)
-    with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
-        return _run(spec, Path(folder), written, on_event)
-
-
-def _run(spec: SweepSpec, out: Path, written: str | None, on_event: Callable[[Event], None] | None) -> Runs:
-    for event in execute(plan(spec, out), out, written):
-        if event.kind == "warning":
-            warnings.warn(event.cause, stacklevel=3)
-        if on_event is not None:
-            on_event(event)
-    state = status(out)
-    if state["failed"] and not state["done"]:
-        raise RunError(f"{out}: every run failed; the first: {state['failures'][0]['cause']}")
-    return SweepStore(out).collect()
+    with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
+        for event in execute(plan(spec, folder), folder, written):
+            if event.kind == "warning":
+                warnings.warn(event.cause, stacklevel=2)
+            if on_event is not None:
+                on_event(event)
+        state = status(folder)
+        if state["failed"] and not state["done"]:
+            raise RunError(f"{folder}: every run failed; the first: {state['failures'][0]['cause']}")
+        return SweepStore(folder).collect()
 
 
 def execute(

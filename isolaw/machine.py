@@ -38,28 +38,21 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts of a machine.
+    """The facts of a machine; cores, memory and disk are those that this process may use."""
 
-    ``python``, ``system`` and ``machine`` are as `platform` names them; ``cores``, ``memory_bytes`` and
-    ``free_disk_bytes`` those that this process may use; ``vector`` the processor's of AVX2 and AVX512.
-    ``gpus`` are all that nvidia-smi lists, ``visible_gpus`` the number in CUDA_VISIBLE_DEVICES. ``libnuma``
-    and ``compiler`` say whether ``libnuma.so.1`` loads and a C compiler exists. ``packages`` are the
-    installed versions by normalised name, ``requires`` the requirements of some of them.
-    """
-
-    python: str
+    python: str  # as `platform` names it; so are the next two
     system: str
     machine: str
     cores: int
-    vector: tuple[str, ...]
+    vector: tuple[str, ...]  # the processor's of AVX2 and AVX512
     memory_bytes: int
     free_disk_bytes: int
-    gpus: tuple[Gpu, ...] = ()
-    visible_gpus: int = 0
-    libnuma: bool = True
-    compiler: bool = True
-    packages: Mapping[str, str] = field(default_factory=dict)
-    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gpus: tuple[Gpu, ...] = ()  # all that nvidia-smi lists
+    visible_gpus: int = 0  # the number in CUDA_VISIBLE_DEVICES
+    libnuma: bool = True  # whether libnuma.so.1 loads
+    compiler: bool = True  # whether a C compiler exists
+    packages: Mapping[str, str] = field(default_factory=dict)  # installed versions by normalised name
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the requirements of some of them
 
     @property
     def on_gpu(self) -> bool:

@@ -30,30 +30,24 @@ _HINT = "Keep only the rows and columns of the evaluations"
 def read_parquet(path: str | Path) -> pa.Table:
     """Read a Parquet file's plain columns; nested ones are left out.
 
-    Raises
-    ------
-    DataError
-        it cannot be read, or has more than 1.5 million rows, 10,000 columns, 25 million cells or 300 MB.
+    Raises `DataError` for a file that cannot be read, or has more than 1.5 million rows, 10,000 columns, 25
+    million cells or 300 MB.
     """
     try:
         with _opened(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
         plain = pa.schema([field for field in schema if _is_plain(field.type)], schema.metadata)
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
-            raise DataError(
-                f"{path}: {rows:,} rows and {len(schema):,} columns; isolaw reads up to {_MOST_ROWS:,} "
-                f"rows and {_MOST_CELLS:,} cells. {_HINT}"
-            )
+            found = f"{rows:,} rows and {len(schema):,} columns"
+            raise _too_large(path, found, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
         size, batches = 0, []
         texts = [field.name for field in schema if _is_text(field.type)]
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=plain.names):
                 size += sum(map(_decoded_bytes, batch.columns))
                 if size > _LARGEST:
-                    raise DataError(
-                        f"{path}: {size / _MB:,.0f} MB or more when unpacked; isolaw reads tables of up to "
-                        f"{_LARGEST // _MB} MB. {_HINT}"
-                    )
+                    found = f"{size / _MB:,.0f} MB or more when unpacked"
+                    raise _too_large(path, found, f"{_LARGEST // _MB} MB")
                 batches.append(batch)
         return pa.Table.from_batches(batches).cast(plain) if batches else plain.empty_table()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -76,18 +70,18 @@ def _opened(path: str | Path) -> pq.ParquetFile:
         tail = file.read(8)
     footer = int.from_bytes(tail[:4], "little") if tail[4:] == b"PAR1" else 0
     if footer > _LARGEST_FOOTER:
-        raise DataError(
-            f"{path}: a Parquet footer of {footer:,} bytes; isolaw reads up to {_LARGEST_FOOTER:,}. {_HINT}"
-        )
+        raise _too_large(path, f"a Parquet footer of {footer:,} bytes", f"{_LARGEST_FOOTER:,}")
     opened = pq.ParquetFile(path)
     metadata = opened.metadata
     if metadata.num_columns > _MOST_COLUMNS or metadata.num_row_groups * metadata.num_columns > _MOST_CHUNKS:
         opened.close()
-        raise DataError(
-            f"{path}: {metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups; isolaw "
-            f"reads up to {_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks. {_HINT}"
-        )
+        found = f"{metadata.num_columns:,} columns in {metadata.num_row_groups:,} row groups"
+        raise _too_large(path, found, f"{_MOST_COLUMNS:,} columns and {_MOST_CHUNKS:,} column chunks")
     return opened
+
+
+def _too_large(path: str | Path, found: str, most: str) -> DataError:
+    return DataError(f"{path}: {found}; isolaw reads up to {most}. {_HINT}")
 
 
 def _is_text(kind: pa.DataType) -> bool:

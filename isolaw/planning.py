@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import allocation, backends, executors
-from isolaw.config import Recipe, RunSpec, StoreSection, SweepSpec
+from isolaw.config import EvaluationSpec, Recipe, RunSpec, StoreSection, SweepSpec
 from isolaw.errors import Damaged, Issue, SpecError, StoreError
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
@@ -20,19 +20,14 @@ from isolaw.trackers import mirror
 
 @dataclass(frozen=True)
 class Plan:
-    """What a sweep would do: its resolved spec, all its runs, and what is left of them.
-
-    ``todo`` are the ids of the runs that are not finished up to their horizon, in the order in which they
-    begin; ``begun`` of them have a state already, and ``remaining`` rollouts are left to generate. ``notes``
-    say what was left out or filled in.
-    """
+    """What a sweep would do: its resolved spec, all its runs, and what is left of them."""
 
     spec: SweepSpec
     runs: list[RunSpec]
-    todo: list[str]
-    begun: int
-    remaining: int
-    notes: list[str]
+    todo: list[str]  # ids of the runs that are not finished up to their horizon, in their order of execution
+    begun: int  # how many of them have a state already
+    remaining: int  # rollouts that are left to generate
+    notes: list[str]  # what was left out or filled in
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
@@ -177,7 +172,15 @@ def _with_table_axes(spec: SweepSpec) -> SweepSpec:
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
     """Fill in the evaluation schedule: a directory keeps the one it began with."""
-    given, kept, compute = spec.evaluation, store.evaluation(), spec.sweep.compute
+    given, compute = spec.evaluation, spec.sweep.compute
+    kept: EvaluationSpec | None = None
+    if store.exists:
+        try:
+            kept = store.read_spec().evaluation
+        except Damaged as error:
+            notes.append(str(error))
+            schedules = (run.evaluation for run in store.specs()[0].values())
+            kept = max(schedules, key=lambda schedule: schedule.horizons, default=None)
     if kept is None:
         batches = [b * n for b in spec.grid.problems_per_batch for n in spec.grid.rollouts_per_problem]
         start, end = given.start or min(*batches, compute), given.end or compute
@@ -186,10 +189,6 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
             raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
         filled_in = given.model_copy(update={"start": start, "end": end, "horizons": (compute,)})
         return spec.model_copy(update={"evaluation": filled_in})
-    try:
-        store.read_spec()
-    except Damaged as error:
-        notes.append(str(error))
     changed = []
     for name in type(given).model_fields:
         new, old = getattr(given, name), getattr(kept, name)

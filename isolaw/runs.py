@@ -55,6 +55,9 @@ _SEVERAL_RUNS = "If these are several runs, tell them apart with a column, as in
 class Runs:
     """Recorded runs, validated on entry.
 
+    Raises `DataError` for missing columns, an empty table, values that are not finite, a repeated key, and
+    compute that does not grow with the step.
+
     Parameters
     ----------
     points
@@ -68,12 +71,6 @@ class Runs:
     problems
         results of single problems: a row per (run_id, step, eval_set, problem_id) with how many of
         ``samples`` answers were ``correct``.
-
-    Raises
-    ------
-    DataError
-        missing columns, an empty table, values that are not finite, a repeated key, compute that
-        does not grow with the step.
 
     >>> row = dict(run_id="a", problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...            rollouts_per_problem=8, seed=0, step=1, compute=256, eval_set="validation",

@@ -73,12 +73,8 @@ class SweepSpec(Section):
     ) -> SweepSpec:
         """Build from a TOML file, or ``base``, or the defaults, and ``section.key=value`` settings.
 
-        Raises
-        ------
-        SpecError
-            unknown keys, wrong values, not TOML; all at once, with their lines (``check`` as for `parse`).
-        InputError
-            the file cannot be read, or a setting has no ``=``.
+        Raises `SpecError` with all issues and their lines (``check`` as for `parse`), and `InputError` for
+        a file that cannot be read or a setting without ``=``.
         """
         settings = list(settings)
         try:

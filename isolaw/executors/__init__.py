@@ -44,11 +44,6 @@ class Resources:
     cpus: int
     gpus: int
 
-    def on_machines(self, backend: str, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
-        """While entered, the backend plans runs for machines like these."""
-        total = self.nodes * self.cpus, self.nodes * self.gpus
-        return backends.get(backend).on_machines(*total, gpu_bytes)
-
 
 def resources(chosen: ExecutorSection, run: RunSpec) -> Resources:
     """Return the resources of one run: as chosen, or else what its processes need."""
@@ -62,7 +57,8 @@ def machines(chosen: ExecutorSection, backend: str) -> AbstractContextManager[No
     """While entered, the backend plans runs for the machines that execute them."""
     if chosen.kind not in _PACKAGES or (chosen.gpus is None and chosen.cpus is None):
         return nullcontext()
-    return Resources(chosen.nodes, chosen.cpus or chosen.gpus or 1, chosen.gpus or 0).on_machines(backend)
+    cpus, gpus = chosen.cpus or chosen.gpus or 1, chosen.gpus or 0
+    return backends.get(backend).on_machines(chosen.nodes * cpus, chosen.nodes * gpus)
 
 
 def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> AbstractContextManager[None]:
@@ -76,8 +72,8 @@ def planned_for(cards: Cards | None, chosen: ExecutorSection, backend: str) -> A
     if chosen.kind in _PACKAGES and (gpus is None or gpus > cards.count):
         accepted = f"GPUs of each machine for one run, at most the {cards.count} of --machine"
         raise SpecError([Issue("executor.gpus", found=gpus, accepted=accepted)])
-    each = Resources(chosen.nodes, chosen.cpus or cards.count, gpus or cards.count)
-    return each.on_machines(backend, cards.gpu_bytes)
+    total = chosen.nodes * (chosen.cpus or cards.count), chosen.nodes * (gpus or cards.count)
+    return backends.get(backend).on_machines(*total, cards.gpu_bytes)
 
 
 def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
@@ -136,7 +132,10 @@ def ray_address(chosen: ExecutorSection) -> str:
 
 
 def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Return runs in their order of execution: the longest first, runs that failed before last."""
+    """Return runs in their order of execution: the longest first, so that none is left alone at the end.
+
+    Runs that failed before come last, so that no other run waits for them.
+    """
     store = SweepStore(directory)
 
     def place(run: RunSpec) -> tuple[bool, float]:

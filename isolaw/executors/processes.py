@@ -1,9 +1,7 @@
-"""The executor `processes`: worker processes on this machine.
+"""The executor `processes`: worker processes on this machine (`isolaw.executors.worker`).
 
-A worker is ``python -m isolaw.executors.worker DIR``: it reads run ids from its standard input and answers
-with events. ``ISOLAW_WORKER`` in its environment is its number, from 0. Nothing is pickled, a caller's script
-needs no ``__main__`` guard, and a worker whose engine disappears sees its input end and stops. When a worker
-dies, only its run fails.
+``ISOLAW_WORKER`` in a worker's environment is its number, from 0. Nothing is pickled, and a caller's script
+needs no ``__main__`` guard. When a worker dies, only its run fails.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
@@ -50,29 +48,28 @@ class _Worker:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        self._events = events
-        threading.Thread(target=self._forward, daemon=True).start()
-
-    def _forward(self) -> None:
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with self.process.stdout as lines:
+        self._stdin, self._events = self.process.stdin, events
+        threading.Thread(target=self._forward, args=(self.process.stdout,), daemon=True).start()
+
+    def _forward(self, lines: IO[str]) -> None:
+        with lines:
             for line in lines:
                 self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
 
     def give(self, run_id: str) -> None:
         self.run_id = run_id
-        assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # its end arrives as an event
-            self.process.stdin.write(run_id + "\n")
-            self.process.stdin.flush()
+            self._stdin.write(run_id + "\n")
+            self._stdin.flush()
 
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # what it was given last
-            self.process.stdin.close()
+            self._stdin.close()
 
 
 def _is_open(number: int) -> bool:

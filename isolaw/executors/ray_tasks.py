@@ -65,9 +65,7 @@ def ask_to_stop(directory: str, run_id: str) -> None:
     SweepStore(directory).run(run_id).ask_to_stop()
 
 
-@ray.remote(max_retries=0)
-def _join(meeting: dict[str, Any], node: int) -> None:
-    launcher.join(meeting, node)
+_join = ray.remote(max_retries=0)(launcher.join)
 
 
 class _Nodes:

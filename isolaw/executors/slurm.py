@@ -49,8 +49,7 @@ def script(directory: Path, run_id: str, chosen: ExecutorSection, each: Resource
     """Return a run's job script."""
     executor = _executor(directory, chosen, each, _Scripts)
     executor.parameters["job_name"] = _name(directory, run_id)
-    text: str = executor._make_submission_file_text(_command(directory, run_id), "")
-    return text
+    return str(executor._make_submission_file_text(_command(directory, run_id), ""))
 
 
 def _command(directory: Path, run_id: str) -> str:

@@ -33,13 +33,13 @@ class Nodes:
 
     def call(self, meeting: dict[str, Any]) -> None:
         self.calls += 1
-        self._write({"meeting": meeting})
+        self._write(meeting)
 
     def dismiss(self) -> None:
-        self._write({"meeting": None})
+        self._write(None)
 
-    def _write(self, what: dict[str, Any]) -> None:
-        text = json.dumps({"job": self.job, "call": self.calls, **what})
+    def _write(self, meeting: dict[str, Any] | None) -> None:
+        text = json.dumps({"job": self.job, "call": self.calls, "meeting": meeting})
         self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # it holds a secret
 
     def follow(self) -> None:

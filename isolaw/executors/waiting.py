@@ -1,9 +1,4 @@
-"""Runs that wait for a place: which run is next, and what follows when a run ends.
-
-The longest run begins first, so that none is left alone at the end; runs that failed before come last, so
-that no other run waits for them. A run whose process or machine is gone is repeated from its state, for as
-long as it makes progress. When several consecutive runs fail with the same cause, the sweep aborts.
-"""
+"""Runs that wait for a place: which run is next, and what follows when a run ends."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.config import ExecutorSection
@@ -28,16 +23,11 @@ class Waiting:
 
     ``runs`` are their batches' rollouts by run id, in the order in which they begin; each takes ``gpus``. Of
     ``limits``, None is no limit. After ``same_failures`` consecutive failures with the same cause no run
-    begins. A lost run is repeated ``retries`` times without progress.
+    begins. A run whose process or machine is gone is repeated, ``retries`` times without progress.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        runs: Mapping[str, int],
-        gpus: int,
-        limits: ExecutorSection,
-        stop: threading.Event,
+        self, directory: Path, runs: dict[str, int], gpus: int, limits: ExecutorSection, stop: threading.Event
     ) -> None:
         self.limits, self._stop, self._store = limits, stop, SweepStore(directory)
         self._queue, self._rollouts, self._gpus = list(runs), runs, gpus

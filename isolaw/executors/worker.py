@@ -8,7 +8,6 @@ instant.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -17,10 +16,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
+from isolaw.backends import line
 from isolaw.errors import StoreError
-from isolaw.executors.base import Event, execute
+from isolaw.executors.base import execute
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import LOG
 
@@ -39,8 +38,8 @@ def main(directory: str) -> None:
     waiting: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
-        for line in sys.stdin:
-            waiting.put(line.strip())
+        for run_id in sys.stdin:
+            waiting.put(run_id.strip())
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -51,15 +50,10 @@ def main(directory: str) -> None:
             for event in execute(Path(directory), run_id):
                 if event.kind != "checkpoint" or time.monotonic() - reported >= _REPORT_EVERY_S:
                     reported = time.monotonic()
-                    _report(engine, event)
-
-
-def _report(engine: TextIO, event: Event) -> None:
-    try:
-        engine.write(json.dumps(vars(event)) + "\n")
-        engine.flush()
-    except BrokenPipeError:  # the engine is gone
-        os._exit(0)
+                    try:
+                        line.write(engine, vars(event))
+                    except BrokenPipeError:  # the engine is gone
+                        os._exit(0)
 
 
 @contextlib.contextmanager

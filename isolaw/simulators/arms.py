@@ -13,15 +13,11 @@ answer, which the reward ignores. A step takes B_p problems with n rollouts each
     w += ℓ G / B_p
 
 Every answer is sampled and every softmax is exact, so the noise of rollouts and the price of drift are exact
-too. `interference` reduces answers to their number right, and styles to S and ρ. The two compare as follows:
-
-- With two answers and S = 0 both are the same process, for every recipe (`interference` with σ² = c =
-  κ = 0): a problem then has one logit.
-- With infinitely many answers, and many directions that only styles have, they are the same process again
-  (c = (1 − ρ) S, κ = 0, without KL and entropy, which here run over all answers): the sum over the answers
-  becomes the integral over styles from which `interference` is derived.
-- Elsewhere they differ. A few answers have few styles, so w can pick one of them, and the policy collapses
-  onto it. `interference` memorises single problems (κ) and drifts in infinitely many directions.
+too. `interference` reduces answers to their number right, and styles to S and ρ. With two answers and S = 0
+both are the same process, for every recipe (`interference` with σ² = c = κ = 0). So they are with infinitely
+many answers, and many directions that only styles have (c = (1 − ρ) S, κ = 0, without KL and entropy, which
+here run over all answers). Elsewhere a few answers have few styles: w can pick one of them, and the policy
+collapses onto it. `interference` memorises single problems (κ) and drifts in infinitely many directions.
 """
 
 from __future__ import annotations

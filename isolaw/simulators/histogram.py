@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from isolaw.simulators.model import Floats
 
 SAMPLES = 16
 # Shares are often given rounded.

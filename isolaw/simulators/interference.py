@@ -26,17 +26,10 @@ weight of KL(π ‖ π0) and γ that of the entropy of right and wrong, the poli
     h_i = (k' A₊ (1 − p_i) − (n' − k') A₋ p_i) / n' − β p_i (1 − p_i)(z_i − b_i − d) − γ p_i (1 − p_i) z_i
 
 and the noise, the styles of the rollouts, is N(0, Σ_i σ² (ρ k' A₊² + (n' − k') A₋²) / n'²) in total over
-all directions, σ² = S dim θ. With q̂ = 1 − p̂ and all rollouts used, a group gives
-
-    advantage        signal, KL apart      rollout noise / (σ²/n)
-    group_std        √(p̂ q̂)                ρ q̂ + p̂             none in a group of equals
-    centred          p̂ q̂                   p̂ q̂ (ρ q̂ + p̂)
-    batch_std        p̂ q̂ / std             p̂ q̂ (ρ q̂ + p̂) / std²
-    leave_one_out    p̂ q̂ n/(n−1)           p̂ q̂ (ρ q̂ + p̂) (n/(n−1))²
-    none             p̂ (1 − p)             ρ p̂
-
-There are many directions, S ≪ σ², so that all noise falls on the rest. With the sums over the batch and
-B_p its number of groups, the step is
+all directions, σ² = S dim θ. With GRPO's advantage, all rollouts used and q̂ = 1 − p̂, a group's signal is
+√(p̂ q̂), KL apart, and its noise (ρ q̂ + p̂) σ²/n, none in a group of equals. There are many directions,
+S ≪ σ², so that all noise falls on the rest. With the sums over the batch and B_p its number of groups, the
+step is
 
     ℓ  = lr(B) · v̂^(−q/2)          v̂: bias-corrected EMA(0.98) of E|G|²; q = 0 is SGD, q = 1 a scalar Adam
     θ += ℓ G,   W = (1 − ℓ c P / B_p)² W + ℓ² Var(noise) / B_p²,   G = gradient / B_p

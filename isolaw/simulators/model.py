@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Arrays = dict[str, Floats | Integers]
 Advantage = Literal["none", "leave_one_out", "centred", "group_std", "batch_std"]
 ADVANTAGES: tuple[Advantage, ...] = get_args(Advantage)  # the kernels' code is the place in this list
 _EMA = 0.98
@@ -91,7 +90,7 @@ class Model(ABC):
     def drift(self) -> float:
         """Return the squared distance of the policy's parameters from their initial values."""
 
-    def arrays(self) -> Arrays:
+    def arrays(self) -> dict[str, Floats | Integers]:
         """Return copies of the state, by name."""
         return {name: getattr(self, name).copy() for name in (*self.state, "made", "queue")}
 

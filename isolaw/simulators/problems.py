@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isolaw.errors import Issue, SpecError, nearest
 from isolaw.simulators import histogram
-
-Floats = NDArray[np.float64]
+from isolaw.simulators.model import Floats
 
 # Initial success probabilities p of the paper's sets (arXiv 2603.12151): easy is avg@16 in [0.3, 0.6],
 # hard in [0, 0.0625], extremely hard has pass@128 = 0; the shapes within are the simulator's assumption.

@@ -25,19 +25,15 @@ from isolaw.simulators.problems import TRAIN, Difficulty
 
 @dataclass(frozen=True)
 class TabularParameters:
-    """The model's constants.
+    """The model's constants."""
 
-    ``arms`` is K, ``correct`` the number of right answers, ``p`` the initial success; None draws it from the
-    problem set.
-    """
-
-    arms: int
-    correct: int
+    arms: int  # K
+    correct: int  # right answers
     lr_easy: float
     lr_hard: float
     kl_easy: float = 0.0
     kl_hard: float = 0.0
-    p: float | None = None
+    p: float | None = None  # the initial success; None draws it from the problem set
 
 
 PRESETS = {"T": TabularParameters(arms=8, correct=1, lr_easy=0.02, lr_hard=0.02)}

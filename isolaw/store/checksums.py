@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -93,18 +93,16 @@ def _no_number(name: str) -> NoReturn:
 class Lines:
     """The checkpoints of a run's ``points.jsonl``, up to the first damage.
 
-    ``checkpoints`` are the lines without checksums, ``sizes`` their bytes, ``crcs`` the checksum of the run's
-    id and then of each line, ``states`` the checksums of the published states by step. ``damage`` says why
-    the following lines do not count; it is empty if nothing follows but, perhaps, a torn last line.
-    ``marker`` is the content of the run's ``DONE``, where that is sound.
+    ``damage`` says why the following lines do not count; it is empty if nothing follows but, perhaps, a torn
+    last line.
     """
 
-    crcs: list[int]
-    checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    states: dict[int, str] = field(default_factory=dict)
-    sizes: list[int] = field(default_factory=list)
+    crcs: list[int]  # of the run's id, and then of each line
+    checkpoints: list[dict[str, Any]] = field(default_factory=list)  # the lines without checksums
+    states: dict[int, str] = field(default_factory=dict)  # checksums of the published states by step
+    sizes: list[int] = field(default_factory=list)  # bytes of the lines
     damage: str = ""
-    marker: dict[str, Any] | None = None
+    marker: dict[str, Any] | None = None  # the content of the run's DONE, where that is sound
 
     @classmethod
     def of(cls, run_id: str, content: bytes = b"", marker: dict[str, Any] | None = None) -> Lines:
@@ -177,35 +175,24 @@ def of_state(state: Folder, owner: str, sync: bool = False) -> str:
     Raises `NotOurs` for an entry that is neither file nor folder.
     """
 
-    def content(file: tuple[str, int, Folder]) -> int:
-        name, _, folder = file
+    def content(file: tuple[str, Folder, str]) -> int:
+        _, folder, name = file
         crc = 0
-        with open(folder.open(name.rpartition("/")[2]), "rb", buffering=0) as opened:
+        with open(folder.open(name), "rb", buffering=0) as opened:
             if sync:
                 os.fsync(opened.fileno())
             while piece := opened.read(_PIECE_BYTES):
                 crc = zlib.crc32(piece, crc)
         return crc
 
-    files = sorted(_files(state), key=lambda file: file[0])
-    if sum(size for _, size, _ in files) < _LARGE_BYTES:
+    files = sorted(state.files(), key=lambda file: file[0])
+    sizes = [status.st_size if (status := folder.status(name)) else 0 for _, folder, name in files]
+    if sum(sizes) < _LARGE_BYTES:
         contents = list(map(content, files))
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             contents = list(pool.map(content, files))
     crc = zlib.crc32(owner.encode())
-    for (name, size, _), content_crc in zip(files, contents, strict=True):
-        crc = zlib.crc32(f"{name}\0{size}\0{content_crc}\n".encode(errors="surrogateescape"), crc)
+    for (path, *_), size, content_crc in zip(files, sizes, contents, strict=True):
+        crc = zlib.crc32(f"{path}\0{size}\0{content_crc}\n".encode(errors="surrogateescape"), crc)
     return f"{crc:08x}"
-
-
-def _files(folder: Folder, prefix: str = "") -> Iterator[tuple[str, int, Folder]]:
-    """Yield each file's name from the top, its bytes and the folder that holds it."""
-    for name, kind in folder.entries().items():
-        if kind == "folder":
-            yield from _files(folder.folder(name), f"{prefix}{name}/")
-        elif kind == "file":
-            status = folder.status(name)
-            yield f"{prefix}{name}", status.st_size if status else 0, folder
-        else:
-            raise folder.not_ours(name, "file")

@@ -117,6 +117,19 @@ class Folder:
         with os.scandir(self.descriptor) as found:
             return {entry.name: _kind(entry) for entry in found}
 
+    def files(self, above: str = "") -> Iterator[tuple[str, Folder, str]]:
+        """Yield all files below: the path from the top, the folder that holds the file, and its name there.
+
+        Raises `NotOurs` for an entry that is neither file nor folder.
+        """
+        for name, kind in self.entries().items():
+            if kind == "folder":
+                yield from self.folder(name).files(f"{above}{name}/")
+            elif kind == "file":
+                yield f"{above}{name}", self, name
+            else:
+                raise self.not_ours(name, "file")
+
     def write(self, name: str, content: bytes, sync: bool = True, mode: int = 0o666) -> None:
         """Write a file that is whole or absent: under a temporary name, which is then renamed."""
         with self.replacing(name, mode) as descriptor:

@@ -67,18 +67,16 @@ def locked(folder: Folder, wait_s: float = 0.0) -> Iterator[None]:
 
 def holder(folder: Folder) -> str | None:
     """Return who holds a folder; None if nobody does."""
-    if folder.status(NAME) is None:
-        return None
-    with _opened(folder, os.O_RDONLY) as file:
+    with contextlib.suppress(FileNotFoundError), _opened(folder, os.O_RDONLY) as file:
         return _other_holder(folder, file, _take(file, fcntl.LOCK_SH))
+    return None
 
 
 def message(folder: Folder) -> str:
     """Return what the holder of a folder wrote, which is unique; "" if nobody holds it."""
-    if folder.status(NAME) is None:
-        return ""
-    with _opened(folder, os.O_RDONLY) as file:
+    with contextlib.suppress(FileNotFoundError), _opened(folder, os.O_RDONLY) as file:
         return _content(file)
+    return ""
 
 
 @contextlib.contextmanager

@@ -146,7 +146,9 @@ class RunStore:
     @property
     def holder(self) -> str | None:
         """The process that holds the run, or None."""
-        return locks.holder(self.open()) if self._status(locks.NAME) else None
+        with contextlib.suppress(FileNotFoundError):
+            return locks.holder(self.open(make=False))
+        return None
 
     def ask_to_stop(self) -> None:
         """Ask the process that holds the run to keep its state and end, by a file that any machine sees."""
@@ -165,12 +167,17 @@ class RunStore:
     def resume(self) -> tuple[Path | None, float]:
         """Cut the lines beyond the last sound state; return that state's folder and the seconds spent."""
         here = self.open()
-        self.damage = []
         self.forget_failure()
         here.remove_leftovers((*OWN, locks.CLOCK))
         lines = self.recorded()
-        step = self._last_sound(lines)
-        self._note_damage(lines, step)
+        step, damage = self._last_sound(lines)
+        damage += [lines.damage] if lines.damage else []
+        try:
+            _ = lines.marker or self._document(DONE)
+        except Damaged as error:
+            damage.append(str(error))
+        onward = "starts again" if step is None else f"continues from step {step}"
+        self.damage = [f"{cause}; the run {onward}" for cause in damage]
         self.states.keep(step)
         kept = lines.up_to(step)
         if (size := sum(kept.sizes)) != self.bytes_recorded:
@@ -178,34 +185,22 @@ class RunStore:
         if lines.marker is None or lines.marker["lines"] not in kept.marks:
             here.remove(DONE)
         self._checkpoints, self._crc = len(kept.checkpoints), kept.crcs[-1]
-        self._continues = step is not None
+        self._step, self._continues = step or 0, step is not None
         if step is None:
-            self._step = 0
             return None, 0.0
-        self._step = step
         return self.states.folder(step), float(kept.checkpoints[-1]["wall_s"])
 
-    def _last_sound(self, lines: Lines) -> int | None:
-        """Return the last state whose checksum its line confirms."""
+    def _last_sound(self, lines: Lines) -> tuple[int | None, list[str]]:
+        """Return the last state whose checksum its line confirms, and what is wrong with later ones."""
+        damage: list[str] = []
         for step in self.states.steps():
-            if step not in lines.states:
-                if not lines.damage:  # otherwise a consequence of that
-                    self.damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
-            elif self.states.is_sound(step, lines.states[step]):
-                return step
-            else:
-                self.damage.append(f"{self.states.folder(step)}: damaged: its checksum does not match")
-        return None
-
-    def _note_damage(self, lines: Lines, step: int | None) -> None:
-        if lines.damage:
-            self.damage.append(lines.damage)
-        try:
-            _ = lines.marker or self._document(DONE)
-        except Damaged as error:
-            self.damage.append(str(error))
-        onward = "starts again" if step is None else f"continues from step {step}"
-        self.damage = [f"{cause}; the run {onward}" for cause in self.damage]
+            if step in lines.states:
+                if self.states.is_sound(step, lines.states[step]):
+                    return step, damage
+                damage.append(f"{self.states.folder(step)}: damaged: its checksum does not match")
+            elif not lines.damage:  # otherwise a consequence of that
+                damage.append(f"{self.states.folder(step)}: {POINTS} has no line for it")
+        return None, damage
 
     def record(self, checkpoints: Iterator[Checkpoint], wall_s: float) -> Iterator[Checkpoint]:
         """Append each checkpoint, publish states at most once a second, and pass them on.

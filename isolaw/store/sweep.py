@@ -7,10 +7,11 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isolaw.config import EvaluationSpec, RunSpec, SweepSpec
+from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.parsing import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.store import check, checksums, locks
@@ -39,54 +40,50 @@ class SweepStore:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self._root: Folder | None = None
         self._runs: Folder | None = None
-        self._states: ExternalStates | None = None
 
+    @cached_property
     def root(self) -> Folder:
-        """Open the directory itself; raise FileNotFoundError where there is none."""
-        if self._root is None:
-            try:
-                self._root = Folder.at(self.directory)
-            except NotADirectoryError as error:  # a file, or below one
-                raise FileNotFoundError(*error.args) from None
-        return self._root
+        """The directory itself, open; raises FileNotFoundError where there is none."""
+        try:
+            return Folder.at(self.directory)
+        except NotADirectoryError as error:  # a file, or below one
+            raise FileNotFoundError(*error.args) from None
 
     def runs(self, make: bool = False) -> Folder:
         """Open the folder of all runs; with ``make`` it need not exist."""
         if make:
             self.directory.mkdir(parents=True, exist_ok=True)
         if self._runs is None:
-            self._runs = self.root().folder(check.RUNS, make)
+            self._runs = self.root.folder(check.RUNS, make)
         return self._runs
 
     def states(self) -> Folder | None:
         """Open the folder of all runs' states; None where they are in the runs' own folders."""
         with contextlib.suppress(FileNotFoundError):  # of the sweep's directory
-            return self._external().folder()
+            return self._external.folder()
         return None
 
+    @cached_property
     def _external(self) -> ExternalStates:
-        if self._states is None:
-            self._states = ExternalStates(self.root())
-        return self._states
+        return ExternalStates(self.root)
 
     @property
     def exists(self) -> bool:
         """Whether the directory holds a sweep, even one that has lost its ``sweep.json``."""
         with contextlib.suppress(OSError, NotOurs):
-            return self.root().entries().get(SPEC) in ("file", "symbolic link") or bool(self.specs()[0])
+            return self.root.entries().get(SPEC) in ("file", "symbolic link") or bool(self.specs()[0])
         return False
 
     @property
     def in_use(self) -> bool:
         """Whether an engine holds the directory now."""
-        return locks.holder(self.root()) is not None
+        return locks.holder(self.root) is not None
 
     @property
     def lock_message(self) -> str:
         """What the engine that holds the directory wrote into its lock, which is unique."""
-        return locks.message(self.root())
+        return locks.message(self.root)
 
     def claim(self) -> None:
         """Raise `StoreError` for a path that holds something else, and `NotOurs` as `check` does."""
@@ -97,7 +94,7 @@ class SweepStore:
             what = "is a file" if d.exists() else "is a link to nothing"
             raise StoreError(f"{d}: {what}; expected a new directory or a sweep's")
         if not self.exists:
-            names = sorted(self.root().entries().keys() - {locks.NAME})
+            names = sorted(self.root.entries().keys() - {locks.NAME})
             if held := [name for name in names if not is_leftover(name, _WRITTEN_HERE)]:
                 shown = ", ".join(held[:4]) + (" …" if len(held) > 4 else "")
                 raise StoreError(
@@ -108,15 +105,15 @@ class SweepStore:
 
     def check(self) -> None:
         """Raise `NotOurs` for all links, and files and folders in each other's place."""
-        check.sweep(self.root(), _OWN)
+        check.sweep(self.root, _OWN)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory as its only engine."""
         self.directory.mkdir(parents=True, exist_ok=True)
         # Longer than another process's check of the holder.
-        with locks.locked(self.root(), wait_s=0.3), self._external().lock():
-            self.root().remove_leftovers(_WRITTEN_HERE)
+        with locks.locked(self.root, wait_s=0.3), self._external.lock():
+            self.root.remove_leftovers(_WRITTEN_HERE)
             yield
 
     def read_spec(self) -> SweepSpec:
@@ -126,7 +123,7 @@ class SweepStore:
         """
         path = self.directory / SPEC
         try:
-            document = checksums.read(self.root(), SPEC)
+            document = checksums.read(self.root, SPEC)
         except Damaged as error:
             if self._is_unsealed():
                 raise StoreError(
@@ -145,40 +142,27 @@ class SweepStore:
 
     @property
     def _remedy(self) -> str:
-        file = self.directory / WRITTEN if self.root().status(WRITTEN) else "FILE"
+        file = self.directory / WRITTEN if self.root.status(WRITTEN) else "FILE"
         return f"isolaw sweep {file} --out {self.directory}, with the sweep's options, writes it again"
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):
-            document = checksums.parsed(self.root().read(SPEC) or b"")
+            document = checksums.parsed(self.root.read(SPEC) or b"")
             return document.get("format") == "isolaw.sweep/1" and "crc" not in document
         return False
 
     def write_spec(self, spec: SweepSpec, written: str | None) -> None:
         """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it; create the folder for states."""
-        checksums.write(self.root(), SPEC, {"format": FORMAT, **spec.model_dump(mode="json")})
+        checksums.write(self.root, SPEC, {"format": FORMAT, **spec.model_dump(mode="json")})
         if written is not None:
-            self.root().write(WRITTEN, written.encode())
+            self.root.write(WRITTEN, written.encode())
         if spec.store.states is not None and self.states_given is None:
-            self._external().make(spec.store.states)
-
-    def evaluation(self) -> EvaluationSpec | None:
-        """Return the evaluation schedule that the sweep began with; None for one that has not begun.
-
-        Where ``sweep.json`` is damaged, it comes from the specs of the runs.
-        """
-        if not self.exists:
-            return None
-        try:
-            return self.read_spec().evaluation
-        except Damaged:
-            kept = [spec.evaluation for spec in self.specs()[0].values()]
-            return max(kept, key=lambda schedule: schedule.horizons, default=None)
+            self._external.make(spec.store.states)
 
     @property
     def states_given(self) -> str | None:
         """``store.states`` when the sweep began; None: states are in the runs' own folders."""
-        return self._external().given if self.directory.is_dir() else None
+        return self._external.given if self.directory.is_dir() else None
 
     def run(self, run_id: str) -> RunStore:
         """Return the folder of one run."""
@@ -215,7 +199,7 @@ class SweepStore:
         one for a single file; on a busy file system isolaw does not wait for its end for ever.
         """
         news, ended = threading.Event(), threading.Event()
-        places = [folder for folder in (self.root(), self.states()) if folder is not None]
+        places = [folder for folder in (self.root, self.states()) if folder is not None]
 
         def sync() -> None:
             while not ended.wait(PUBLISH_EVERY_S) or news.is_set():

@@ -12,9 +12,7 @@ import pandas as pd
 from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NotOurs, StoreError
 from isolaw.runs import Runs
-from isolaw.store.sweep import POINTS as TABLE
-from isolaw.store.sweep import PROBLEMS as PROBLEMS_TABLE
-from isolaw.store.sweep import SweepStore
+from isolaw.store.sweep import POINTS, PROBLEMS, SweepStore
 
 _HEALS = "The sweep's own command repairs it"
 
@@ -53,22 +51,18 @@ def collect(store: SweepStore) -> Runs:
         raise StoreError(f"{store.directory}: no checkpoint has been recorded yet{lost}")
     if unfinished:
         notes.insert(0, f"{unfinished} of {len(attributes)} runs are not finished")
-    return Runs(
-        pd.DataFrame.from_records(records),
-        attributes,
-        str(store.directory),
-        tuple(notes),
-        pd.concat(problems, ignore_index=True) if problems else None,
-    )
+    single = pd.concat(problems, ignore_index=True) if problems else None
+    table = pd.DataFrame.from_records(records)
+    return Runs(table, attributes, str(store.directory), tuple(notes), single)
 
 
 def publish(store: SweepStore, runs: Runs) -> None:
     """Write ``points.parquet``, and ``problems.parquet`` where there are results of single problems."""
-    tables = {TABLE: runs.to_parquet}
+    tables = {POINTS: runs.to_parquet}
     if runs.problems is not None:
-        tables[PROBLEMS_TABLE] = runs.problems.to_parquet
+        tables[PROBLEMS] = runs.problems.to_parquet
     for name, write in tables.items():
-        with store.root().replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
+        with store.root.replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
             write(file)
 
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from isolaw.store.folder import Folder
 from isolaw.store.run import DONE, FAILED, LOG, OWN, POINTS, PROBLEMS, RunStore
 
 _PIECE_BYTES = 2**24
@@ -16,7 +15,10 @@ def pieces(run: RunStore) -> Iterator[dict[str, Any]]:
     """Yield a run's files up to its last state, in pieces that `accept` puts together elsewhere."""
     last = run.last_state
     if last is not None:
-        yield from _of_state(run.states.open(last), "", last)
+        for path, folder, name in run.states.open(last).files():
+            with os.fdopen(folder.open(name), "rb") as file:
+                while data := file.read(_PIECE_BYTES):
+                    yield {"state": last, "file": path, "data": data}
     for name in (PROBLEMS, POINTS):
         if (content := run.open().read(name)) is not None:
             yield {"write": name, "data": content}
@@ -24,21 +26,11 @@ def pieces(run: RunStore) -> Iterator[dict[str, Any]]:
         yield {"publish": last}
 
 
-def _of_state(folder: Folder, prefix: str, step: int) -> Iterator[dict[str, Any]]:
-    for name, kind in folder.entries().items():
-        if kind == "folder":
-            yield from _of_state(folder.folder(name), f"{prefix}{name}/", step)
-            continue
-        with os.fdopen(folder.open(name), "rb") as file:
-            while data := file.read(_PIECE_BYTES):
-                yield {"state": step, "file": prefix + name, "data": data}
-
-
 def ending(run: RunStore, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the files that a run writes before an event of this ``kind``, in pieces."""
-    for name in {"done": (DONE,), "failed": (FAILED,)}.get(kind, ()):
-        if (content := run.open().read(name)) is not None:
-            yield {"write": name, "data": content}
+    name = {"done": DONE, "failed": FAILED}.get(kind)
+    if name and (content := run.open().read(name)) is not None:
+        yield {"write": name, "data": content}
     if kind != "checkpoint" and (log := run.open().read(LOG)) is not None:
         yield {"log": log}
 

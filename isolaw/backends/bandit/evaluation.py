@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -69,12 +70,9 @@ class Evaluation:
 
     def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Row]:
         samples = self.spec.evaluation.samples
-        if samples:
-            correct = binomial(self.stream(index, step), samples, p)
-            values = [metrics.evaluate(name, correct, samples) for name in self.accuracies]
-        else:
-            values = [metrics.expected(name, p) for name in self.accuracies]
-        for name, value in zip(self.accuracies, values, strict=True):
+        correct: Any = binomial(self.stream(index, step), samples, p) if samples else None
+        for name in self.accuracies:
+            value = metrics.evaluate(name, correct, samples) if samples else metrics.expected(name, p)
             yield Row(eval_set, name, value, p.size, samples or None)
 
     def _landscape(self, eval_set: str, p: Floats) -> Iterator[Row]:

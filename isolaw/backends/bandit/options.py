@@ -15,7 +15,6 @@ from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.model import Model
 from isolaw.simulators.problems import Difficulty, difficulty
 
-ModelName = Literal["interference", "arms", "tabular"]
 _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
 
 
@@ -27,7 +26,7 @@ class BanditOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    model: ModelName = "interference"
+    model: Literal["interference", "arms", "tabular"] = "interference"
     preset: str | None = None
     parameters: dict[str, float] = {}
     histograms: dict[str, list[float] | str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isolaw.backends.bandit.batches import Batches
+from isolaw.backends.bandit import Batches
 
 
 def of(seed: int, size: int, batch: int, replacement: bool = False) -> Batches:
