@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import notes_on_failure, print_json, print_lines
+from isolaw.cli.common import notes_on_failure, print_result
 
 
 @click.command()
@@ -23,13 +23,10 @@ def backtest(sources: tuple[str, ...], fit_below: float, as_json: bool, **option
     isolaw fits the runs in SOURCE… up to --fit-below and judges its recommendations, and those of simple
     rules, for larger budgets on held-out seeds.
     """
-    from isolaw.fits.studies.backtest import backtest as run
+    import isolaw
     from isolaw.report.text.studies import backtest_summary
 
     runs = shared.read_to_fit(sources, options).runs
     with notes_on_failure(runs.notes):
-        result = run(runs, fit_below, setting=options["setting"], **shared.law_keywords(options))
-    if as_json:
-        print_json(result)
-    else:
-        print_lines(backtest_summary(result))
+        result = isolaw.backtest(runs, fit_below, setting=options["setting"], **shared.law_keywords(options))
+    print_result(as_json, result, backtest_summary(result))

@@ -46,6 +46,14 @@ def print_json(value: Any) -> None:
     print_lines(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False).split("\n"))
 
 
+def print_result(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """Print a result to standard output, as JSON or in lines."""
+    if as_json:
+        print_json(value)
+    else:
+        print_lines(lines)
+
+
 def note(text: str) -> None:
     """Print one line to standard error."""
     click.echo(shown(text), err=True)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from isolaw.cli.common import note, print_json, print_lines
+from isolaw.cli.common import note, print_result
 from isolaw.cli.options import json_option, mapping_options
-
-if TYPE_CHECKING:
-    from isolaw.runs import Runs
 
 
 @click.command()
@@ -31,27 +28,21 @@ def compare(
     which recipe ends higher (A) and which is faster (C_mid). Curves of the first half of the compute are
     checked on the second half.
     """
-    from isolaw.fits.studies.recipes import compare as compare_recipes
+    import isolaw
     from isolaw.report.text.recipes import comparison_summary, verdict
 
-    one, other = (_read(source, metric, mapping, both=(first, second)) for source in (first, second))
+    of_a_table = Path(first).is_dir() != Path(second).is_dir()  # the mapping
+    one, other = (
+        isolaw.read(source)
+        if of_a_table and Path(source).is_dir()
+        else isolaw.read(source, metric=metric, **mapping)
+        for source in (first, second)
+    )
     names = _names(first, second)
-    found = compare_recipes(one, other, metric, eval_set=eval_set, compute=compute, names=names)
-    if as_json:
-        print_json({**found.to_dict(), "verdict": verdict(found)})
-    else:
-        print_lines(comparison_summary(found))
+    found = isolaw.compare(one, other, metric, eval_set=eval_set, compute=compute, names=names)
+    print_result(as_json, {**found.to_dict(), "verdict": verdict(found)}, comparison_summary(found))
     for text in found.notes:
         note(f"note: {text}")
-
-
-def _read(source: str, metric: str, mapping: dict[str, Any], both: tuple[str, str]) -> Runs:
-    """The runs of one source; where only the other is a table, the mapping is for the table."""
-    import isolaw
-
-    if Path(source).is_dir() and not all(Path(other).is_dir() for other in both):
-        return isolaw.read(source)
-    return isolaw.read(source, metric=metric, **mapping)
 
 
 def _names(first: str, second: str) -> tuple[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from isolaw.cli.common import interruptible, note, print_json, print_lines, progress_bar
+from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from isolaw.machine import Machine
 
 _STATES = {"ready": "ready", "missing": "not installed", "faulty": "does not work"}
-_ONLY_WITH_GPU = ("device", "out", "only")
 _GIB = 2**30
 
 
@@ -42,15 +41,7 @@ _GIB = 2**30
 @json_option
 @click.pass_context
 @interruptible()
-def doctor(
-    ctx: click.Context,
-    imports: bool,
-    checkup: bool,
-    device: str,
-    out: Path,
-    only: tuple[str, ...],
-    as_json: bool,
-) -> int:
+def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, **of_checkup: Any) -> int:
     """Check this machine for each backend.
 
     isolaw prints the command that fixes each fault, to run in isolaw's own folder. Exit code 1 means a fault,
@@ -59,8 +50,8 @@ def doctor(
     from isolaw.doctor import diagnose, examine, states, to_dict, try_imports
 
     if checkup:
-        return _checkup(device, out, only, as_json)
-    for name in _ONLY_WITH_GPU:
+        return _checkup(as_json, **of_checkup)
+    for name in of_checkup:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name} requires --gpu: isolaw doctor --gpu --{name} …")
     machine = examine()
@@ -69,19 +60,16 @@ def doctor(
         if not as_json:
             note("importing the libraries of the real backend …")
         findings += try_imports(machine)
-    if as_json:
-        print_json(to_dict(machine, findings))
-    else:
-        lines = [*_facts(machine), ""]
-        lines += [f"{backend:<7} {_STATES[state]}" for backend, state in states(machine, findings).items()]
-        for finding in findings:
-            lines += ["", f"{'fault' if finding.fault else 'note'}: {finding.backend}: {finding.what}"]
-            lines += [f"  fix: {finding.mend}"] if finding.mend else []
-        print_lines(lines)
+    lines = [*_facts(machine), ""]
+    lines += [f"{backend:<7} {_STATES[state]}" for backend, state in states(machine, findings).items()]
+    for finding in findings:
+        lines += ["", f"{'fault' if finding.fault else 'note'}: {finding.backend}: {finding.what}"]
+        lines += [f"  fix: {finding.mend}"] if finding.mend else []
+    print_result(as_json, to_dict(machine, findings), lines)
     return 1 if any(finding.fault for finding in findings) else 0
 
 
-def _checkup(device: str, out: Path, only: tuple[str, ...], as_json: bool) -> int:
+def _checkup(as_json: bool, device: str, out: Path, only: tuple[str, ...]) -> int:
     """Run the checkup, print and write its report; return 1 if a check failed."""
     from isolaw.backends.real import checkup
     from isolaw.backends.real.checkup import text
@@ -105,10 +93,7 @@ def _checkup(device: str, out: Path, only: tuple[str, ...], as_json: bool) -> in
                 note(f"{place}: {progress.status} after {progress.seconds:.0f} s; {left}")
 
         report = checkup.run(device, only, to_dict(machine, diagnose(machine)), notify)
-    if as_json:
-        print_json(report)
-    else:
-        print_lines(text.lines(report))
+    print_result(as_json, report, text.lines(report))
     checkup.write(report, out)
     note(f"Report: {out}")
     return 0 if report["passed"] else 1

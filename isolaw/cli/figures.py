@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_json, print_lines
+from isolaw.cli.common import note, print_result
 
 
 @click.command()
@@ -35,18 +35,16 @@ def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -
 
     isolaw names the figures that the runs do not support, and why.
     """
-    from isolaw.report.figures.paper import Material, write
+    from isolaw.report.figures.paper import paper_figures
 
     if not out or Path(out).is_file():
         raise click.UsageError(f"--out: found {out!r}; expected a directory")
     runs = shared.read_to_fit(sources, options).runs
-    keywords = shared.law_keywords(options)
-    paths, reasons = write(Material(runs, keywords.pop("fixed"), keywords), out)
-    if as_json:
-        print_json({"files": [str(path) for path in paths], "not_drawn": reasons})
-        return
-    for name in dict.fromkeys(path.stem for path in paths):
-        kinds = ", ".join(path.suffix[1:] for path in paths if path.stem == name)
-        print_lines([f"{name}: {Path(out) / name} ({kinds})"])
-    for name, reason in reasons.items():
+    paths, reasons = paper_figures(runs, out, **shared.law_keywords(options))
+    kinds: dict[str, list[str]] = {}
+    for path in paths:
+        kinds.setdefault(path.stem, []).append(path.suffix[1:])
+    lines = [f"{name}: {Path(out) / name} ({', '.join(own)})" for name, own in kinds.items()]
+    print_result(as_json, {"files": [str(path) for path in paths], "not_drawn": reasons}, lines)
+    for name, reason in {} if as_json else reasons.items():
         note(f"not drawn: {name}: {reason}")

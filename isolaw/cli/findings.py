@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import click
 
 from isolaw.cli import common
-from isolaw.cli.common import note, print_json, print_lines
+from isolaw.cli.common import note, print_result
 from isolaw.cli.options import json_option
 
 _FAILURES_SHOWN = 5
@@ -65,20 +66,15 @@ def findings(model: str, out: str | None, jitter: int, jobs: int | None, as_json
             common.announce_compilation(f"isolaw.simulators.{name}", f"simulator {name}")
     threads = jobs or (os.cpu_count() or 1) + 2  # while some wait for the disk
     with common.progress_bar("the battery", 1 + (jitter > 0)) as update:
-
-        def progress(task: str, share: float) -> None:
-            update(description=task, advance=share)
-
-        document = isolaw.findings(model, out=out, jobs=threads, jitter=jitter, progress=progress, **more)
+        more["progress"] = lambda task, share: update(description=task, advance=share)
+        document = isolaw.findings(model, out=out, jobs=threads, jitter=jitter, **more)
     written = []
     if out is not None:
         from isolaw.report.figures.findings import write
 
-        written = [save(document, out), markdown(document, out), *write(document, out)]
-    if as_json:
-        print_json(document)
-    else:
-        print_lines(lines(document))
+        written = [Path(out) / "findings.json", markdown(document, out), *write(document, out)]
+        save(document, written[0])
+    print_result(as_json, document, lines(document))
     failed = document["failed_runs"]
     for failure in failed[:_FAILURES_SHOWN]:
         note(f"failed: {failure}")

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, notes_on_failure, print_json, print_lines
+from isolaw.cli.common import note, notes_on_failure, print_lines, print_result
 
 if TYPE_CHECKING:
     from isolaw.runs import Runs
@@ -61,12 +61,16 @@ def fit(
 
 
 def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
+    from isolaw.fits.law import check_writable
+
     out, by, retune = options["out"], options["by"], options["retune"]
     if retune is not None and (by is not None or options["figures"] or options["x"] != "compute"):
         raise click.UsageError("--retune goes with --x compute, without --by and --figures")
     if options["figures"] is not None and (not options["figures"] or Path(options["figures"]).is_file()):
         raise click.UsageError(f"--figures: found {options['figures']!r}; expected a directory")
-    _check_out(*([out, _retuned(out)] if retune and out else [out]))
+    if out is not None:
+        for path in (out, _retuned(out)) if retune else (out,):
+            check_writable(path)
     runs = shared.read_to_fit(sources, options).runs
     keywords = {**shared.law_keywords(options), "setting": options["setting"], "x": options["x"]}
     with notes_on_failure(runs.notes):
@@ -92,10 +96,7 @@ def _fit_one(
         from isolaw.report.figures.law import write_figures
 
         drawn = write_figures(law, runs, figures)
-    if as_json:
-        print_json(law.to_dict())
-    else:
-        print_lines(text.law_summary(law.document))
+    print_result(as_json, law.to_dict(), text.law_summary(law.document))
     for flag in law.document.flags:
         note(f"note: {text.flag(flag)}")
     if as_json:
@@ -131,11 +132,9 @@ def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_j
             laws[value].save(path.with_stem(f"{path.stem}-{str(value).replace('/', '_')}"))
     if not laws:
         raise Refused(f"no value of {by} has runs that support a law")
-    if as_json:
-        documents = {str(value): law.to_dict() for value, law in laws.items()}
-        print_json({"by": by, "laws": documents, "refused": refused})
-    else:
-        print_lines(side_by_side(by, {value: law.document for value, law in laws.items()}))
+    documents = {str(value): law.to_dict() for value, law in laws.items()}
+    lines = side_by_side(by, {value: law.document for value, law in laws.items()})
+    print_result(as_json, {"by": by, "laws": documents, "refused": refused}, lines)
 
 
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
@@ -156,46 +155,33 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     if out is not None:
         laws["one"].save(out)
         laws["retuned"].save(_retuned(out))
-    if as_json:
-        documents = {key: law.to_dict() for key, law in laws.items()}
-        chosen = tuned.chosen.to_dict("records")
-        print_json({"retune": name, name: value, "laws": documents, "chosen": chosen})
-        return
-    print_lines(retuned_summary(name, value, {k: law.document for k, law in laws.items()}, tuned.chosen))
+    documents = {key: law.to_dict() for key, law in laws.items()}
+    chosen = tuned.chosen.to_dict("records")
+    lines = retuned_summary(name, value, {k: law.document for k, law in laws.items()}, tuned.chosen)
     if out is not None:
-        print_lines([f"Laws: {out}, {_retuned(out)}. Next: isolaw predict {out} --compute <rollouts>"])
+        lines.append(f"Laws: {out}, {_retuned(out)}. Next: isolaw predict {out} --compute <rollouts>")
+    print_result(as_json, {"retune": name, name: value, "laws": documents, "chosen": chosen}, lines)
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
     import isolaw
-    from isolaw.fits.law import save_document
+    from isolaw.fits.law import check_writable, save_document
     from isolaw.readers.tables import read_points
     from isolaw.report.text.studies import points_summary
 
     out = options["out"]
-    _check_out(out)
+    if out is not None:
+        check_writable(out)
     values, n_star = read_points(path, x, shared.column_mapping(options))
     document, _ = isolaw.fit_points(values, n_star, "steps" if x == "steps" else "compute")
     document = replace(document, sources=(path,))
+    lines = points_summary(document)
     if out:
         save_document(document, out)
-    if as_json:
-        print_json(document.to_dict())
-        return
-    print_lines(points_summary(document))
-    if out:
-        print_lines([f"Law: {out} (n*(C) without learning curves; isolaw predict needs a law of runs)"])
+        lines.append(f"Law: {out} (n*(C) without learning curves; isolaw predict needs a law of runs)")
+    print_result(as_json, document.to_dict(), lines)
 
 
 def _retuned(out: str) -> str:
     """The file of the second law of ``--retune``."""
     return str(Path(out).with_stem(f"{Path(out).stem}-retuned"))
-
-
-def _check_out(*paths: str | None) -> None:
-    """Refuse before the work what could not be written after it."""
-    from isolaw.fits.law import check_writable
-
-    for path in paths:
-        if path is not None:
-            check_writable(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from isolaw.cli.common import print_json, print_lines
+from isolaw.cli.common import print_result
 from isolaw.cli.options import budget_options, json_option
 
 
@@ -24,9 +24,7 @@ def predict(law: str, compute: float, as_json: bool, **limits: int | None) -> in
 
     fitted = Law.load(law)
     prediction = fitted.predict(compute, **limits)
-    if as_json:
-        print_json(prediction.to_dict())
-    else:
-        nearest = largest_with_recommendation(fitted, prediction, **limits)
-        print_lines(prediction_summary(prediction, fitted.document, nearest))
+    nearest = largest_with_recommendation(fitted, prediction, **limits)
+    lines = prediction_summary(prediction, fitted.document, nearest)
+    print_result(as_json, prediction.to_dict(), lines)
     return 0 if prediction.options else 1

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_json, print_lines
+from isolaw.cli.common import note, print_result
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -87,17 +87,17 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         )
         status.update("drawing")
         path = write(render(study, facts), out)
-    if as_json:
-        print_json({
-            "report": str(path), "bytes": path.stat().st_size,
-            "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
-            "prediction": None if predicted is None else predicted.answer.to_dict(),
-        })  # fmt: skip
-        return
+    result: dict[str, Any] = {
+        "report": str(path), "bytes": path.stat().st_size,
+        "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
+        "prediction": None,
+    }  # fmt: skip
+    lines = []
     if predicted is not None and study.document is not None:
-        print_lines(prediction_summary(predicted.answer, study.document, predicted.nearest))
-        print_lines(f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer))
-    print_lines([f"Report: {path}"])
+        result["prediction"] = predicted.answer.to_dict()
+        lines += prediction_summary(predicted.answer, study.document, predicted.nearest)
+        lines += [f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer)]
+    print_result(as_json, result, [*lines, f"Report: {path}"])
 
 
 def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[Law | None, str | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_json, print_lines
+from isolaw.cli.common import note, print_result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,15 +93,13 @@ def size(
         for n in sizes
         for value in (at or [law.last_x(n)])
     ]
-    if as_json:
-        print_json({
-            **law.to_dict(),
-            "sources": [file] if runs is None else [file, runs],
-            "predictions": [p | {"reward": p["reward"].to_dict()} for p in predictions],
-            "bootstrap": {"unit": law.unit, "draws": options["bootstrap"], "seed": options["seed"]},
-        })  # fmt: skip
-    else:
-        print_lines(size_summary(law, predictions))
+    result = {
+        **law.to_dict(),
+        "sources": [file] if runs is None else [file, runs],
+        "predictions": [p | {"reward": p["reward"].to_dict()} for p in predictions],
+        "bootstrap": {"unit": law.unit, "draws": options["bootstrap"], "seed": options["seed"]},
+    }
+    print_result(as_json, result, size_summary(law, predictions))
     for warning in law.warnings:
         note(f"note: {warning}")
 

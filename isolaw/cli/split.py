@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import interruptible, note, print_json, print_lines, progress_bar
+from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
     "--max-response-tokens", type=click.IntRange(min=1), default=1024,
     help="Maximum length of a response.",
 )  # fmt: skip
-@click.option(
-    "--samples",
-    type=click.IntRange(1, 100_000),
-    default=16,
-    help="Samples of each problem.",
-)
+@click.option("--samples", type=click.IntRange(1, 100_000), default=16, help="Samples of each problem.")
 @click.option(
     "--more-samples", type=click.IntRange(1, 100_000), default=128,
     help="Further samples of each problem without a correct sample.",
@@ -73,29 +69,20 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
     left = work.left
     if dry_run:
         most = left + work.settings.more_samples * sum(q.id not in work.counts for q in work.problems)
-        if as_json:
-            print_json(
-                {"problems": len(work.problems), "rollouts": {"least": left, "most": most}, "dry_run": True}
-            )
-        else:
-            click.echo(f"{len(work.problems):,} problems; {left:,} to {most:,} rollouts to sample.")
+        count, rollouts = len(work.problems), {"least": left, "most": most}
+        plan = {"problems": count, "rollouts": rollouts, "dry_run": True}
+        print_result(as_json, plan, [f"{count:,} problems; {left:,} to {most:,} rollouts to sample."])
         return
     failures = 0
     if left:
         draw = _load(model, work)
-        reward = rewards.get(work.settings.reward)
-        try:
-            with progress_bar("sampling", total=left) as update:
-                for done, total in work.measure(draw, reward):
-                    update(completed=done, total=total, description=f"{done:,} rollouts")
-        finally:
-            reward.close()
+        with closing(rewards.get(work.settings.reward)) as reward, progress_bar("sampling", left) as update:
+            for done, total in work.measure(draw, reward):
+                update(completed=done, total=total, description=f"{done:,} rollouts")
         failures = reward.failures
     report = work.write()
-    if as_json:
-        print_json({"format": "isolaw.split/1", "directory": out, **report})
-    else:
-        print_lines(_summary(work, report))
+    result = {"format": "isolaw.split/1", "directory": out, **report}
+    print_result(as_json, result, _summary(work, report))
     if failures:
         note(f"note: the reward gave up on {failures:,} responses; they count as wrong")
 

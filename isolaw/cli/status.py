@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from isolaw.cli.common import handling, print_json, print_lines, shown
+from isolaw.cli.common import handling, print_lines, print_result, shown
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -38,10 +38,9 @@ def status(directory: str, watch: bool, as_json: bool) -> None:
         leave = threading.Event()  # an exception would be lost inside a library's callback
         with handling(lambda *_: leave.set(), signal.SIGINT):
             _watch(Watch(directory), leave)
-    elif as_json:
-        print_json(engine.status(directory))
     else:
-        print_lines(sweep_state(engine.status(directory)))
+        state = engine.status(directory)
+        print_result(as_json, state, sweep_state(state))
 
 
 def _watch(watch: Watch, leave: threading.Event) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import announce_compilation, handling, note, print_json, print_lines, progress_bar
+from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar
 from isolaw.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -50,13 +50,7 @@ _KEYS = {
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
 @json_option
 def sweep(
-    file: str | None,
-    out: str,
-    settings: tuple[str, ...],
-    machine: str | None,
-    dry_run: bool,
-    as_json: bool,
-    **more: Any,
+    file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, as_json: bool, **more: Any
 ) -> int:
     """Execute a grid of runs.
 
@@ -70,7 +64,7 @@ def sweep(
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     spec, written = _spec(file, out, settings)
-    cards = _cards(machine, spec, dry_run)
+    cards = _cards(more["machine"], spec, dry_run)
     try:
         with executors.planned_for(cards, spec.executor, spec.sweep.backend):
             plan = engine.plan(spec, out, whole_directory=file is None and not settings)
@@ -83,14 +77,12 @@ def sweep(
     for line in (*text.plan_summary(plan.to_dict(), plan.spec.sweep.backend), *notes):
         note(line)
     if dry_run:
-        if as_json:
-            print_json({**plan.to_dict(), "memory": memory, "executor": place, "dry_run": True})
-        else:
-            for table in memory:
-                print_lines(text.memory_table(table))
+        lines = [line for table in memory for line in text.memory_table(table)]
+        lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
+        result = {**plan.to_dict(), "memory": memory, "executor": place, "dry_run": True}
+        if not as_json:
             note(text.place_summary(place))
-            for script in place.get("scripts", ()):
-                click.echo(script)
+        print_result(as_json, result, lines)
         return 0
     if plan.todo and plan.spec.sweep.backend == "bandit":
         announce_compilation(f"isolaw.simulators.{plan.runs[0].options['model']}", "simulator")
@@ -100,13 +92,8 @@ def sweep(
     result = {**plan.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
     if stopped or broken:
         note(f"{state['done']} of {state['runs']} runs are done")
-    elif as_json:
-        print_json(result)
     else:
-        metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
-        made = state["done"] - (len(plan.runs) - len(plan.todo))
-        options = f" --metric {metric}" if metric else ""
-        print_lines(_result_lines(result, made, time.monotonic() - started, options))
+        print_result(as_json, result, _result_lines(plan, result, time.monotonic() - started))
     names = text.short_ids([run.run_id for run in plan.runs] + [own["run_id"] for own in state["failures"]])
     for failure in state["failures"]:
         name = names[failure["run_id"]]
@@ -172,10 +159,10 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
     from isolaw.errors import RunError
     from isolaw.store import SweepStore
 
-    horizon = {run.run_id: run.steps * run.batch_rollouts for run in plan.runs}
     store = SweepStore(out)
     reached = {run_id: store.run(run_id).recorded().reached for run_id in plan.todo}
-    total = sum(horizon[run_id] - reached[run_id] for run_id in plan.todo)
+    todo = [run for run in plan.runs if run.run_id in reached]
+    total = sum(run.steps * run.batch_rollouts - reached[run.run_id] for run in todo)
     failed: dict[str, str] = {}
     ended = 0
     with _graceful() as stop, progress_bar("starting", max(total, 1)) as update:
@@ -210,10 +197,12 @@ def _graceful() -> Iterator[threading.Event]:
         yield stop
 
 
-def _result_lines(result: dict[str, Any], made: int, seconds: float, options: str) -> list[str]:
+def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[str]:
     from isolaw.report.text.numbers import number
 
-    out = result["directory"]
+    out, made = result["directory"], result["done"] - (len(plan.runs) - len(plan.todo))
+    metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
+    options = f" --metric {metric}" if metric else ""
     if not made and not result["todo"]:
         lines = [f"Nothing left to do: {result['done']} runs are done in {out}."]
     else:

@@ -30,27 +30,20 @@ _LEAST_B_P = 8
 _LEVELS = tuple(2**k for k in range(2, 12))
 # The keys that a user may set: these, and all that start with these.
 _FREE = (
-    "sweep.compute",
-    "grid.problems_per_batch",
-    "grid.rollouts_per_problem",
-    "limits.max_batch_rollouts",
-    "problems.n_train",
-    "problems.n_validation",
-)
+    "sweep.compute", "grid.problems_per_batch", "grid.rollouts_per_problem", "limits.max_batch_rollouts",
+    "problems.n_train", "problems.n_validation",
+)  # fmt: skip
 _FREE_SECTIONS = ("recipe.", "bandit.parameters.")
 # One problem with a constant lr, as in the paper's App. H, and with the square-root rule.
 TABULAR_LEVELS = tuple(2**k for k in range(1, 10))
 TABULAR_RULES = ("constant", "sqrt")
-_TABULAR_COMPUTE = 20_000  # more, and every n has solved the problem
+TABULAR_COMPUTE = 20_000  # more, and every n has solved the problem
 
 
 def schedule(compute: int) -> Floats:
     """Return the budgets at which runs are evaluated, half an octave before C/128 to C = ``compute``."""
     steps = (OCTAVES * PER_OCTAVE + 1) * PER_BUDGET
     return np.geomspace(round(compute / 2 ** (steps / PER_BUDGET / PER_OCTAVE)), compute, steps + 1)
-
-
-TABULAR_SCHEDULE = schedule(_TABULAR_COMPUTE)
 
 
 @dataclass(frozen=True)
@@ -85,14 +78,9 @@ class Battery:
         return self.base.sweep.compute
 
     @property
-    def schedule(self) -> Floats:
-        """The budgets at which runs are evaluated, (PER_BUDGET · X + 1,)."""
-        return schedule(self.compute)
-
-    @property
     def budgets(self) -> Floats:
         """The budgets C at which everything is judged, (X,)."""
-        return self.schedule[PER_BUDGET::PER_BUDGET]
+        return schedule(self.compute)[PER_BUDGET::PER_BUDGET]
 
     @property
     def n_train(self) -> int:
@@ -172,19 +160,20 @@ class Battery:
         data["problems"] = {**data.get("problems", {}), "set": name}
         for section, values in own.items():
             data[section] = {**data.get(section, {}), **values}
-        return self._completed(data, self.schedule, sets)
+        return self._completed(data, sets)
 
     def _tabular(self, rule: str) -> SweepSpec:
         data: dict[str, Any] = {
-            "sweep": {"compute": _TABULAR_COMPUTE},
+            "sweep": {"compute": TABULAR_COMPUTE},
             "grid": {"problems_per_batch": [1], "rollouts_per_problem": list(TABULAR_LEVELS)},
             "recipe": {"lr_scaling": rule},
             "bandit": {"model": "tabular", "parameters": dict(self.tabular_constants)},
         }
-        return self._completed(data, TABULAR_SCHEDULE, ("validation",))
+        return self._completed(data, ("validation",))
 
-    def _completed(self, data: dict[str, Any], evaluated: Floats, sets: Sequence[str]) -> SweepSpec:
+    def _completed(self, data: dict[str, Any], sets: Sequence[str]) -> SweepSpec:
         """Add what all sweeps share: seeds, exact evaluations and their budgets, the inline executor."""
+        evaluated = schedule(data["sweep"]["compute"])
         data["sweep"] = {**data["sweep"], "seeds": list(self.seeds)}
         data["evaluation"] = {
             "points": evaluated.size,

@@ -68,20 +68,10 @@ def judge(
     jobs: int = 1,
     progress: execution.Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Execute the battery's remaining runs in ``jobs`` threads, and judge all of them.
+    """Execute the battery's remaining runs in ``jobs`` threads, and judge all of them, as `findings` does.
 
-    A directory ``out`` keeps the runs, and a second call continues them. ``progress`` is called with the
-    share of the work since its last call.
-
-    Returns
-    -------
-    The document: ``format``, ``model``, ``preset``, ``constants``, ``seeds``, …, ``findings`` (a row
-    each: `isolaw.replication.verdicts.Finding.to_dict`) and ``pictures`` (their curves).
-
-    Raises
-    ------
-    SpecError, StoreError
-        before anything is spent.
+    Returns the document: `description`, ``seeds``, ``findings`` (a row each: `verdicts.Finding.to_dict`),
+    ``failed_runs``, ``jitter`` (None) and ``pictures`` (the curves of the figures).
     """
     with ExitStack() as stack:
         folder = Path(out or stack.enter_context(TemporaryDirectory(prefix="isolaw-")))
@@ -125,28 +115,25 @@ def claim(battery: Battery, folder: Path) -> None:
     mine = {"format": FORMAT, **description(battery)}
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder}: found a file; expected a new directory or a battery's")
-    if marker.is_file():
-        try:
-            found = json.loads(marker.read_text(encoding="utf-8"))
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise StoreError(f"{marker}: found another format; expected a battery of format {FORMAT!r}")
-        differing = [
-            f"{k}: found {found.get(k)!r}; expected {v!r}" for k, v in mine.items() if found.get(k) != v
-        ]
-        if differing:
-            raise StoreError(f"{folder}: holds another battery ({', '.join(differing)}); use a new --out")
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise StoreError(f"{folder}: holds something else; expected a new or empty directory, or a battery's")
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        Folder.at(folder).write(marker.name, f"{json.dumps(mine, indent=1)}\n".encode())
+    if not marker.is_file():
+        if folder.exists() and any(folder.iterdir()):
+            message = "holds something else; expected a new or empty directory, or a battery's"
+            raise StoreError(f"{folder}: {message}")
+        save(mine, marker)
+        return
+    try:
+        found = dict(json.loads(marker.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        found = {}
+    if found.get("format") != FORMAT:
+        raise StoreError(f"{marker}: found another format; expected a battery of format {FORMAT!r}")
+    differing = [f"{k}: found {found.get(k)!r}; expected {v!r}" for k, v in mine.items() if found.get(k) != v]
+    if differing:
+        raise StoreError(f"{folder}: holds another battery ({', '.join(differing)}); use a new --out")
 
 
-def save(document: dict[str, Any], folder: str | Path) -> Path:
-    """Write ``findings.json``."""
-    path = Path(folder) / "findings.json"
+def save(document: dict[str, Any], path: Path) -> None:
+    """Write a JSON file in one step, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     Folder.at(path.parent).write(path.name, f"{text}\n".encode())
-    return path

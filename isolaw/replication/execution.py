@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -28,45 +27,35 @@ _RUN_COSTS = 150_000  # problem visits that take as long as beginning, measuring
 Progress = Callable[[float], None]
 
 
-@dataclass(frozen=True)
-class Planned:
-    """The plans of an experiment's sweeps, in their directory, which has its name."""
-
-    folder: Path
-    plans: list[engine.Plan]
-
-    @property
-    def work(self) -> int:
-        """The remaining work, in problem visits."""
-        return sum(_work(run) for plan in self.plans for run in plan.runs if run.run_id in set(plan.todo))
+def work(plans: Sequence[engine.Plan]) -> int:
+    """Return the remaining work of plans, in problem visits."""
+    return sum(_costs(run) for plan in plans for run in plan.runs if run.run_id in set(plan.todo))
 
 
-def _work(run: RunSpec) -> int:
+def _costs(run: RunSpec) -> int:
     return run.steps * run.problems_per_batch + _RUN_COSTS
 
 
-def plan(battery: Battery, folder: Path) -> list[Planned]:
-    """Plan all sweeps of a battery below ``folder``, and write nothing.
+def plan(battery: Battery, folder: Path) -> dict[Path, list[engine.Plan]]:
+    """Plan all sweeps of a battery by their directories below ``folder``, and write nothing.
 
     Raises `SpecError` with all issues of all sweeps, and `StoreError` where a directory holds something else.
     """
-    planned: list[Planned] = []
+    planned: dict[Path, list[engine.Plan]] = {}
     issues: dict[str, Issue] = {}
     for name, specs in battery.experiments().items():
-        plans = []
         for spec in specs:
             try:
-                plans.append(engine.plan(spec, folder / name))
+                planned.setdefault(folder / name, []).append(engine.plan(spec, folder / name))
             except SpecError as error:
                 issues |= {str(issue): issue for issue in error.issues}
-        planned.append(Planned(folder / name, plans))
     if issues:
         raise SpecError(list(issues.values()))
     return planned
 
 
 def execute(
-    planned: list[Planned], jobs: int, progress: Progress = lambda _: None
+    planned: Mapping[Path, Sequence[engine.Plan]], jobs: int, progress: Progress = lambda _: None
 ) -> tuple[dict[str, Runs], list[str]]:
     """Execute the remaining work in ``jobs`` threads, the longest sweeps first.
 
@@ -74,20 +63,20 @@ def execute(
     share of the work of each run that ends. An interruption stops all threads at their next checkpoint; the
     same call continues.
     """
-    total = sum(p.work for p in planned) or 1
+    total = sum(map(work, planned.values())) or 1
     news: queue.Queue[int | None] = queue.Queue()
     stop = threading.Event()
 
-    def work(one: Planned) -> tuple[Runs, list[str]]:
+    def finish(folder: Path) -> tuple[Runs, list[str]]:
         try:
-            failed = _execute(one, news.put, stop)
-            return SweepStore(one.folder).collect(), failed
+            failed = _execute(folder, planned[folder], news.put, stop)
+            return SweepStore(folder).collect(), failed
         finally:
             news.put(None)
 
     with ThreadPoolExecutor(jobs) as pool:
-        longest_first = sorted(planned, key=lambda p: -p.work)
-        waiting = {one.folder.name: pool.submit(work, one) for one in longest_first}
+        longest_first = sorted(planned, key=lambda folder: -work(planned[folder]))
+        waiting = {folder.name: pool.submit(finish, folder) for folder in longest_first}
         try:
             left = len(waiting)
             while left:
@@ -103,24 +92,24 @@ def execute(
     return {name: runs for name, (runs, _) in results.items()}, failures
 
 
-def _execute(one: Planned, report: Callable[[int], None], stop: threading.Event) -> list[str]:
+def _execute(
+    folder: Path, plans: Sequence[engine.Plan], report: Callable[[int], None], stop: threading.Event
+) -> list[str]:
     """Execute the plans of one experiment; return a message for each failed run."""
     failed = []
-    for planned in one.plans:
+    for planned in plans:
         if not planned.todo:
             continue
         by_id = {run.run_id: run for run in planned.runs}
-        with closing(cast("Generator[Event]", engine.execute(planned, one.folder))) as events:
+        with closing(cast("Generator[Event]", engine.execute(planned, folder))) as events:
             for event in events:
                 if stop.is_set():
                     raise KeyboardInterrupt
                 if event.kind not in ("done", "failed"):
                     continue
                 run = by_id[event.run_id]
-                report(_work(run))
+                report(_costs(run))
                 if event.kind == "failed":
-                    failed.append(
-                        f"{one.folder.name}: B_p = {run.problems_per_batch}, "
-                        f"n = {run.rollouts_per_problem}, seed {run.seed}: {event.cause}"
-                    )
+                    place = f"B_p = {run.problems_per_batch}, n = {run.rollouts_per_problem}"
+                    failed.append(f"{folder.name}: {place}, seed {run.seed}: {event.cause}")
     return failed

@@ -21,12 +21,10 @@ import numpy as np
 from isolaw.backends.bandit.options import simulator
 from isolaw.config import canonical_json
 from isolaw.replication.battery import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
-from isolaw.replication.document import description, judge
+from isolaw.replication.document import description, judge, save
 from isolaw.replication.execution import Progress
 from isolaw.replication.verdicts import VERDICTS
-from isolaw.store import Folder
 
-PRESETS = 100
 _FIRST_SEED, _SEEDS = 1000, 4
 _STREAM = 2603  # shared with no run
 
@@ -86,13 +84,9 @@ def study(
 ) -> dict[str, Any]:
     """Judge ``presets`` jittered presets, or those that ``out/jitter`` lacks, and count verdicts.
 
-    The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts,
-    and nothing keeps its runs.
-
-    Returns
-    -------
-    ``presets``, ``seeds``, ``constants`` (the jittered ones) and ``verdicts``: for each row of the table,
-    such as ``F1 easy``, how many presets gave yes, partly and no.
+    The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts, and nothing
+    keeps its runs. Returns ``presets``, ``seeds``, ``constants`` (the jittered ones) and ``verdicts``: for
+    each row of the table, such as ``F1 easy``, how many presets gave yes, partly and no.
     """
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):
@@ -122,8 +116,6 @@ def _judged(
     rows = {f"{f['finding']} {f['set']}": f for f in judge(battery, None, jobs, progress)["findings"]}
     verdicts = {name: row["verdict"] for name, row in rows.items()}
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         effects = {name: row["effect"] for name, row in rows.items()}
-        record = {"of": mark, "constants": key["constants"], "verdicts": verdicts, "effects": effects}
-        Folder.at(path.parent).write(path.name, f"{json.dumps(record, indent=1, allow_nan=False)}\n".encode())
+        save({"of": mark, "constants": key["constants"], "verdicts": verdicts, "effects": effects}, path)
     return verdicts

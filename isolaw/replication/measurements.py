@@ -16,9 +16,10 @@ from isolaw.replication.battery import (
     PER_BUDGET,
     PER_OCTAVE,
     SETS,
+    TABULAR_COMPUTE,
     TABULAR_LEVELS,
-    TABULAR_SCHEDULE,
     Battery,
+    schedule,
 )
 from isolaw.replication.smoothing import path
 from isolaw.replication.verdicts import Finding, Floats, interval, leave_one_out
@@ -52,19 +53,13 @@ class Measured:
         *,
         levels: Sequence[int] | None = None,
         batch: int | None = None,
-        schedule: Floats | None = None,
+        evaluated: Floats | None = None,
         **where: Any,
     ) -> Floats:
-        b = self.battery
-        found = rewards(
-            self.runs[experiment],
-            metric,
-            eval_set,
-            seeds=b.seeds,
-            levels=b.levels if levels is None else levels,
-            budgets=b.schedule if schedule is None else schedule,
-            where={"problems_per_batch": batch or b.batch, **where},
-        )
+        b, runs = self.battery, self.runs[experiment]
+        budgets = schedule(b.compute) if evaluated is None else evaluated
+        where["problems_per_batch"] = batch or b.batch
+        found = rewards(runs, metric, eval_set, b.seeds, levels or b.levels, budgets, where)
         return settled(found, PER_BUDGET)
 
     def _last(self, experiment: str, *args: Any, **kwargs: Any) -> Floats:
@@ -130,12 +125,12 @@ class Measured:
 
     def _alone(self) -> None:
         """F5a: one problem."""
-        schedule, levels, curves = TABULAR_SCHEDULE, TABULAR_LEVELS, {}
+        evaluated, levels, curves = schedule(TABULAR_COMPUTE), TABULAR_LEVELS, {}
         for rule in self.battery.tabular:
-            values = self._rewards(f"tabular-{rule}", levels=levels, batch=1, schedule=schedule)
+            values = self._rewards(f"tabular-{rule}", levels=levels, batch=1, evaluated=evaluated)
             self.findings.append(rules.alone(rule, levels, values))
             curves[rule] = _path(levels, values)
-        self._picture("F5a", curves, x=schedule[PER_BUDGET::PER_BUDGET].tolist(), levels=list(levels))
+        self._picture("F5a", curves, x=evaluated[PER_BUDGET::PER_BUDGET].tolist(), levels=list(levels))
 
     def _landscapes(self) -> None:
         """F5b: the pass@1 landscape."""
@@ -211,7 +206,6 @@ def rewards(
     runs: Runs,
     metric: str,
     eval_set: str,
-    *,
     seeds: Sequence[int],
     levels: Sequence[int],
     budgets: Floats,

@@ -87,11 +87,11 @@ class Study:
         values = rows[name].astype("Float64").mask(rows["step"] == 0, 0.0)
         return values.to_numpy(np.float64, na_value=np.nan)
 
-    def best_and_worst(self) -> tuple[int, list[str]] | None:
-        """Return the largest k of which both best@k and worst@k were measured, and their names."""
+    def best_and_worst(self) -> list[str]:
+        """Return best@k and worst@k for the largest k of which both were measured; else nothing."""
         found = [p for p in map(metrics.parse, self.held.metrics(self.eval_set)) if p]
         both = [k for kind, k in found if kind == "best" and k > 1 and ("worst", k) in found]
-        return (max(both), [f"best@{max(both)}", f"worst@{max(both)}"]) if both else None
+        return [f"best@{max(both)}", f"worst@{max(both)}"] if both else []
 
     def one_batch(self) -> int:
         """Return the B_p with the most n; the smallest of those."""

@@ -14,7 +14,7 @@ import pytest
 from isolaw.config import SweepSpec
 from isolaw.errors import SpecError, StoreError
 from isolaw.replication import execution
-from isolaw.replication.battery import ETA_FACTORS, SETS, Battery, battery
+from isolaw.replication.battery import ETA_FACTORS, SETS, Battery, battery, schedule
 from isolaw.replication.document import claim, judge, save
 
 ROWS = [
@@ -35,8 +35,8 @@ def test_end_to_end(small: Callable[..., Battery], tmp_path: Path) -> None:
     assert not found["failed_runs"]
     for shown in found["pictures"]["F4"]["batches"].values():
         assert None not in shown["value"]
-    saved = save(found, tmp_path)
-    assert json.loads(saved.read_text()) == json.loads(json.dumps(found))
+    save(found, tmp_path / "findings.json")
+    assert json.loads((tmp_path / "findings.json").read_text()) == json.loads(json.dumps(found))
 
 
 @pytest.mark.slow
@@ -53,8 +53,8 @@ def test_interrupted_and_continued_in_another_order(
 
     with pytest.raises(KeyboardInterrupt):
         judge(chosen, out, jobs=2, progress=interrupt)
-    left = sum(p.work for p in execution.plan(chosen, out))
-    assert 0 < left < sum(p.work for p in execution.plan(chosen, tmp_path / "new"))
+    left = sum(map(execution.work, execution.plan(chosen, out).values()))
+    assert 0 < left < sum(map(execution.work, execution.plan(chosen, tmp_path / "new").values()))
 
     forwards = Battery.experiments
 
@@ -95,7 +95,7 @@ def test_what_is_run_is_ordinary_sweeps_that_share_budgets_and_seeds() -> None:
             assert spec.evaluation.samples == 0
             if not name.startswith("tabular"):
                 assert (spec.evaluation.start, spec.evaluation.end) == (55243, 10_000_000)
-                assert spec.evaluation.points == chosen.schedule.size == 61
+                assert spec.evaluation.points == schedule(chosen.compute).size == 61
     np.testing.assert_allclose(chosen.budgets, 1e7 * 2.0 ** (-np.arange(14, -1, -1) / 2), rtol=1e-4)
     batch, levels = chosen.fixed_batch
     assert (batch, levels) == (4096, [4, 8, 16, 32, 64, 128, 256, 512])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,16 @@ def figures(document: Mapping[str, Any]) -> dict[str, Figure]:
     drawn = {}
     with mpl.rc_context(STYLE):
         for name, picture in document["pictures"].items():
-            drawn[name] = _figure(_panels(name, picture))
+            panels = _panels(name, picture)
+            figure = Figure(figsize=(min(3.5 * len(panels) + 1.2, 9.6), 3.4), layout="constrained")
+            all_axes: Any = np.atleast_1d(figure.subplots(1, len(panels)))
+            for axes, panel in zip(all_axes, panels, strict=True):
+                _draw(axes, *panel)
+            all_axes[0].legend(frameon=False, fontsize=7)
             own = [f for f in document["findings"] if f["finding"] in _SHOWN.get(name, (name,))]
             verdicts = "   ".join(f"{f['finding']} {f['set']}: {f['verdict']}" for f in own)
-            drawn[name].suptitle(verdicts, x=0.01, ha="left", fontsize=8, color="#404040")
+            figure.suptitle(verdicts, x=0.01, ha="left", fontsize=8, color="#404040")
+            drawn[name] = figure
     return drawn
 
 
@@ -92,17 +98,6 @@ def _panels(name: str, p: Picture) -> list[_Panel]:
     return [
         (style, style.title.format(own, batch=batch), labelled(curves)) for own, curves in p["curves"].items()
     ]
-
-
-def _figure(panels: Sequence[_Panel]) -> Figure:
-    count = len(panels)
-    figure = Figure(figsize=(min(3.5 * count + 1.2, 9.6), 3.4), layout="constrained")
-    all_axes: Iterable[Axes] = np.atleast_1d(figure.subplots(1, count))
-    for i, (axes, panel) in enumerate(zip(all_axes, panels, strict=True)):
-        _draw(axes, *panel)
-        if i == 0:
-            axes.legend(frameon=False, fontsize=7)
-    return figure
 
 
 def _draw(axes: Axes, style: _Style, title: str, p: Picture) -> None:

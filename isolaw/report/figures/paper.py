@@ -17,7 +17,7 @@ from isolaw.errors import InputError, IsolawError, Refused
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
-from isolaw.report.figures.law import draw_frontier, draw_n_star
+from isolaw.report.figures.law import draw_frontier, draw_n_star, frontier_figure, law_figure
 from isolaw.report.figures.series import closed, n_stars
 from isolaw.report.figures.style import BLUE, GREY, ORANGE, STYLE, n_colours, n_ticks, plain, save
 from isolaw.report.study import Study, common_compute, final_rewards
@@ -64,15 +64,7 @@ def paper_figures(
     DataError
         the folder cannot be written.
     """
-    return write(Material(runs, fixed or {}, options), folder)
-
-
-def write(material: Material, folder: str | Path) -> tuple[list[Path], dict[str, str]]:
-    """Draw every figure that the runs support, as PNG, SVG and PDF.
-
-    Returns the files, and by name the reasons against the other figures. Raises `Refused` if the runs support
-    no figure, and `DataError` if the folder cannot be written.
-    """
+    material = Material(runs, fixed or {}, options)
     drawn: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
     for name, draw in FIGURES.items():
@@ -84,19 +76,6 @@ def write(material: Material, folder: str | Path) -> tuple[list[Path], dict[str,
     if not drawn:
         raise Refused("the runs support no figure: " + "; ".join(f"{n}: {why}" for n, why in reasons.items()))
     return save(drawn, folder, KINDS), reasons
-
-
-def _frontier(material: Material) -> Figure:
-    (figure, (axes,)) = _panels(1)
-    draw_frontier(axes, material.at_one_batch, material.runs)
-    return figure
-
-
-def _law(material: Material) -> Figure:
-    (figure, (axes,)) = _panels(1)
-    draw_n_star(axes, material.at_one_batch)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=7)
-    return figure
 
 
 def _fixed_b(material: Material) -> Figure:
@@ -149,13 +128,13 @@ def _chosen(law: Law) -> tuple[list[float], list[int]]:
 def _best_worst(material: Material) -> Figure:
     metric, eval_set, _ = choose(material.runs, *(material.options.get(k) for k in ("metric", "eval_set")))
     study = Study(material.runs, metric, eval_set, fixed=dict(material.fixed))
-    found = study.best_and_worst()
-    if found is None:
+    names = study.best_and_worst()
+    if not names:
         raise Refused(f"best@k and worst@k were not both measured on {eval_set}")
     b = study.one_batch()
     figure, panels = _panels(2)
     colour = n_colours(study.levels)
-    for axes, name in zip(panels, found[1], strict=True):
+    for axes, name in zip(panels, names, strict=True):
         rows = study.rows(name)
         rows = rows[rows["problems_per_batch"] == b]
         compute = common_compute(rows)
@@ -206,8 +185,8 @@ def _d_sweep(material: Material) -> Figure:
 
 
 FIGURES: dict[str, Callable[[Material], Figure]] = {
-    "frontier": _frontier,
-    "law": _law,
+    "frontier": lambda material: frontier_figure(material.at_one_batch, material.runs),
+    "law": lambda material: law_figure(material.at_one_batch),
     "fixed-b": _fixed_b,
     "joint": _joint,
     "best-worst": _best_worst,

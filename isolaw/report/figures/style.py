@@ -71,7 +71,7 @@ def save(
     folder = Path(folder)
     paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
     try:
-        foreign = [path for path in paths.values() if path.exists() and not (replace or _is_ours(path))]
+        foreign = [path for path in paths.values() if not replace and path.exists() and not _is_ours(path)]
         if foreign:
             listed = ", ".join(map(str, foreign))
             raise DataError(f"{listed}: exists and is not a figure of isolaw; it is left unchanged")

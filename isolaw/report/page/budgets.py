@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -40,23 +41,18 @@ def budgets(law: Law, compute: float | None, **limits: int | None) -> Budgets:
     """Predict at every stop, from the frontier's beginning to the largest budget with a recommendation.
 
     The slider opens with ``compute``, by default the largest measured stop with a recommendation.
-    `InputError` if ``compute``, or every stop, is less than one step.
+    `InputError` if that is less than one step.
     """
     grid = law.document.grid
     largest = max(entry.measured[1] for entry in grid)
     start = law.document.x.range[0] * steps_scale(law.document)
     found: dict[int, Prediction] = {}
-    problem: InputError | None = None
     for stop in stops(start, max(FAR * comparable(grid), largest)):
-        try:
+        with contextlib.suppress(InputError):  # not one step of the smallest batch
             found[stop] = law.predict(stop, **limits)
-        except InputError as error:  # not one step of the smallest batch
-            problem = error
     if compute is None:
-        if not found:
-            raise problem or InputError("no budget pays for a step")
         measured = [stop for stop in found if stop <= largest * 1.01 and found[stop].options]
-        compute = max(measured, default=min(found))
+        compute = max(measured, default=min(found, default=largest))
     found[int(compute)] = law.predict(compute, **limits)
     ordered = sorted(found)
     refused = next((p for p in found.values() if not p.options), None)

@@ -51,15 +51,21 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
     document, budgets = study.document, facts.budgets
     run_ids = sorted(study.runs.points["run_id"].unique())
     made = [
-        _reward(study, {run_id: i for i, run_id in enumerate(run_ids)}),
+        Section(
+            "reward", "Reward against compute", charts=[law_charts.reward(study, run_ids)],
+            tables=[tables.configurations(study)] if study.document else [],
+        ),
         _law(study, facts),
-        _grid(study),
+        Section(
+            "grid", "Rewards at the same compute", charts=[run_charts.grid(study)],
+            tables=[tables.rewards_at_one_compute(study)],
+        ),
         _best_and_worst(study),
         _landscape(study),
         _health(study, facts),
         _backtest(facts),
         _laws(study),
-    ]
+    ]  # fmt: skip
     sections = [section for section in made if isinstance(section, Section)]
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
@@ -86,12 +92,6 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
     }
 
 
-def _reward(study: Study, numbers: dict[str, int]) -> Section:
-    fitted = [tables.configurations(study)] if study.document else []
-    charts = [law_charts.reward(study, numbers)]
-    return Section("reward", "Reward against compute", charts=charts, tables=fitted)
-
-
 def _law(study: Study, facts: Facts) -> Section | str:
     d = study.document
     if d is None:
@@ -107,24 +107,18 @@ def _law(study: Study, facts: Facts) -> Section | str:
     )  # fmt: skip
 
 
-def _grid(study: Study) -> Section:
-    charts, rewards = [run_charts.grid(study)], [tables.rewards_at_one_compute(study)]
-    return Section("grid", "Rewards at the same compute", charts=charts, tables=rewards)
-
-
 def _best_and_worst(study: Study) -> Section | str:
-    found = study.best_and_worst()
-    if found is None:
-        return (
-            "best@k against worst@k: the runs did not record both (evaluation.metrics of a sweep adds them)"
-        )
-    k, _ = found
+    names = study.best_and_worst()
+    if not names:
+        why = "the runs did not record both (evaluation.metrics of a sweep adds them)"
+        return f"best@k against worst@k: {why}"
+    (best, worst), k = names, names[0].partition("@")[2]
     line = (
-        f"The best n depends on the goal for {k} samples: one correct answer (best@{k}, coverage), or {k} "
-        f"(worst@{k}, reliability)."
+        f"The best n depends on the goal for {k} samples: one correct answer ({best}, coverage), or {k} "
+        f"({worst}, reliability)."
     )
     charts = run_charts.best_and_worst(study)
-    return Section("spread", f"best@{k} against worst@{k}", [line], charts, small=True)
+    return Section("spread", f"{best} against {worst}", [line], charts, small=True)
 
 
 def _landscape(study: Study) -> Section | str:
@@ -160,14 +154,12 @@ def _laws(study: Study) -> Section | str:
     if study.document is None:
         return "Law comparison: there is no law"
     verdict, table = law_text.verdict(study.document), tables.laws(study.document)
-    why = "method surface compares laws if B_p or B is fixed"
     if table is not None:
         return Section("laws", "Which law", [verdict], tables=[table])
-    return (
-        Section("laws", "Which law", [verdict, f"No more here: {why}."])
-        if verdict
-        else f"Law comparison: {why}"
-    )
+    why = "method surface compares laws if B_p or B is fixed"
+    if verdict:
+        return Section("laws", "Which law", [verdict, f"No more here: {why}."])
+    return f"Law comparison: {why}"
 
 
 def _facts(study: Study) -> list[tuple[str, str]]:

@@ -16,8 +16,6 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
-_DIGITS = 5
-
 
 @dataclass(frozen=True)
 class Chart:
@@ -56,14 +54,8 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
     >>> rounded([0.123456789, float("nan"), 1e6])
     [0.12346, None, 1000000]
     """
-    out: list[float | None] = []
-    for value in values:
-        if value is None or not math.isfinite(value):
-            out.append(None)
-        else:
-            short = float(f"{value:.{_DIGITS}g}")
-            out.append(int(short) if short == int(short) else short)
-    return out
+    short = (None if v is None or not math.isfinite(v) else float(f"{v:.5g}") for v in values)
+    return [v if v is None or v != int(v) else int(v) for v in short]
 
 
 def joined(pieces: Sequence[Sequence[Any]]) -> list[Any]:

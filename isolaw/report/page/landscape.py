@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import EngFormatter
 
-from isolaw.report.page import captions
 from isolaw.report.page.chart import Chart, line, log_axis, n_colour, rounded
 from isolaw.report.study import Study
+from isolaw.report.text.numbers import number
 
 _BIN = re.compile(r"pass@1 in \[(\d\.\d+), (\d\.\d+)[)\]]")
 _COLUMNS = 40  # of a map
@@ -68,7 +68,7 @@ def _map(shares: pd.DataFrame, origin: str, n: int, b: int, most: float) -> Char
     ]  # fmt: skip
     compute = {"type": "category", "title": {"text": "C, rollouts generated"}, "nticks": 5, "showgrid": False}
     layout = {"xaxis": compute, "yaxis": {"title": {"text": "pass@1 of a problem"}, "showgrid": False}}
-    caption = captions.landscape(shares, n, b, origin)
+    caption = _map_caption(shares, n, b, origin)
     return Chart(f"landscape-n{n}", f"n = {n:,}", caption, data, layout, height=300)
 
 
@@ -81,11 +81,26 @@ def _zero(rows: pd.DataFrame, study: Study, b: int) -> Chart:
         data.append(line(mean.index, mean, style, hovertemplate=hover, meta={"n": n}))
     share = {"title": {"text": "share of problems below 0.02"}, "tickformat": ".0%", "rangemode": "tozero"}
     layout = {"xaxis": log_axis("C, rollouts generated", rows["compute"]), "yaxis": share}
-    return Chart(
-        "zero-pass",
-        "Problems that are (almost) never solved",
-        captions.zero(rows, b),
-        data,
-        layout,
-        height=320,
+    title = "Problems that are (almost) never solved"
+    return Chart("zero-pass", title, _zero_caption(rows, b), data, layout, height=320)
+
+
+def _map_caption(shares: pd.DataFrame, n: int, b: int, origin: str) -> str:
+    """How pass@1 moved over the problems."""
+    first, last = shares.columns[0], shares.columns[-1]
+    low, high = shares.iloc[0], shares.iloc[-1]
+    return (
+        f"Share of problems by their pass@1, n = {n:,}, B_p = {b:,} ({origin}, all seeds together). From "
+        f"C = {number(first)} to {number(last)} the lowest bin goes from {low[first]:.0%} to {low[last]:.0%} "
+        f"of problems, the highest from {high[first]:.0%} to {high[last]:.0%}."
+    )
+
+
+def _zero_caption(rows: pd.DataFrame, b: int) -> str:
+    """How many problems stay at zero."""
+    last = rows.loc[rows.groupby("run_id")["step"].idxmax()].groupby("rollouts_per_problem")["value"].mean()
+    least, most = last.idxmin(), last.idxmax()
+    return (
+        f"Share of problems with pass@1 below 0.02, mean over seeds, B_p = {b:,}. At the end it is smallest "
+        f"for n = {least:,} ({last[least]:.1%}) and largest for n = {most:,} ({last[most]:.1%})."
     )

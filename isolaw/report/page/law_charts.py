@@ -11,7 +11,6 @@ import pandas as pd
 
 from isolaw.fits.document.schema import FrontierPoint, LawDocument
 from isolaw.report.figures.series import BEYOND, closed, fitted_curve, law_line, n_stars
-from isolaw.report.page import captions
 from isolaw.report.page.chart import Chart, joined, line, log_axis, n_axis, n_colour, rounded, text
 from isolaw.report.study import PLACE, Study
 from isolaw.report.text import law as law_text
@@ -23,11 +22,9 @@ _CURVE = 60
 _SILENT = {"hoverinfo": "skip", "showlegend": False}
 
 
-def reward(study: Study, labels: dict[str, int]) -> Chart:
-    """Return reward against compute: every run, the fitted curves, the frontier.
-
-    ``labels`` numbers the runs, for the hover text.
-    """
+def reward(study: Study, run_ids: Sequence[str]) -> Chart:
+    """Return reward against compute: every run (by its place in ``run_ids``), fitted curves, the frontier."""
+    labels = {run_id: i for i, run_id in enumerate(run_ids)}
     rows = study.fitted()
     rows = rows.assign(x=study.x(rows)).query("x > 0").sort_values(["run_id", "step"])
     thinned = _thinned(rows)
@@ -46,8 +43,8 @@ def reward(study: Study, labels: dict[str, int]) -> Chart:
         "yaxis": {"title": {"text": text(f"{study.metric} ({study.eval_set})")}},
     }
     return Chart(
-        "reward", "Reward against compute", captions.reward(study, len(thinned) < len(rows)), data, layout,
-        captions.reward_alt(study), budget=document is not None, height=480,
+        "reward", "Reward against compute", _reward_caption(study, len(thinned) < len(rows)), data, layout,
+        _reward_alt(study), budget=document is not None, height=480,
     )  # fmt: skip
 
 
@@ -156,10 +153,9 @@ def n_star(study: Study, until: float) -> Chart:
         "shapes": shapes,
         "showlegend": True,
     }
-    return Chart(
-        "n-star", "The best n for a budget", captions.n_star(document), data, layout,
-        captions.n_star_alt(document), budget=True, height=460,
-    )  # fmt: skip
+    title = "The best n for a budget"
+    alt = " ".join([f"{title}.", *law_text.ends(document), law_text.saturation(document)])
+    return Chart("n-star", title, n_star_caption(document), data, layout, alt, budget=True, height=460)
 
 
 def _named(name: str, rank: int) -> dict[str, Any]:
@@ -186,3 +182,53 @@ def _measured(points: Sequence[FrontierPoint], censored: bool, document: LawDocu
         "hovertemplate": f"{law_text.symbol(document)} %{{x:.3s}}<br>highest reward: n = %{{y}}"
         "%{customdata}<extra></extra>",
     }  # fmt: skip
+
+
+def _reward_caption(study: Study, thinned: bool) -> str:
+    """How to read reward against compute."""
+    lines = ["Thin lines are runs, in stronger colours for larger n."]
+    if study.document is not None:
+        lines.append(
+            "Medium lines are the fitted learning curves over their measured range. The broad line is the "
+            "frontier, in the colour of the best n, pale where n* is only a bound."
+        )
+        lines += ["It follows the surface, not the curves."] if study.document.method == "surface" else []
+    if thinned:
+        lines.append("Long runs show some of their checkpoints; the fit uses all.")
+    return " ".join(lines)
+
+
+def _reward_alt(study: Study) -> str:
+    """The main numbers of reward against compute."""
+    rows = study.fitted()
+    text = (
+        f"{study.metric} on {study.eval_set} against compute, {rows['run_id'].nunique()} runs, from "
+        f"{rows['value'].min():.3f} to {rows['value'].max():.3f}."
+    )
+    if study.document is None:
+        return text
+    ends = study.document.frontier[0], study.document.frontier[-1]
+    symbol = law_text.symbol(study.document)
+    at = [f"{p.reward.value:.3f} at {symbol} = {number(p.x)} with n = {p.n_star_strict}" for p in ends]
+    return f"{text} The frontier goes from {at[0]} to {at[1]}."
+
+
+def n_star_caption(document: LawDocument) -> str:
+    """Return how to read n*(C)."""
+    surface = document.method == "surface"
+    first = "The line is the law, the band its 95 % interval at each compute."
+    if surface:
+        first = (
+            "The line is n*, the n of the highest fitted reward, also between measured n. The band is its "
+            "95 % interval at each compute; the dotted lines hold 95 % of draws at all computes at once."
+        )
+        if law := law_text.preferred(document):
+            first += f" The dashed line is the law, {law_text.form(law, document)}"
+            first += "." if document.frontier[-1].censored else "; beyond the data only the law continues."
+    if not document.bootstrap.draws:
+        first = "The line is n*. Without draws there is no band."
+    return (
+        f"{first} Dots are the measured n with the highest {'fitted reward' if surface else 'curve'}, hollow "
+        "where n* is only a bound. No n was measured beyond the horizontal lines. Near the best n reward is "
+        "flat: the loss of an n matters more than the n itself."
+    )

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from isolaw import __version__
 from isolaw.fits.document.schema import LawDocument
 from isolaw.runs import Runs
 
-_PACKAGES = ("numpy", "scipy", "pandas", "numba")
 _LISTED = 12
 _OF_A_SWEEP = ("sweep.json", "runs/*/points.jsonl")
 
@@ -53,7 +51,7 @@ def _of_file(path: Path) -> str:
 
 def versions(plotly: str) -> str:
     """Return the versions of isolaw, Python and the packages that compute."""
-    packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy", "pandas", "numba"))
     return f"isolaw {__version__}, Python {platform.python_version()}, {packages}, plotly.js {plotly}"
 
 
@@ -67,16 +65,10 @@ def seeds(runs: Runs) -> str:
 
 def options(document: LawDocument) -> str:
     """Return the options of a fit as they would be given to ``isolaw fit``."""
-    options: Sequence[tuple[str, Any]] = [
-        ("metric", document.metric),
-        ("eval-set", document.eval_set),
-        ("setting", document.setting),
-        *(("fixed", f"{name}={value}") for name, value in document.fixed.items()),
-        ("method", document.method),
-        ("curve", document.curve),
-        ("records", "off" if document.records is None else document.records),
-        *([("x", document.x.name)] if document.x.name in ("tokens", "wall_s") else []),
-        ("bootstrap", document.bootstrap.draws),
-        ("seed", document.bootstrap.seed),
-    ]
-    return " ".join(f"--{name} {value}" for name, value in options) + (" --robust" if document.robust else "")
+    d, records = document, "off" if document.records is None else document.records
+    parts = [f"--metric {d.metric} --eval-set {d.eval_set} --setting {d.setting}"]
+    parts += [f"--fixed {name}={value}" for name, value in d.fixed.items()]
+    parts.append(f"--method {d.method} --curve {d.curve} --records {records}")
+    parts += [f"--x {d.x.name}"] if d.x.name in ("tokens", "wall_s") else []
+    parts.append(f"--bootstrap {d.bootstrap.draws} --seed {d.bootstrap.seed}")
+    return " ".join([*parts, *["--robust"] * d.robust])

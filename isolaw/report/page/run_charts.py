@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from isolaw.fits.frontier.trace import TOLERANCE
-from isolaw.report.page import captions
 from isolaw.report.page.chart import Chart, line, log_axis, n_axis, n_colour, rounded, text
-from isolaw.report.study import Study, common_compute, final_rewards
-from isolaw.report.text.numbers import number, runs
+from isolaw.report.study import PLACE, Study, common_compute, final_rewards
+from isolaw.report.text.numbers import count, number
 from isolaw.report.text.studies import choices
 
 _SCALE = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
+_NEAR_END = 0.8  # rewards before this share of the largest compute are not final
 _DASHES, _SYMBOLS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
 
 
@@ -25,7 +25,7 @@ def grid(study: Study) -> Chart:
     compute = common_compute(rows)
     table = final_rewards(rows, compute)
     title = f"{study.metric} at C = {number(compute)}"
-    caption = captions.grid(study, table, compute)
+    caption = _grid_caption(study, table, compute)
     if len(study.batches) == 1:
         return _by_n("grid", "Rewards at the same compute", title, caption, table, study.levels, height=340)
     return _map_of_grid(table, title, caption)
@@ -68,7 +68,7 @@ def _map_of_grid(table: pd.DataFrame, title: str, caption: str) -> Chart:
 def _runs(table: pd.DataFrame) -> list[str]:
     """The number of runs in each mean, and the standard error of two or more."""
     return [
-        (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {runs(own, own)}"
+        (f" ± {error:.2g} (standard error)" if np.isfinite(error) else "") + f", {count(own, 'run')}"
         for own, error in zip(table["runs"], table["error"], strict=True)
     ]
 
@@ -90,15 +90,14 @@ def _by_n(
 
 def best_and_worst(study: Study) -> list[Chart]:
     """Return best@k and worst@k by n at one compute and B_p, a chart each."""
-    _, names = study.best_and_worst() or (0, [])
     b = study.one_batch()
     charts = []
-    for name in names:
+    for name in study.best_and_worst():
         rows = study.rows(name)
         rows = rows[rows["problems_per_batch"] == b]
         compute = common_compute(rows)
         table = final_rewards(rows, compute)
-        caption = captions.extreme(name, table, compute, b)
+        caption = _extreme_caption(name, table, compute, b)
         charts.append(_by_n(name.replace("@", "-"), name, name, caption, table, study.levels, height=320))
     return charts
 
@@ -120,4 +119,59 @@ def backtest(result: Mapping[str, Any]) -> Chart:
         "yaxis": {"title": {"text": "regret in reward"}, "rangemode": "tozero"},
         "showlegend": True,
     }
-    return Chart("backtest", "Regret by budget", captions.backtest(result), data, layout, height=340)
+    return Chart("backtest", "Regret by budget", _backtest_caption(result), data, layout, height=340)
+
+
+def _grid_caption(study: Study, table: pd.DataFrame, compute: float) -> str:
+    """Which configurations are best at one compute."""
+    best = table.loc[table["value"].idxmax()]
+    near = table[table["value"] >= best["value"] - TOLERANCE]
+    missing = study.rows().groupby(PLACE).ngroups - len(table)
+    end = study.rows()["compute"].max()
+    several = len(study.batches) > 1
+    place = f"B_p = {best['problems_per_batch']:,.0f}, n = {best['rollouts_per_problem']:,.0f}"
+    least, most = (int(v) for v in (table["runs"].min(), table["runs"].max()))
+    counts = count(most, "run") if least == most else f"{least:,} to {most:,} runs"
+    text = (
+        f"{study.metric} at C = {number(compute)}, the largest compute that all configurations reached (mean "
+        f"of the checkpoints from 0.8 C to 1.1 C, {counts} each; without a fit, so not n*). The best is "
+        f"{place} with {best['value']:.3f}; {len(near)} of {len(table)} are within {TOLERANCE} of it"
+        f"{', framed' if several else ''}."
+    )
+    if compute < _NEAR_END * end:
+        text += f" Some runs end there; others continue to C = {number(end)}, where another n may be best."
+    if not several and table["error"].notna().any():
+        text += " Bars are standard errors over runs."
+    if missing:
+        text += f" Left out: {missing} that ended before this compute or began after it."
+    return text
+
+
+def _extreme_caption(metric: str, table: pd.DataFrame, compute: float, b: int) -> str:
+    """Which n is best by best@k or worst@k."""
+    kind, _, k = metric.partition("@")
+    means = "at least one of" if kind == "best" else "all of"
+    best = table.loc[table["value"].idxmax()]
+    near = sorted(table.loc[table["value"] >= best["value"] - TOLERANCE, "rollouts_per_problem"])
+    text = (
+        f"Share of problems of which {means} {k} samples are correct, at C = {number(compute)} and "
+        f"B_p = {b:,}. Highest at n = {best['rollouts_per_problem']:,.0f} ({best['value']:.3f})"
+    )
+    if len(near) > 1:
+        text += f"; within {TOLERANCE} of it: n = {', '.join(f'{n:,}' for n in near)}"
+    return f"{text}."
+
+
+def _backtest_caption(result: Mapping[str, Any]) -> str:
+    """How the backtest works, and its regrets."""
+    judged = f"on {result['seeds']} seeds, each held out in turn"
+    if result["held_out"] != "seed":
+        judged = "by later checkpoints of the same runs, since there is one seed"
+    means = {rule: found["mean_regret"] for rule, found in result["rules"].items()}
+    listed = ", ".join(f"{rule} {value:.4f}" for rule, value in means.items())
+    best = min(means, key=lambda rule: means[rule])
+    return (
+        f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations of "
+        f"larger budgets, judged {judged}. Mean regret: {listed}. Least: {best}. "
+        "All regrets are too large by the same amount: the best reward is itself a noisy maximum."
+    )

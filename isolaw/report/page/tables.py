@@ -68,24 +68,18 @@ def configurations(study: Study) -> Table:
     document = study.document
     assert document is not None
     ceiling = "A" in document.curves[0].parameters
-    rows = [
-        [
-            *map(
-                _number, (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, g.measured[1])
-            ),
-            *([_estimate(c.parameters["A"])] if ceiling else []),
-            _number(c.rms, ".4f"),
-        ]
-        for g, c in zip(document.grid, document.curves, strict=True)
-    ]
+    rows = []
+    for g, c in zip(document.grid, document.curves, strict=True):
+        facts = (g.problems_per_batch, g.rollouts_per_problem, g.runs, g.checkpoints, g.measured[1])
+        fitted = [_estimate(c.parameters["A"])] if ceiling else []
+        rows.append([*map(_number, facts), *fitted, _number(c.rms, ".4f")])
     columns = ["B_p", "n", "runs", "checkpoints", "to C", *["ceiling A"] * ceiling, "rms of residuals"]
     return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
 
 
 def rewards_at_one_compute(study: Study) -> Table:
     """Return the numbers in the charts of rewards at one compute, a row for each configuration."""
-    _, names = study.best_and_worst() or (0, [])
-    names = list(dict.fromkeys([study.metric, *names]))
+    names = list(dict.fromkeys([study.metric, *study.best_and_worst()]))
     compute = common_compute(study.rows())
     tables = {name: final_rewards(study.rows(name), compute).set_index(PLACE) for name in names}
     rows = []
@@ -124,9 +118,8 @@ def parameters(document: LawDocument) -> Table:
         for name, q in document.params.items()
     ]
     law = law_text.preferred(document)
-    title = {"logistic": "The law", None: "The logistic"}.get(
-        law, "The logistic, which the draws do not prefer"
-    )
+    titles = {"logistic": "The law", None: "The logistic"}
+    title = titles.get(law, "The logistic, which the draws do not prefer")
     caption = f"{title}: log2 n* = b + L / (1 + exp(−k ({x} − {x0})))"
     return Table("parameters", caption, ["parameter", "estimate", "status"], rows, long=law != "logistic")
 
@@ -148,23 +141,12 @@ def laws(document: LawDocument) -> Table | None:
     rows = []
     for name, law in comparison.laws.items():
         chosen, better = name == comparison.preferred, law.better.get("constant")
-        rows.append(
-            [
-                Cell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen),
-                Cell(law_text.form_equation(name, document)),
-                Cell(law_text.parameters(name, law)),
-                _number(law.mean_regret, ".4f"),
-                Cell("", "") if better is None else Cell(share(better), better),
-            ]
-        )
-    columns = [
-        "law",
-        "n*(C) is",
-        "parameters (95 % interval)",
-        "mean loss",
-        "better than a constant, in draws",
-    ]
-    return Table("laws", "Laws, by their loss of reward along n*", columns, rows)
+        own = Cell(law_text.law_name(name) + " (preferred)" * chosen, kind="good" * chosen)
+        texts = law_text.form_equation(name, document), law_text.parameters(name, law)
+        than_constant = Cell("", "") if better is None else Cell(share(better), better)
+        rows.append([own, *map(Cell, texts), _number(law.mean_regret, ".4f"), than_constant])
+    heads = ["law", "n*(C) is", "parameters (95 % interval)", "mean loss", "better than a constant, in draws"]
+    return Table("laws", "Laws, by their loss of reward along n*", heads, rows)
 
 
 def health(judged: Sequence[Health], study: Study, failed: Sequence[Mapping[str, Any]]) -> Table:

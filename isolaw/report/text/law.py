@@ -59,14 +59,8 @@ def symbol(document: LawDocument) -> str:
 
 def law_summary(document: LawDocument) -> list[str]:
     """Return a fit's findings, line by line."""
-    lines = [
-        data_line(document),
-        *ends(document),
-        *crossovers(document),
-        saturation(document),
-        verdict(document),
-    ]
-    return [line for line in lines if line]
+    lines = [data_line(document), *ends(document), *crossovers(document), saturation(document)]
+    return [line for line in (*lines, verdict(document)) if line]
 
 
 def data_line(document: LawDocument) -> str:
@@ -125,9 +119,6 @@ def saturation(document: LawDocument) -> str:
         return f"Saturation: {why}." if why else ""
     level = f"; a level would be {quantity(q)}" if q.status == "lower_bound" else ""
     return f"Saturation: {why or 'not reached inside the measured n'}{level}."
-
-
-# Laws compared
 
 
 def law_name(law: str) -> str:
@@ -248,9 +239,6 @@ def _verdict_on_curves(c: Comparison) -> str:
         f"On the fitted curves the law loses {logistic.mean_regret:.4f} in reward on average along the "
         f"frontier; n = {constant.n} everywhere would lose {constant.mean_regret:.4f}."
     )
-
-
-# Intervals
 
 
 def intervals(document: LawDocument) -> list[str]:

@@ -79,15 +79,6 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def runs(least: int, most: int) -> str:
-    """Return a number of runs.
-
-    >>> runs(1, 1), runs(2, 3)
-    ('1 run', '2 to 3 runs')
-    """
-    return count(most, "run") if least == most else f"{least:,} to {most:,} runs"
-
-
 def duration(seconds: float) -> str:
     """Return a time in at most two units.
 

@@ -13,7 +13,7 @@ from isolaw.fits.document.flags import Code, having
 from isolaw.fits.frontier.candidates import INTERVALS, comparable
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.report.text import law as law_text
-from isolaw.report.text.numbers import number, quantity, runs, share
+from isolaw.report.text.numbers import count, number, quantity, share
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import GridEntry, LawDocument
@@ -68,12 +68,7 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: int 
 
 def largest_answer(prediction: Prediction) -> str:
     """Return the recommendation of `largest_with_recommendation` in one sentence."""
-    _, _, allocation = answer(prediction).partition(": ")
-    return f"{_largest(prediction)} {allocation}"
-
-
-def _largest(prediction: Prediction) -> str:
-    return f"The largest budget with a recommendation is C = {_budget(prediction)}:"
+    return answer(prediction).replace("For a budget of", "The largest budget with a recommendation is")
 
 
 def star(q: Quantity) -> str:
@@ -116,7 +111,8 @@ def prediction_summary(
     if not prediction.options:
         lines = [answer(prediction), loss(prediction, document)]
         if nearest is not None:
-            lines += [_largest(nearest), *(f"  {line}" for line in prediction_summary(nearest, document))]
+            lines.append(f"{largest_answer(nearest).partition(': ')[0]}:")
+            lines += [f"  {line}" for line in prediction_summary(nearest, document)]
         return lines
     lines = [
         f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
@@ -146,9 +142,6 @@ def prediction_summary(
 
 def _budget(prediction: Prediction) -> str:
     return f"{number(prediction.compute)} {prediction.unit}"
-
-
-# Runs to add
 
 
 @dataclass(frozen=True)
@@ -182,7 +175,7 @@ def advice(document: LawDocument, prediction: Prediction | None) -> list[Advice]
     if counts[0] < _SEEDS:
         why = (
             f"{'Each configuration has' if len(counts) == 1 else 'Some configurations have'} "
-            f"{runs(counts[0], counts[0])}: intervals come from the differences between its runs."
+            f"{count(counts[0], 'run')}: intervals come from the differences between its runs."
         )
         out.append(Advice(f"Run {_SEEDS} seeds of every configuration.", why, (f"sweep.seeds={_SEEDS}",)))
     for batch in document.health.batches:

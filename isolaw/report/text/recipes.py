@@ -45,13 +45,10 @@ def comparison_summary(found: RecipeComparison) -> list[str]:
 def _contrast(title: str, names: tuple[str, str], contrast: Contrast) -> list[list[str]]:
     rows = [[title, *names, "difference"]]
     for name, label in _ROWS.items():
-        row = contrast.rows.get(name)
-        if row is None:
-            continue
-        if name == "error":
-            rows.append([f"  {label}", _cell(row.first, True), _cell(row.second, True), ""])
-        else:
-            rows.append([f"  {label}", _cell(row.first), _cell(row.second), _cell(row.difference, True)])
+        if row := contrast.rows.get(name):
+            alone = name == "error"  # of each recipe, with its interval; there is no difference
+            cells = [_cell(row.first, alone), _cell(row.second, alone)]
+            rows.append([f"  {label}", *cells, "" if alone else _cell(row.difference, True)])
     return rows
 
 

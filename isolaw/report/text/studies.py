@@ -18,9 +18,6 @@ _LOSSES = {"reward": "squared error in L", "log": "squared error in log10 L"}
 _TIMES = {1: "once", 2: "twice"}
 
 
-# A backtest
-
-
 def backtest_summary(result: Mapping[str, Any]) -> list[str]:
     """Return the regrets of a backtest as a table, and its verdict."""
     several = result["held_out"] == "seed"
@@ -81,9 +78,6 @@ def backtest_verdict(result: Mapping[str, Any]) -> list[str]:
     return out
 
 
-# Laws
-
-
 def points_summary(document: PointsDocument) -> list[str]:
     """Return the law of ready-made points, with its conditional standard errors."""
     errors = document.standard_errors
@@ -128,9 +122,6 @@ def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument],
             "more values may change this law."
         )
     return lines
-
-
-# Model sizes
 
 
 def size_summary(law: SizeLaw, predictions: Sequence[Mapping[str, Any]]) -> list[str]:

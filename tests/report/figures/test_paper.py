@@ -13,7 +13,7 @@ import pytest
 
 from isolaw.errors import Refused
 from isolaw.report.figures import paper
-from isolaw.report.figures.paper import FIGURES, Material, write
+from isolaw.report.figures.paper import FIGURES, Material, paper_figures
 from isolaw.report.study import common_compute, final_rewards
 from isolaw.runs import Runs
 
@@ -34,7 +34,7 @@ def everything(synthetic: Make) -> Runs:
 
 @pytest.mark.slow
 def test_all_that_these_runs_can_carry(synthetic: Make, tmp_path: Path) -> None:
-    paths, reasons = write(Material(everything(synthetic), options=QUICK), tmp_path / "new")
+    paths, reasons = paper_figures(everything(synthetic), tmp_path / "new", **QUICK)
     assert list(FIGURES) == ["frontier", "law", "fixed-b", "joint", "best-worst", "tokens", "d-sweep"]
     assert reasons == {"d-sweep": "all runs have the same number of training problems, n_train_problems"}
     assert {p.name for p in paths} == {
@@ -102,7 +102,7 @@ def test_tokens_are_on_the_axis(synthetic: Make) -> None:
 
 def test_reasons(synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "KINDS", ("png",))
-    _, reasons = write(Material(synthetic([(32, n) for n in LEVELS]), options=QUICK), tmp_path)
+    _, reasons = paper_figures(synthetic([(32, n) for n in LEVELS]), tmp_path, **QUICK)
     assert reasons["joint"] == "all runs have B_p = 32; add runs with other B_p"
     assert reasons["tokens"] == "the runs did not record tokens"
     assert reasons["best-worst"] == "best@k and worst@k were not both measured on validation"
@@ -112,16 +112,16 @@ def test_reasons(synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_to_draw(synthetic: Make, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"the runs support no figure: frontier: .*; d-sweep: "):
-        write(Material(synthetic([(32, 8)]), options=QUICK), tmp_path / "none")
+        paper_figures(synthetic([(32, 8)]), tmp_path / "none", **QUICK)
     assert not (tmp_path / "none").exists()
 
 
 def test_the_same_runs_give_the_same_files(
     synthetic: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    material = Material(synthetic([(32, n) for n in LEVELS]), options=QUICK)
+    runs = synthetic([(32, n) for n in LEVELS])
     monkeypatch.setattr(paper, "FIGURES", {"law": FIGURES["law"]})
-    first, second = (write(material, tmp_path / name)[0] for name in "ab")
+    first, second = (paper_figures(runs, tmp_path / name, **QUICK)[0] for name in "ab")
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
 
 

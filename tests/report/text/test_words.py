@@ -16,7 +16,7 @@ from isolaw.fits.law import Law
 from isolaw.fits.quantity import Quantity
 from isolaw.fits.studies.backtest import backtest
 from isolaw.report.figures.series import law_line
-from isolaw.report.page import captions, tables
+from isolaw.report.page import law_charts, tables
 from isolaw.report.text import law as law_text
 from isolaw.report.text import numbers, studies
 from isolaw.report.text import prediction as prediction_text
@@ -200,7 +200,7 @@ def test_two_seeds_prefer_no_law(synthetic: Make) -> None:
         assert not any(claim in own for own in told)
     assert law_text.equation(document) == ""
     assert law_line(law, np.array([1e5])) == (None, None)
-    assert "The dashed line" not in captions.n_star(document)
+    assert "The dashed line" not in law_charts.n_star_caption(document)
     table = tables.laws(document)
     assert table is not None
     assert not any("preferred" in row[0].text for row in table.rows)
