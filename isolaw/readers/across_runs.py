@@ -87,8 +87,8 @@ def _convert(target: Target, runs: Mapping[str, RunCurves], given: Mapping[str, 
 
 def mixed_policies(runs: Sequence[LoggedRun]) -> list[str]:
     """Return the problem of off-policy among on-policy runs."""
-    on = [run for run in runs if (fact := run.facts.get("on_policy")) and fact.value]
-    off = [run for run in runs if (fact := run.facts.get("on_policy")) and not fact.value]
+    known = [run for run in runs if "on_policy" in run.facts]
+    on, off = ([run for run in known if run.facts["on_policy"].value is own] for own in (True, False))
     if not on or not off:
         return []
     lines = listed([f"{run.name} ({run.facts['on_policy'].origin})" for run in off], _SHOWN, "; ")

@@ -5,7 +5,7 @@ The problems of all runs are reported at once, each with what settles it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,19 +70,9 @@ def assemble(
 ) -> tuple[list[LoggedRun], list[str], set[Assignment]]:
     """Return the runs of logs, all their problems, and the assignments that hold for any run.
 
-    Parameters
-    ----------
-    logs
-        in the order in which parts of a run follow each other; emptied, so that their memory can be freed.
-    assignments
-        what the user sets.
-    group_by
-        what makes one run: ``file``, ``directory``, or a key of the configuration; by default the name
-        that the log gives its run.
-    searched
-        the sources that were found in a directory rather than named: one of two copies of a run among them
-        is left out.
-
+    The parts of a run follow each other in ``logs``, which is emptied, so that their memory can be freed.
+    Logs of one ``group_by`` (file, directory, a key of the configuration) are one run; by default those of
+    one name. Of two copies of a run, one from ``searched`` (sources that the user did not name) is left out.
     Raises `InputError` if the user sets an unknown framework.
     """
     groups, problems = _grouped(logs, group_by)
@@ -97,7 +87,9 @@ def assemble(
         sources = list(dict.fromkeys(part.source for part in parts))
         own = applying(assignments, name, sources)
         used |= set(own.values())
-        framework = _framework(parts, own)
+        config = {key: value for part in parts for key, value in part.config.items()}
+        given = own.get("framework")
+        framework = frameworks.named(given.value) if given else frameworks.find(_keys(parts), config)
         if framework is None:
             problems.append(_unknown_framework(name, parts))
             continue
@@ -158,13 +150,6 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
             continue
         groups.setdefault(name, []).append(log)
     return groups, problems
-
-
-def _framework(parts: Sequence[RawLog], own: Mapping[str, Assignment]) -> Framework | None:
-    if "framework" in own:
-        return frameworks.named(own["framework"].value)
-    config = {name: value for part in parts for name, value in part.config.items()}
-    return frameworks.find(_keys(parts), config)
 
 
 def _keys(parts: Sequence[RawLog]) -> list[str]:

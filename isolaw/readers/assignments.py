@@ -32,6 +32,7 @@ ALIASES = {
     "C": "compute",
     "D": "n_train_problems",
 }
+DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
 WHOLE = {  # facts that are whole numbers → the least
     **dict.fromkeys([*SPLIT, "n_problems", "n_samples", "n_train_problems", "logging_steps"], 1),

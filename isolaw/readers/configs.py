@@ -184,11 +184,7 @@ def beside(path: str | Path) -> tuple[dict[str, Any], str]:
 
 
 def home(folder: str | Path) -> Path:
-    """Return the run's directory of a log's folder: the one above ``checkpoint-500``, ``files``…
-
-    >>> home("/runs/n8/checkpoint-500").as_posix(), home("/runs/n8").as_posix()
-    ('/runs/n8', '/runs/n8')
-    """
+    """Return the run's directory of a log's folder: the one above ``checkpoint-500``, ``files``…"""
     found = _upwards(Path(folder))[-1]
     here = Path.cwd()
     named_so = not Path(folder).is_absolute() and found != here and found.is_relative_to(here)

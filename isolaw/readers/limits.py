@@ -118,5 +118,5 @@ def start(path: str | Path, most: int) -> bytes:
     path = Path(path)
     if not path.is_file():
         return b""
-    with path.open("rb") as file:
+    with os_errors(path), path.open("rb") as file:
         return file.read(most)

@@ -110,11 +110,8 @@ def _put(place: tuple[Any, list[Any]], value: Any) -> None:
 def parse_dictionary(text: str, at: int = 0) -> tuple[dict[str, str] | None, int]:
     """Read the dictionary that begins at ``at``: its plain values as text, what is nested left out.
 
-    Returns
-    -------
-    values, end
-        where it ends. None for the values where it is no dictionary: then ``end`` is how far it was read,
-        the length of the text if that ends before the dictionary does.
+    Returns them and where it ends; if it is no dictionary, None and how far it was read: the length of the
+    text if that ends before the dictionary does.
 
     >>> parse_dictionary("12: {'loss': '0.25', 'kl': np.float64(nan), 'names': ['a', {}], 'n': 8} done", 4)
     ({'loss': '0.25', 'kl': 'np.float64(nan)', 'n': '8'}, 71)

@@ -50,6 +50,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     frame = load(path)
     columns = [str(column) for column in frame.columns]
     guessed = _guess(columns)
+    missing = [ours for ours in _NEEDED if ours not in guessed]
     lines = [
         f"# How the columns of {Path(path).name} become isolaw's: a draft, with guesses. Correct it, then",
         f"#     isolaw read {path} --mapping {name}",
@@ -64,14 +65,10 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
         *(f'# {ours} = "…"' for ours in ("seed", "run_id", "problem_set") if ours not in guessed),
         "",
         '[derive]   # our name = "arithmetic on its columns": numbers, names, + - * / // and brackets',
-        *_derived(columns, guessed),
+        *([] if "compute" in guessed else [_compute(columns, guessed)]),
         "",
         "[constants]   # our name = one value for all rows",
-        *(
-            f"# {ours} = {example}   # needed, and no column looks like it"
-            for ours, example in _NEEDED.items()
-            if ours not in guessed
-        ),
+        *(f"# {ours} = {_NEEDED[ours]}   # needed, and no column looks like it" for ours in missing),
         '# problem_set = "…"',
         "",
     ]
@@ -90,13 +87,11 @@ def _guess(columns: list[str]) -> dict[str, str]:
     return {ours: own[0] for ours, own in found.items() if own}
 
 
-def _derived(columns: list[str], guessed: dict[str, str]) -> list[str]:
-    if "compute" in guessed:
-        return []
+def _compute(columns: list[str], guessed: dict[str, str]) -> str:
     prompts, n = next(filter(_counts_prompts, columns), None), guessed.get("rollouts_per_problem")
     sure = prompts and n and prompts not in guessed.values()
     product = _quoted(f"{prompts}*{n}" if sure else "…")
-    return [f"# compute = {product}   # if not problems_per_batch · rollouts_per_problem · step"]
+    return f"# compute = {product}   # if not problems_per_batch · rollouts_per_problem · step"
 
 
 def _counts_prompts(column: str) -> bool:

@@ -169,11 +169,8 @@ def survey(
                 notes=tuple(_shared_notes(new)),
             )
         )
-    notes = list(result.notes)
-    if result.passed:
-        notes.append(
-            f"{result.passed:,} of the files found are no logs; a configuration is read with its log"
-        )
+    passed = f"{result.passed:,} of the files found are no logs; a configuration is read with its log"
+    notes = [*result.notes, *([passed] if result.passed else [])]
     return Reading(Runs.concat(parts), provenance, notes, table_notes)
 
 

@@ -14,7 +14,7 @@ from glob import escape
 from pathlib import PurePath
 from typing import Any
 
-from isolaw.readers.assignments import SPLIT, WHOLE, Assignment
+from isolaw.readers.assignments import DEFAULTS, SPLIT, WHOLE, Assignment
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.raw_log import RawLog, whole
 
@@ -25,7 +25,6 @@ _SYMBOL = {
 }
 # What may not change between the parts of one run.
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
-_DEFAULTS = {"seed": 0, "problem_set": "unnamed", "algorithm": "grpo"}
 # Instructions to the reader, not facts of the run.
 _FOR_THE_READER = ("percent", "framework")
 
@@ -55,11 +54,12 @@ def resolve(
             out.hints.setdefault("configuration", f"its configuration was not used: {part.config_source}")
         for name, fact in framework.facts(part.config, part.config_source).items():
             _add(out, name, fact, assignments)
+    out.problems, out.notes = list(dict.fromkeys(out.problems)), list(dict.fromkeys(out.notes))
     for name, own in assignments.items():
         if name not in _FOR_THE_READER:
             out.facts[name] = Fact(own.value, "--set")
     _complete(out, [name for name in SPLIT if name in assignments], glob)
-    for name, value in _DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         out.facts.setdefault(name, Fact(value, "unless set"))
     return out
 
@@ -98,7 +98,7 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
         return
     value = _sound(name, fact.value)
     if value is None:
-        _once(out.notes, f"{name} is {str(fact.value)[:80]!r} ({fact.origin}): not used")
+        out.notes.append(f"{name} is {str(fact.value)[:80]!r} ({fact.origin}): not used")
         return
     before = out.facts.setdefault(name, Fact(value, fact.origin))
     if before.value == value or name in assignments:
@@ -106,14 +106,9 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
     both = f"its parts differ in {name}: {before.value} ({before.origin}) and {value} ({fact.origin})"
     if name in _ONE_VALUE:
         add = option("", _SYMBOL.get(name, name).replace(" ", "_"), "<value>")
-        _once(out.problems, f"{both}. If they are several runs: --group-by file; if not, {add}")
+        out.problems.append(f"{both}. If they are several runs: --group-by file; if not, {add}")
     else:
-        _once(out.notes, f"{both}: the first was kept")
-
-
-def _once(texts: list[str], text: str) -> None:
-    if text not in texts:
-        texts.append(text)
+        out.notes.append(f"{both}: the first was kept")
 
 
 def _sound(name: str, value: Any) -> Any:

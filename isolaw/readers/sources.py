@@ -103,7 +103,7 @@ class Search:
 
     def _add_file(self, path: Path) -> None:
         try:
-            head = _head(path)
+            head = limits.start(path, HEAD)
             found = _classified(path, head, self.containers, named=False)
             wanted: object = found.container or found.ours
             if self.columns is not None:
@@ -156,11 +156,7 @@ def is_ours(path: Path, head: bytes) -> bool:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts numbers in names by their size.
-
-    >>> sorted(["step-100", "step-20", "step"], key=natural)
-    ['step', 'step-20', 'step-100']
-    """
+    """Return a key that sorts numbers in names by their size."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
@@ -183,15 +179,14 @@ def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Fo
     if forced:
         return Found(path, containers[0])
     # A pipe can be read once only, so its content does not decide what it is.
-    return Found(path) if stat.S_ISFIFO(mode) else _classified(path, _head(path), containers, named=True)
+    return (
+        Found(path)
+        if stat.S_ISFIFO(mode)
+        else _classified(path, limits.start(path, HEAD), containers, named=True)
+    )
 
 
 def _classified(path: Path, head: bytes, containers: Sequence[Container], named: bool) -> Found:
     if is_ours(path, head):
         return Found(path, ours=True, named=named)
     return Found(path, next((own for own in containers if own.file(path, head)), None), named=named)
-
-
-def _head(path: Path) -> bytes:
-    with limits.os_errors(path):
-        return limits.start(path, HEAD)

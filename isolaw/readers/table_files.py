@@ -64,13 +64,13 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     if b"\0" in content[:65_536]:
         raise DataError(f"{path}: found a binary file; expected CSV, Parquet or a sweep's directory")
-    _check_columns(path, content.partition(b"\n")[0].count(b",") + 1)
     rows = max(content.count(b"\n"), content.count(b"\r"))
-    _check_size(path, rows, rows + content.count(b","))
+    cells = rows + content.count(b",")
+    _check_size(path, rows, cells, content.partition(b"\n")[0].count(b",") + 1)
     options: dict[str, Any] = {"encoding": "utf-8-sig", "skip_blank_lines": False, "low_memory": False}
     try:
         header = next(csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")), [])
-        _check_columns(path, len(header))  # with line ends in quoted names
+        _check_size(path, rows, cells, len(header))  # with line ends in quoted names
         frame = pd.read_csv(io.BytesIO(content), **options)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
@@ -84,12 +84,9 @@ def _read_csv(path: Path, content: bytes) -> pd.DataFrame:
     return frame.set_axis(pd.RangeIndex(2, len(frame) + 2, name="line")).dropna(how="all")
 
 
-def _check_columns(path: Path, count: int) -> None:
-    if count > _MOST_COLUMNS:  # pandas' time is quadratic in names that repeat
-        raise DataError(f"{path}: {count:,} columns; a table has at most {_MOST_COLUMNS:,}")
-
-
-def _check_size(path: Path, rows: int, cells: int) -> None:
+def _check_size(path: Path, rows: int, cells: int, columns: int = 0) -> None:
+    if columns > _MOST_COLUMNS:  # pandas' time is quadratic in names that repeat
+        raise DataError(f"{path}: {columns:,} columns; a table has at most {_MOST_COLUMNS:,}")
     if rows > _MOST_ROWS or cells > _MOST_CELLS:
         raise DataError(
             f"{path}: {rows:,} rows with {cells:,} cells; isolaw reads text tables of up to {_MOST_ROWS:,} "

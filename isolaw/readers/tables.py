@@ -9,24 +9,16 @@ from __future__ import annotations
 
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError, nearest, unknown
-from isolaw.readers.assignments import ALIASES
+from isolaw.readers.assignments import ALIASES, DEFAULTS
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.table_files import load
 from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, plain
-
-_DEFAULTS: dict[str, Any] = {
-    "problem_set": "unnamed",
-    "algorithm": "grpo",
-    "seed": 0,
-    "eval_set": "validation",
-}
 
 
 def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
@@ -61,7 +53,7 @@ def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: s
             raise DataError(f"{source}: name the metric with --metric: {missing}")
         table = table.assign(metric=name, value=table[name])
     _require_configuration(table, source, frame)
-    for name, value in _DEFAULTS.items():
+    for name, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if name not in table.columns:
             table[name] = value
     identity = [*IDENTITY, *own_names]

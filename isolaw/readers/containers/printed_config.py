@@ -36,7 +36,6 @@ _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|rewa
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines but the first
 _YAML = re.compile(r"(?:\s+|- |#|[\w.]+:(?:\s|$))")
-
 _FOREIGN_TO_ARGUMENTS = 50  # lines: other output, a value of several lines
 _CLASS = re.compile(r"\w{0,60}(?:Config|Arguments)\($")
 _EQUALS = re.compile(r"(\w{1,60})=(.{0,500}),$")

@@ -144,8 +144,7 @@ class _Reader:
         if numbered:
             self._step = float(numbered[1])
         elif worker == self._next[0]:
-            if not before.strip():
-                self._step = self._next[1]
+            self._step = math.nan if before.strip() else self._next[1]
             self._next = "", math.nan
         self._part, self._size, self._ends = [text[begin:]], 0, 0
         self._dictionary(self._part[0])

@@ -52,8 +52,7 @@ def read(path: Path) -> Iterator[RawLog]:
         if not found:
             continue
         # Writers make an event of each scalar; those of one step that follow each other are one record.
-        full = len(values) > _MOST_JOINED
-        if values and (event.step != step or full or not values.keys().isdisjoint(found)):
+        if values and (event.step != step or len(values) > _MOST_JOINED or values.keys() & found.keys()):
             log.add(values, step, wall_s)
             values = {}
         if not values:
@@ -143,11 +142,7 @@ def _only_number(tensor: Any) -> float | None:
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest decimal that is this 32-bit number: the 0.7 that was logged, not 0.69999999.
-
-    >>> _shortest(0.699999988079071)
-    0.7
-    """
+    """Return the shortest decimal that is this 32-bit number: the 0.7 that was logged, not 0.69999999."""
     return float(str(np.float32(value)))
 
 

@@ -33,11 +33,8 @@ _PICKLE = "training_args.bin"
 
 def is_state(_path: Path, head: bytes) -> bool:
     """Return whether a file is a trainer's state."""
-    return (
-        head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
-        and b'"log_history"' in head
-        and b'"global_step"' in head
-    )
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    return text.startswith(b"{") and b'"log_history"' in text and b'"global_step"' in text
 
 
 def read(path: Path) -> Iterator[RawLog]:

@@ -72,7 +72,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def _has_step(line: bytes) -> bool:
-    return b"step:" in line and any(record(text)[0] for _, text in steps(unprefixed(clean(line))[1]))
+    return b"step:" in line and any(_record(text)[0] for _, text in _steps(unprefixed(clean(line))[1]))
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -90,10 +90,8 @@ def read(path: Path) -> Iterator[RawLog]:
         log.config, log.config_source = printed.config, "the printed configuration"
     else:
         config, source = configs.beside(path)
-        log.config = config | printed.command
-        log.config_source = " and ".join(
-            filter(None, [source, "the printed command" if printed.command else ""])
-        )
+        sources = [source, "the printed command" if printed.command else ""]
+        log.config, log.config_source = config | printed.command, " and ".join(filter(None, sources))
     yield log
 
 
@@ -131,13 +129,13 @@ class _Reader:
             step.last = False
             longer = None
             if (own or not worker) and step.lines < _MOST_LINES:
-                longer = continued(step.items, text)
+                longer = _continued(step.items, text)
             if longer is not None:
                 step.items, step.lines, step.last = longer, step.lines + 1, True
                 return
-        found = steps(text)
+        found = _steps(text)
         if step is not None and not own:
-            found = [(n, items) for n, items in found if record(items)[0]]  # model output of another worker
+            found = [(n, items) for n, items in found if _record(items)[0]]  # model output of another worker
         if found or own:
             self._flush()
         for at, items in found:
@@ -159,7 +157,7 @@ class _Reader:
 
     def _flush(self) -> None:
         step, self._step = self._step, None
-        values, unread = record(step.items) if step else ({}, 0)
+        values, unread = _record(step.items) if step else ({}, 0)
         if step is None or not values:
             return  # model output may well contain "step:1 - "
         if unread:
@@ -181,7 +179,7 @@ class _Reader:
                 self._quoted = None
 
 
-def steps(text: str) -> list[tuple[float, str]]:
+def _steps(text: str) -> list[tuple[float, str]]:
     """Return each step in a line, and the text of its items; the first may be cut before its number."""
     found = list(_STEP.finditer(text))
     ends = [*(match.start() for match in found[1:]), len(text)]
@@ -191,10 +189,10 @@ def steps(text: str) -> list[tuple[float, str]]:
     ]
 
 
-def record(items: str) -> tuple[dict[str, str], int]:
+def _record(items: str) -> tuple[dict[str, str], int]:
     """Return a step's values by key, and how many could not be read; no values if this is no step's line.
 
-    >>> record("actor/lr:1e-06 - val/a - b:c/acc:np.float64(0.5) - x/y:?")
+    >>> _record("actor/lr:1e-06 - val/a - b:c/acc:np.float64(0.5) - x/y:?")
     ({'actor/lr': '1e-06', 'val/a - b:c/acc': 'np.float64(0.5)'}, 1)
     """
     values: dict[str, str] = {}
@@ -202,7 +200,7 @@ def record(items: str) -> tuple[dict[str, str], int]:
     begun = ""  # of a key that has " - " in it
     for piece in items.split(" - "):
         whole = f"{begun} - {piece}" if begun else piece
-        found = item(whole) or _followed(whole)
+        found = _item(whole) or _followed(whole)
         begun = "" if found or ":" in whole or len(whole) > _LONGEST_KEY else whole
         if found:
             values[found[0]] = found[1]
@@ -213,10 +211,10 @@ def record(items: str) -> tuple[dict[str, str], int]:
     return (values, unread) if ours else ({}, 0)
 
 
-def item(piece: str) -> tuple[str, str] | None:
+def _item(piece: str) -> tuple[str, str] | None:
     """Return the key and the number of ``key:number``, else None; the key may hold colons.
 
-    >>> item("val/test_score/a:b:0.5"), item("actor/loss:tensor(0.5, device='cuda:0')"), item("critic/sco")
+    >>> _item("val/test_score/a:b:0.5"), _item("actor/loss:tensor(0.5, device='cuda:0')"), _item("critic/sco")
     (('val/test_score/a:b', '0.5'), ('actor/loss', "tensor(0.5, device='cuda:0')"), None)
     """
     if len(piece) > 2 * _LONGEST_KEY:
@@ -231,19 +229,19 @@ def _followed(piece: str) -> tuple[str, str] | None:
     return (found[1].strip(), found[2]) if found else None
 
 
-def continued(start: str, line: str) -> str | None:
+def _continued(start: str, line: str) -> str | None:
     """Return a step's text with the next line, if that goes on with it; None if it is something else.
 
-    >>> continued("actor/lr:0.1 - critic/sco", "re/mean:0.5 - critic/rewards/mean:0.4")
+    >>> _continued("actor/lr:0.1 - critic/sco", "re/mean:0.5 - critic/rewards/mean:0.4")
     'actor/lr:0.1 - critic/score/mean:0.5 - critic/rewards/mean:0.4'
-    >>> continued("actor/lr:0.1 -", "critic/score/mean:0.5"), continued("actor/lr:0.1", "epoch 0, step 2")
+    >>> _continued("actor/lr:0.1 -", "critic/score/mean:0.5"), _continued("actor/lr:0.1", "epoch 0, step 2")
     ('actor/lr:0.1 - critic/score/mean:0.5', None)
     """
     if not line.strip() or len(start) + len(line) > LONGEST or _STEP.search(line):
         return None
     start, line = start.rstrip(), line.rstrip()
     if not start:  # "step:1 -" was all
-        first = item(line.partition(" - ")[0])
+        first = _item(line.partition(" - ")[0])
         return line if first and "/" in first[0] else None
     if start.endswith(" -"):
         start, line = start[:-2], f" - {line.lstrip()}"
@@ -251,15 +249,15 @@ def continued(start: str, line: str) -> str | None:
         line = f" {line}"
     seam, *rest = line.split(" - ")
     last = start[start.rfind(" - ") + 3 :] if " - " in start else start
-    if not all(item(piece) for piece in rest[:-1]):
+    if not all(_item(piece) for piece in rest[:-1]):
         return None
-    named = [found for piece in rest if (found := item(piece)) and "/" in found[0]]
+    named = [found for piece in rest if (found := _item(piece)) and "/" in found[0]]
     if not seam:
         return start + line if named else None
-    across = item(last + seam)
+    across = _item(last + seam)
     if not across or "/" not in across[0]:
         return None
-    if item(last) or _followed(last):  # only a number can be cut and look whole
+    if _item(last) or _followed(last):  # only a number can be cut and look whole
         return start + line if named and _NUMERIC.fullmatch(seam) else None
     return start + line
 

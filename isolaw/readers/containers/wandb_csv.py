@@ -148,10 +148,6 @@ def _add_long(_path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None
         own.close()
 
 
-def _is_history(header: list[str]) -> bool:
-    return "_step" in header and not {"_runtime", "_timestamp"}.isdisjoint(header)
-
-
 def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
     run = next((name for name in _RUN if name in header), "")
     for row in rows:
@@ -166,6 +162,6 @@ def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> No
 _KINDS = (
     (_is_wide, _add_wide),
     (lambda header: set(header) >= _LONG, _add_long),
-    (_is_history, _add_history),
+    (lambda header: "_step" in header and {"_runtime", "_timestamp"} & set(header), _add_history),
 )
 CONTAINER = Container("wandb-csv", read, file=is_export)

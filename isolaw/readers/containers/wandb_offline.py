@@ -43,11 +43,6 @@ def is_run(path: Path) -> bool:
     return named or any(path.glob("run-*.wandb"))
 
 
-def is_file(_path: Path, head: bytes) -> bool:
-    """Return whether a file is a ``.wandb`` file."""
-    return head.startswith(_MAGIC)
-
-
 def read(path: Path) -> Iterator[RawLog]:
     """Read a run's folder, or its ``.wandb`` file alone.
 
@@ -193,4 +188,6 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
         yield printed
 
 
-CONTAINER = Container("wandb-offline", read, file=is_file, directory=is_run)
+CONTAINER = Container(
+    "wandb-offline", read, file=lambda _path, head: head.startswith(_MAGIC), directory=is_run
+)

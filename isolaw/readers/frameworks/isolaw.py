@@ -9,8 +9,6 @@ import re
 
 from isolaw.readers.frameworks.base import Config, Facts, Framework
 
-_PREFIX = "isolaw."
-
 
 def metric(key: str) -> tuple[str, str] | None:
     """Return (eval_set, metric)."""
@@ -22,11 +20,8 @@ def metric(key: str) -> tuple[str, str] | None:
 
 def _facts(config: Config, _facts: Facts) -> Facts:
     """Everything is under our own names."""
-    return {
-        key.removeprefix(_PREFIX): config.fact(key, value)
-        for key, value in config.values.items()
-        if key.startswith(_PREFIX) and key != "isolaw.run_id"
-    }
+    own = {key.removeprefix("isolaw."): key for key in config.values if key.startswith("isolaw.")}
+    return {name: config.fact(key, config.values[key]) for name, key in own.items() if name != "run_id"}
 
 
 FRAMEWORK = Framework(

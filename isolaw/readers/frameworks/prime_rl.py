@@ -50,9 +50,8 @@ def _either(*names: str) -> tuple[str, ...]:
 def _facts(config: Config, facts: Facts) -> Facts:
     batch = facts["rollouts_per_step"]
     lag = config.count(*_either("max_async_level", "max_off_policy_steps"), least=0)
-    if lag is None:
-        on_policy = Fact(False, "prime-rl generates while it trains, unless its configuration says otherwise")
-    else:
+    on_policy = Fact(False, "prime-rl generates while it trains, unless its configuration says otherwise")
+    if lag:
         on_policy = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
     # Environments may have a group size of their own; n is one number only where they agree.
     sizes = [config.count(key) for key in config.values if _GROUP_SIZE.fullmatch(key)]
