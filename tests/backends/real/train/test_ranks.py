@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -163,7 +164,8 @@ def test_only_who_knows_the_secret_is_told_the_job() -> None:
     try:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             job = {"spec": {}, "state": None}
-            processes = launcher._Connections(listening, "right", job, process, RunContext())  # type: ignore[arg-type]
+            processes = launcher._Connections("right", job, process, RunContext())  # type: ignore[arg-type]
+            threading.Thread(target=processes.accept, args=(listening,), daemon=True).start()
 
             def hello(text: str) -> str:
                 with socket.create_connection(listening.getsockname(), timeout=10) as line:
