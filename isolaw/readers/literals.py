@@ -22,7 +22,7 @@ _VALUE = re.compile(r"'([^'\\]{0,300})'|\"([^\"\\]{0,300})\"|[-+\w.]{1,60}(?:\([
 _SIGN = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|[(\[{,)\]}'"]""", re.S)
 _FIELD = re.compile(r"[, ]*(\w{1,60})=(namespace\()?")
 _CLOSED = re.compile(r"[, ]*\)")
-_DEEPEST = 20  # namespaces
+_MOST_NAMESPACES = 20  # within each other
 
 
 def scalar(text: str) -> Any:
@@ -148,7 +148,7 @@ def parse_namespace(section: str, text: str) -> dict[str, Any]:
     out: dict[str, Any] = {}
     inside = [section]
     at = len("namespace(")
-    while inside and len(inside) < _DEEPEST:
+    while inside and len(inside) < _MOST_NAMESPACES:
         if closed := _CLOSED.match(text, at):
             inside.pop()
             at = closed.end()
