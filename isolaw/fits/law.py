@@ -26,6 +26,7 @@ from isolaw.fits.document.draws import Draws
 from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
 from isolaw.fits.laws.equations import Logistic
 from isolaw.fits.quantity import Quantity
+from isolaw.fits.selection import HELD
 from isolaw.parquet import read_parquet
 
 if TYPE_CHECKING:
@@ -37,13 +38,6 @@ if TYPE_CHECKING:
 
 class Law:
     """A law with its curves and draws.
-
-    Attributes
-    ----------
-    document
-        the content of ``law.json``.
-    draws
-        what every draw found, the estimate first.
 
     >>> import isolaw
     >>> runs = isolaw.read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
@@ -57,8 +51,8 @@ class Law:
     """
 
     def __init__(self, document: LawDocument, draws: Draws) -> None:
-        self.document = document
-        self.draws = draws
+        self.document = document  #: the content of ``law.json``
+        self.draws = draws  #: what every draw found, the estimate first
 
     def __repr__(self) -> str:
         d = self.document
@@ -242,7 +236,7 @@ def _check(document: LawDocument) -> None:
         raise Malformed(f"a curve lacks a value of {', '.join(sorted(names))}, or has others")
     if any(g.step_cost <= 0 for g in document.grid):
         raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
-    held = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts"}.get(document.setting)
+    held = HELD.get(document.setting)
     if held and not isinstance(document.fixed.get(held), int):
         raise Malformed(f"fixed.{held}: found {document.fixed.get(held)!r}; expected a whole number")
     file = document.bootstrap.file

@@ -66,37 +66,21 @@ class Option:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A recommended allocation and what is known about it.
+    """A recommended allocation and what is known about it."""
 
-    Attributes
-    ----------
-    compute, unit
-        the budget C, and what it counts: rollouts, tokens or seconds.
-    options
-        configurations by expected regret, the recommended one first; those expected to lose more
-        than 0.005 are left out. Empty where nothing can be compared.
-    n_star, b_star, m_star
-        n, B_p and M of highest reward at the budget; a value without an interval where it is held.
-    law_n
-        the n that the preferred law names there; refused where none is preferred.
-    epochs
-        B_p · M / D, None where D is unknown, or nothing is recommended.
-    comparable
-        the largest budget at which at least three n can be compared.
-    flags
-        reasons for care.
-    """
-
-    compute: int
-    unit: str
+    compute: int  #: the budget C
+    unit: str  #: what it counts: rollouts, tokens or seconds
+    #: configurations by expected regret, the recommended one first; those expected to lose more than 0.005
+    #: are left out. Empty where nothing can be compared.
     options: list[Option]
+    #: n, B_p and M of highest reward at the budget; a value without an interval where it is held
     n_star: Quantity
     b_star: Quantity
     m_star: Quantity
-    law_n: Quantity
-    epochs: float | None
-    comparable: int
-    flags: list[Flag]
+    law_n: Quantity  #: the n that the preferred law names there; refused where none is preferred
+    epochs: float | None  #: B_p · M / D, None where D is unknown, or nothing is recommended
+    comparable: int  #: the largest budget at which at least three n can be compared
+    flags: list[Flag]  #: reasons for care
 
     @property
     def allocation(self) -> Allocation | None:

@@ -23,23 +23,15 @@ _NO_WIDTH = 1e-12
 class Quantity:
     """An estimated quantity.
 
-    Attributes
-    ----------
-    value
-        the estimate, None when refused.
-    interval
-        95 % interval over bootstrap draws; an end is None when the data do not bound it; None when
-        there is no interval.
-    status
-        ``ok``; ``lower_bound`` / ``upper_bound``: the truth may lie beyond; ``not_identified``: the
-        data do not determine it; ``refused``: not stated.
-
     >>> Quantity(64.0, (32.0, None), "lower_bound").to_dict()
     {'value': 64.0, 'interval': [32.0, None], 'status': 'lower_bound'}
     """
 
-    value: float | None
+    value: float | None  #: the estimate, None when refused
+    #: 95 % interval over draws; an end is None when the data do not bound it; None when there is no interval
     interval: Interval | None = None
+    #: ``ok``; ``lower_bound`` / ``upper_bound``: the truth may lie beyond; ``not_identified``: the data do
+    #: not determine it; ``refused``: not stated
     status: Status = "ok"
 
     def to_dict(self) -> dict[str, Any]:

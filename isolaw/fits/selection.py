@@ -31,6 +31,7 @@ Setting = Literal["fixed-bp", "fixed-b", "joint"]
 X = Literal["compute", "tokens", "wall_s"]
 XS: tuple[X, ...] = ("compute", "tokens", "wall_s")
 SETTINGS: tuple[Setting, ...] = ("fixed-bp", "fixed-b", "joint")
+HELD: dict[str, str] = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts"}  # by the setting
 LEAST_CURVES = 3
 LEAST_CHECKPOINTS = 5
 
@@ -103,10 +104,8 @@ class Selection:
     """What a fit works on."""
 
     configurations: list[Configuration]
-    setting: Setting
     fixed: dict[str, Any]
     metric: str
-    eval_set: str
     epochs_seen: float | None
     n_train_problems: int | None
     run_ids: list[str]
@@ -144,8 +143,8 @@ def select(
     flags = [Flag(Code.AS_READ, note) for note in runs.notes]
     held = dict(fixed or {})
     table = hold(table, held)
-    axis = {"fixed-bp": "problems_per_batch", "fixed-b": "batch_rollouts", "joint": ""}[setting]
-    if axis and axis not in held:
+    axis = HELD.get(setting)
+    if axis is not None and axis not in held:
         held[axis] = _most_n(table, axis, flags)
         table = table[table[axis] == held[axis]]
     for name in differing(table.drop(columns="batch_rollouts")):
@@ -158,9 +157,9 @@ def select(
     _refuse_too_few(configurations, setting, flags)
     seen, size = _epochs(configurations, table)
     kept = {c.key for c in configurations}
-    places = zip(table["problems_per_batch"], table["rollouts_per_problem"], strict=True)
-    run_ids = [r for r, place in zip(table.index, places, strict=True) if place in kept]
-    return Selection(configurations, setting, held, metric, eval_set, seen, size, run_ids, flags)
+    keys = table[["problems_per_batch", "rollouts_per_problem"]].itertuples(name=None)
+    run_ids = [str(run_id) for run_id, *key in keys if tuple(key) in kept]
+    return Selection(configurations, held, metric, seen, size, run_ids, flags)
 
 
 def differing(table: pd.DataFrame) -> list[str]:
@@ -265,12 +264,10 @@ def _without_copies(
 
 def _refuse_too_few(configurations: list[Configuration], setting: Setting, flags: list[Flag]) -> None:
     levels = sorted({c.rollouts_per_problem for c in configurations})
-    what = {"fixed-bp": " at one problems_per_batch", "fixed-b": " at one batch_rollouts", "joint": ""}[
-        setting
-    ]
     if len(levels) < LEAST_CURVES:
+        where = f" at one {HELD[setting]}" if setting in HELD else ""
         raise Refused(
-            f"n*(C) needs curves of at least {LEAST_CURVES} different rollouts_per_problem{what}; "
+            f"n*(C) needs curves of at least {LEAST_CURVES} different rollouts_per_problem{where}; "
             f"found {len(levels)} (n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
             + (", or use --setting joint" if setting == "fixed-b" else "")
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))

@@ -21,24 +21,12 @@ _LOGISTIC = ("b", "L", "k", "x0")
 
 @dataclass(frozen=True)
 class Draws:
-    """The estimate and its D draws; every array is (1 + D, …), the estimate first.
+    """The estimate and its D draws; every array is (1 + D, …), the estimate first."""
 
-    Attributes
-    ----------
-    curves
-        the parameters of each configuration's learning curve by name, by (B_p, n).
-    logistic
-        the logistic law; None where it was refused.
-    laws
-        θ of each compared law, (1 + D, P).
-    surface
-        the surface of rewards; None for the paper's method.
-    """
-
-    curves: dict[tuple[int, int], dict[str, Floats]]
-    logistic: Logistic | None
-    laws: dict[str, Floats]
-    surface: Surface | None
+    curves: dict[tuple[int, int], dict[str, Floats]]  # parameters of learning curves by (B_p, n), by name
+    logistic: Logistic | None  # the logistic law; None where it was refused
+    laws: dict[str, Floats]  # θ of each compared law, (1 + D, P)
+    surface: Surface | None  # None for the paper's method
 
     def __len__(self) -> int:
         return len(next(iter(next(iter(self.curves.values())).values())))
@@ -68,10 +56,9 @@ class Draws:
             the table is not of this law.
         """
         values = _estimates(document)
-        if table is not None:
-            values = _values(table, values)
         theta = {n: np.array([law.theta]) for n, law in document.comparison.laws.items() if law.theta}
         if table is not None:
+            values = _values(table, values)
             for name, estimate in theta.items():
                 own = [f"law.{name}.{i}" for i in range(estimate.shape[1])]
                 if set(own) <= set(table.columns):  # older laws have none
@@ -82,14 +69,10 @@ class Draws:
             curves[c.key] = {name: values[_column(*c.key, name)] for name in names}
         size = len(next(iter(values.values())))
         law = [values[name] for name in _LOGISTIC if name in values]
-        return cls(
-            curves,
-            Logistic(law[0], law[1], law[2], law[3], np.zeros(size, dtype=bool)) if law else None,
-            theta,
-            stored.restored(
-                document.surface, pd.DataFrame() if table is None else table, document.bootstrap.seed
-            ),
-        )
+        logistic = Logistic(law[0], law[1], law[2], law[3], np.zeros(size, dtype=bool)) if law else None
+        held = pd.DataFrame() if table is None else table
+        surface = stored.restored(document.surface, held, document.bootstrap.seed)
+        return cls(curves, logistic, theta, surface)
 
 
 def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) -> str:

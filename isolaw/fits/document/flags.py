@@ -84,18 +84,10 @@ class Code(StrEnum):
 
 @dataclass(frozen=True)
 class Flag:
-    """A reason for care.
+    """A reason for care."""
 
-    Attributes
-    ----------
-    code
-        what it is about: a `Code`; a law of a later isolaw may bring others.
-    text
-        the same in words, without the name that `isolaw.report.text.law.flag` may put before it.
-    """
-
-    code: str
-    text: str
+    code: str  #: what it is about: a `Code`; a law of a later isolaw may bring others
+    text: str  #: the same in words, without the name that `isolaw.report.text.law.flag` may put before it
 
 
 def having(flags: Iterable[Flag], *codes: Code) -> list[Flag]:

@@ -36,22 +36,22 @@ Place = tuple[int, int]  # B_p, n
 class Rule(TypedDict):
     """How one rule did: isolaw's recommendation, or what a practitioner would do without a law."""
 
-    allocations: list[list[list[int]]]  # [B_p, n], by budget and split
-    regret: list[float]  # by budget
+    allocations: list[list[list[int]]]  #: [B_p, n], by budget and split
+    regret: list[float]  #: by budget
     mean_regret: float
-    # the mean ``difference`` in regret, and its ``standard_error`` over seeds, None for one seed
+    #: the mean ``difference`` in regret, and its ``standard_error`` over seeds, None for one seed
     against_isolaw: dict[str, float | None]
-    n_star_error: NotRequired[list[float]]  # of isolaw alone: of n*, in doublings, by budget
+    n_star_error: NotRequired[list[float]]  #: of isolaw alone: of n*, in doublings, by budget
 
 
 class Backtest(TypedDict):
     """What `backtest` found."""
 
     fit_below: float
-    budgets: list[float]  # C each
+    budgets: list[float]  #: C each
     held_out: Literal["seed", "later checkpoints"]
     seeds: int
-    rules: dict[str, Rule]  # ``isolaw`` and each baseline
+    rules: dict[str, Rule]  #: ``isolaw`` and each baseline
 
 
 class _Judged(NamedTuple):

@@ -48,19 +48,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Contrast:
-    """The two recipes at one configuration, or on average.
+    """The two recipes at one configuration, or on average."""
 
-    Attributes
-    ----------
-    configurations
-        the (B_p, n): one, or all that the mean is over.
-    rows
-        ``A``, ``B``, ``C_mid`` of the curves through all checkpoints; ``end``: the reward measured at
-        the largest compute that both have; ``predicted``: its prediction from the first half of that
-        compute; ``error``: predicted less measured; ``reward``: at the budget, if there is one.
-    """
-
-    configurations: list[Place]
+    configurations: list[Place]  #: the (B_p, n): one, or all that the mean is over
+    #: ``A``, ``B``, ``C_mid`` of the curves through all checkpoints; ``end``: the reward measured at the
+    #: largest compute that both have; ``predicted``: its prediction from the first half of that compute;
+    #: ``error``: predicted less measured; ``reward``: at the budget, if there is one.
     rows: dict[str, Row]
 
     def to_dict(self) -> dict[str, Any]:

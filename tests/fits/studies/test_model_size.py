@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.document.flags import Code
 from isolaw.fits.studies.model_size.curves import SizeCurves, shifts
 from isolaw.fits.studies.model_size.law import SizeLaw, fit_sizes
 
@@ -112,6 +113,7 @@ def test_without_the_largest_sizes_nothing_saturates(single: pd.DataFrame) -> No
     law = fit_sizes(SizeCurves.from_table(single[single["step"] >= 30], "compute"), bootstrap=50)
     assert law.N0.to_dict() == {"value": None, "interval": None, "status": "not_identified"}
     assert law.K_max.status == "not_identified"
+    assert law.flags[0].code == Code.UNSATURATED
     assert "no saturation is seen" in law.warnings[0]
     assert all(k.interval is not None for k in law.K.values())
     open_above = fit_sizes(SizeCurves.from_table(single, "compute"), bootstrap=100)
@@ -224,7 +226,7 @@ def test_bends_are_reported(means: pd.DataFrame, single: pd.DataFrame) -> None:
         law = fit_sizes(SizeCurves.from_table(table, "data", single), bootstrap=100)
         assert law.bend.interval is not None
         assert all(np.sign(end or 0.0) == sign for end in law.bend.interval)
-        assert "not as straight as the law has them" in law.warnings[0]
+        assert law.flags[0].code == Code.BENT
     straight = fit(synthetic(runs=3, problems=500), bootstrap=100)
     assert straight.warnings == []
 
@@ -267,7 +269,7 @@ def test_errors_beyond_the_runs_do_not_come_back(means: pd.DataFrame, single: pd
 def test_one_curve_a_size_is_drawn_in_blocks(means: pd.DataFrame) -> None:
     law = fit_sizes(SizeCurves.from_table(means[means["in_intra_fit"] == 1], "data"), bootstrap=100)
     assert law.unit == "block"
-    assert law.warnings[-1] == "no size has two runs: intervals leave out the variation between runs"
+    assert law.flags[-1].code == Code.ONE_SEED
     assert law.N0.interval is not None
     exact = fit(synthetic(), bootstrap=20)  # no residuals, so nothing is known of spread
     assert exact.K_max.interval is None or np.ptp(exact.K_max.interval) < 1e-6  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from scipy import stats
 
 import isolaw
 from isolaw.errors import DataError, InputError, Refused
+from isolaw.fits.document.flags import Code, having
 from isolaw.fits.studies.recipes import compare
 from isolaw.report.text.recipes import verdict
 from isolaw.runs import Runs
@@ -94,7 +95,7 @@ def test_pairing_takes_out_what_the_seeds_share(synthetic: Make) -> None:
         assert high is not None
         widths.append(high - low)
         assert found.paired == (other is second)
-        assert not any("paired" in note for note in found.notes)
+        assert not having(found.flags, Code.UNPAIRED)
     assert widths[0] < 0.2 * widths[1]
 
 
@@ -152,7 +153,8 @@ def test_the_mean_is_over_configurations_that_are_determined(synthetic: Make) ->
     assert found.mean.rows["C_mid"].difference.value == pytest.approx(2.0, rel=0.02)
     each = [c.rows["end"].difference.value for c in found.contrasts]
     assert found.mean.rows["end"].difference.value == pytest.approx(np.mean(each))
-    assert "the ceiling is not determined at (B_p = 32, n = 64)" in found.notes
+    (flag,) = having(found.flags, Code.STILL_RISING)
+    assert flag.text == "the ceiling is not determined at (B_p = 32, n = 64)"
 
 
 def test_a_ceiling_that_is_not_determined_is_not_compared(synthetic: Make) -> None:
@@ -220,12 +222,13 @@ def test_in_what_they_differ(synthetic: Make) -> None:
     second = Runs(second.to_pandas().assign(problem_set="q"), second.attributes)
     found = compare(first, second, bootstrap=0)
     assert found.facts == {"problem_set": ("p", "q"), "lr": (0.1, 0.2), "kl": (None, 0.5)}
-    assert any("the problem sets differ" in note for note in found.notes)
+    assert having(found.flags, Code.OTHER_PROBLEMS)
 
 
 def test_what_only_one_has_is_named(synthetic: Make) -> None:
     found = compare(synthetic([(32, 8), (32, 16)]), synthetic([(32, 8), (64, 8)], rng=1), bootstrap=0)
     assert [c.configurations for c in found.contrasts] == [[(32, 8)]]
+    assert len(having(found.flags, Code.NOT_COMPARED)) == 2
     assert "not compared: first alone has (B_p = 32, n = 16)" in found.notes
     assert "not compared: second alone has (B_p = 64, n = 8)" in found.notes
 
