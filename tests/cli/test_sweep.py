@@ -188,7 +188,7 @@ def test_interrupted_and_continued(isolaw, command: str, same, file: Path, tmp_p
     wait_for_checkpoints(out, process)
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGINT)
-    said, notes = process.communicate(timeout=10)
+    said, notes = process.communicate(timeout=100)
     assert process.returncode == 130
     assert said == ""
     assert "interrupted; the same command continues" in notes
