@@ -14,7 +14,7 @@ together, so that what the recipes share cancels in their difference; otherwise 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,9 +85,8 @@ class RecipeComparison:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every quantity as value, interval, status."""
         contrasts = [c.to_dict() for c in self.contrasts]
-        own = {**encoded(replace(self, flags=[])), "contrasts": contrasts, "mean": self.mean.to_dict()}
-        own.pop("warnings")
-        return {**own, "notes": self.notes}
+        out = encoded(self) | {"contrasts": contrasts, "mean": self.mean.to_dict(), "notes": self.notes}
+        return {key: value for key, value in out.items() if key != "warnings"}
 
 
 def side(difference: Quantity, neutral: float = 0.0) -> int | None:
