@@ -94,14 +94,21 @@ def assemble(
             problems.append(_unknown_framework(name, parts))
             continue
         title = f"{name} ({framework.name}, {parts[0].container})"
-        resolved = resolve(parts, framework, own, only(name, names) if len(names) > 1 else "")
+        glob = only(name, names) if len(names) > 1 else ""
+        resolved = resolve(parts, framework, own, glob)
         counts = {name: fact.value for name, fact in resolved.facts.items()}
         last_step = LARGEST_EXACT // counts.get("rollouts_per_step", 1) - 1
         curves = stitch(
-            across_runs.most_exact_last(parts), framework, counts.get("logging_steps", 1), last_step
+            across_runs.most_exact_last(parts), framework, counts.get("logging_steps"), last_step
         )
         if not curves.of:
             problems.append(f"{title}: no value of a known metric; its keys: {_listed(_keys(parts))}")
+        if curves.of and curves.unnumbered:
+            resolved.lacking.append("logging_steps")
+            resolved.problems.append(
+                f"the log has no steps: add {option(glob, 'logging_steps', '<number>')}, "
+                f"the update steps between two of its {curves.unnumbered:,} records"
+            )
         problems += [f"{title}: {problem}" for problem in resolved.problems]
         if resolved.lacking:
             lacking[len(problems) - 1] = resolved.lacking

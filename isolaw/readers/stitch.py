@@ -44,6 +44,7 @@ class RunCurves:
     ignored: set[str] = field(default_factory=set)  # the framework's keys that are no metric of ours
     dropped: Counter[str] = field(default_factory=Counter)  # as in `RawLog`
     notes: list[str] = field(default_factory=list)
+    unnumbered: int = 0  # records whose step is in no log, and was not given
 
     @property
     def steps(self) -> tuple[int, int] | None:
@@ -53,12 +54,16 @@ class RunCurves:
 
 
 def stitch(
-    parts: Sequence[RawLog], framework: Framework, logging_steps: int = 1, last_step: int = LAST_STEP
+    parts: Sequence[RawLog],
+    framework: Framework,
+    logging_steps: int | None = None,
+    last_step: int = LAST_STEP,
 ) -> RunCurves:
     """Join the logs of one run, the earliest first.
 
-    ``logging_steps`` are the updates between two records, for logs without steps. Numbers above ``last_step``
-    are no steps.
+    ``logging_steps`` are the updates between two records, for logs without steps; unless it is known, the
+    steps of such logs are placeholders, and ``unnumbered`` counts them. Numbers above ``last_step`` are no
+    steps.
     """
     out = RunCurves()
     targets = _targets(parts, framework, out)
@@ -113,7 +118,7 @@ def _steps(
     parts: Sequence[RawLog],
     framework: Framework,
     targets: dict[Target, list[str]],
-    logging_steps: int,
+    logging_steps: int | None,
     last_step: int,
     out: RunCurves,
 ) -> list[Floats]:
@@ -129,12 +134,18 @@ def _steps(
         training = _holding(part, trained)
         if np.isnan(own).all():
             counted = training if training.any() else _holding(part, all_keys)
-            logged[i] = np.asarray((numbered + np.cumsum(counted)) * logging_steps, np.float64)
+            logged[i] = np.asarray((numbered + np.cumsum(counted)) * (logging_steps or 1), np.float64)
             numbered += int(counted.sum())
         else:
             logged[i] = np.where((own == 0) & ~training, own, own + (1 - first))  # 0: before training
-    if numbered:
-        every = f", one every {logging_steps} steps (logging_steps)" if logging_steps > 1 else ""
+    if numbered and logging_steps is None:
+        out.unnumbered = numbered
+    elif numbered:
+        every = (
+            f", one every {logging_steps} steps (logging_steps)"
+            if logging_steps and logging_steps > 1
+            else ""
+        )
         out.notes.append(f"no step in the log: {_count(numbered, 'record')} numbered in order{every}")
     if first != framework.first_step:
         out.notes.append("its steps count from 0: step 0 is after the first update")

@@ -203,8 +203,8 @@ def test_a_trainers_state_and_its_events_are_the_same_curves(tmp_path: Path) -> 
     assert len(together.runs) == 1
 
 
-def test_dictionaries_on_stdout_are_numbered(tmp_path: Path) -> None:
-    """Recent TRL prints its values as texts, and no step."""
+def test_dictionaries_on_stdout_have_no_step(tmp_path: Path) -> None:
+    """Recent TRL prints its values as texts, and no step: it is asked for, never counted."""
     lines = []
     for own in TRL.values():
         bare = {k: str(v) for k, v in own.items() if not k.startswith("eval")}
@@ -212,7 +212,9 @@ def test_dictionaries_on_stdout_are_numbered(tmp_path: Path) -> None:
         if held_out := {k: str(v) for k, v in own.items() if k.startswith("eval")}:
             lines.append(str({**held_out, "eval_runtime": "3.5", "epoch": "0.1"}))
     (tmp_path / "train.out").write_text("\n".join(lines))
-    runs = isolaw.read(tmp_path / "train.out", settings=SETTINGS)
+    with pytest.raises(DataError, match="add --set 'logging_steps=<number>', the update steps between two"):
+        isolaw.read(tmp_path / "train.out", settings=SETTINGS)
+    runs = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 1})
     assert rows(runs) == expected(TRL, TRL_NAMES)
     assert any("no step in the log: 12 records numbered in order" in note for note in runs.notes)
     every = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 5})

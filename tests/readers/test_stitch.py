@@ -105,10 +105,11 @@ def test_validation_before_training_is_no_sign_of_counting_from_0(toy_framework:
 
 def test_records_without_steps_are_numbered(toy_framework: Framework) -> None:
     part = log({"e": 0.0}, {"r": 0.1}, {"r": 0.2}, {"e": 0.5}, {"toy/time": 1}, {"r": 0.3})
-    curves = stitch([part], toy_framework)
+    curves = stitch([part], toy_framework, logging_steps=1)
     assert points(curves) == {1: 0.1, 2: 0.2, 3: 0.3}
     assert points(curves, EVAL) == {0: 0.0, 2: 0.5}
     assert curves.notes == ["no step in the log: 3 records numbered in order"]
+    assert (curves.unnumbered, stitch([part], toy_framework).unnumbered) == (0, 3)
     every = stitch([part], toy_framework, logging_steps=5)
     assert points(every) == {5: 0.1, 10: 0.2, 15: 0.3}
     assert every.notes == [

@@ -8,24 +8,20 @@
     Step 12:                                                       SkyRL, over several lines
     {'reward/avg_raw_reward': '0.2500',
 
-The Trainer prints no step, but a progress bar, and the last one before a dictionary shows it. Where there is
-none the records are numbered later, ``logging_steps`` apart. Arguments that were printed become the
-configuration.
+The Trainer prints no step; `trainer_steps` derives it. Arguments that were printed become the configuration.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 from isolaw.errors import DataError
 from isolaw.readers.configs import beside
 from isolaw.readers.containers.printed_config import PrintedArguments
+from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
@@ -34,15 +30,13 @@ _SEARCHED = 1 << 22  # bytes: what is printed before the first metrics may be lo
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
 _MOST_ENDS = 20
 # Every line that matters has one of them, unless a line before it waits for more.
-_SIGNS = (b"{'", b"%|", b"tep ", b"-----", b"model_name_or_path=")
-_MOST_BARS = 50
+_SIGNS = (b"{'", b"%|", b"% ", b"tep ", b"-----", b"model_name_or_path=")
 _STEP = re.compile(
     r"\b(?:global[_ ]step|step|rollout|eval|perf|passrate|multi_turn) (\d{1,9})(?:, eval_metrics)?: ?$", re.I
 )
 _NUMBERED = re.compile(
     rb"(?:[sS]tep|rollout|eval|perf|passrate) \d{1,9}(?:, eval_metrics)?: ?(?:\r?\n[^\n]{0,150})?\{'"
 )
-_BAR = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s{0,3}(\d{1,9})/(\d{1,9}) \[")
 
 
 def is_console(path: Path, head: bytes) -> bool:
@@ -80,13 +74,14 @@ def read(path: Path) -> Iterator[RawLog]:
         if reader.waits or any(sign in line for sign in _SIGNS) or line.rstrip().endswith(b"("):
             reader.add(*unprefixed(clean(line)))
     reader.close()
+    config, source = beside(path)
+    printed = reader.arguments.config
+    reader.steps.number(log, config | printed)
     if not log.step:
         raise DataError(
             f"{path}: found no metrics printed as a Python dictionary; expected "
             "{'loss': 0.1, …, 'epoch': 0.5}, or 'step 12: {…}'"
         )
-    printed = reader.arguments.config
-    config, source = beside(path)
     log.config = config | printed
     # Of a model's arguments alone, one is kept.
     log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
@@ -101,9 +96,7 @@ class _Reader:
         self._size = self._ends = 0  # their characters, and how many of them end in a brace
         self._worker, self._step = "", math.nan  # of the dictionary that is being read
         self._next = "", math.nan  # worker and step of one whose number was on a line of its own
-        # Progress bars by length, the one that moved last at the end: (next dictionary, updates done).
-        self._bars: dict[int, list[tuple[int, int]]] = {}
-        self._seen: list[tuple[int, bool, int]] = []  # record, of training?, the bar that moved last
+        self.steps = TrainerSteps()
 
     @property
     def waits(self) -> bool:
@@ -122,8 +115,7 @@ class _Reader:
         if begin >= 0:
             self._begin(worker, text, begin)
             return
-        if "%|" in text:
-            self._progress(text)
+        self.steps.bars(text)
         numbered = _STEP.search(text[-60:])
         if numbered:
             self._next = worker, float(numbered[1])
@@ -134,11 +126,10 @@ class _Reader:
     def close(self) -> None:
         if self._part:
             self._give_up()
-        self._number_by_bars()
 
     def _begin(self, worker: str, text: str, begin: int) -> None:
         before = text[:begin]
-        self._progress(before)
+        self.steps.bars(before)
         self._worker, self._step = worker, math.nan
         numbered = _STEP.search(before[-60:])
         if numbered:
@@ -173,10 +164,13 @@ class _Reader:
             metrics = "epoch" in values and (trained or any(key.startswith("eval_") for key in values))
         else:
             metrics = any(number(value) is not None for value in values.values())
-        if not metrics or "train_runtime" in values:
-            return  # something else was printed, or the summary at the end
+        if "train_runtime" in values:  # the summary at the end
+            self.steps.end(values.get("epoch", ""))
+            return
+        if not metrics:
+            return
         if math.isnan(step):
-            self._seen.append((len(self.log.step), trained, next(reversed(self._bars), 0)))
+            self.steps.record(len(self.log.step), trained, values["epoch"])
         self.log.add(values, step)
 
     def _give_up(self) -> None:
@@ -185,33 +179,6 @@ class _Reader:
         if not math.isnan(self._step) or "'loss': " in text or "'reward': " in text or "'eval_" in text:
             self.log.dropped["torn dictionaries"] += 1
         self._part = []
-
-    def _progress(self, text: str) -> None:
-        for bar in _BAR.finditer(text):
-            described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
-            total = int(bar[2])
-            if not described and (total in self._bars or len(self._bars) < _MOST_BARS):
-                own = self._bars[total] = self._bars.pop(total, [])  # the last one is the latest
-                if own and own[-1][0] == len(self._seen):
-                    own.pop()
-                own.append((len(self._seen), int(bar[1])))
-
-    def _number_by_bars(self) -> None:
-        """Take the missing steps from the training's progress bar, if each record has another."""
-        latest = Counter(total for _, training, total in self._seen if training)
-        if not latest:
-            return
-        total = latest.most_common(1)[0][0]
-        bar = [(-1, -1), *self._bars.get(total, [])]
-        at = [bar[bisect_right(bar, (i, math.inf)) - 1][1] for i in range(len(self._seen))]
-        trained = [step for step, (_, training, _) in zip(at, self._seen, strict=True) if training]
-        # Where stdout and stderr were buffered apart, several dictionaries follow one bar.
-        apart = all(one != other for one, other in pairwise(trained))
-        if total <= 0 or min(trained) < 1 or not apart:
-            return
-        for step, (record, _, _) in zip(at, self._seen, strict=True):
-            self.log.step[record] = step if step >= 0 else math.nan
-        self.log.notes.append(f"steps were read off the progress bar (of {total})")
 
 
 CONTAINER = Container("stdout-dicts", read, file=is_console)

@@ -1,0 +1,201 @@
+"""The steps of a Trainer's console: it prints none with its records, but a progress bar and ``epoch``.
+
+Where each record follows another state of the bar, the bar shows its step. Elsewhere (the two streams were
+buffered apart, the bar is drawn rarely) the records are multiples of ``logging_steps``, which the arguments
+say, or which follows: so many steps that as many records fit before the bar's last state, and that the
+epochs rise as a run of the bar's length makes them rise. Without both the records have no step.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isolaw.readers.raw_log import RawLog, finite, whole
+
+_BAR = re.compile(r"\d{1,3}%(?:\|[^|]{0,300}\|\s{0,3}| )(\d{1,9})/(\d{1,9}) \[")
+_MOST_BARS = 50
+_EXACT = 5e-4  # of an epoch with four digits
+_ROUNDED = 5e-3  # of an epoch with two, as transformers 4 prints it
+_FINE = 8  # roundings between two records, so that a record that is missing shows
+_OFF = 0.2  # of the epochs between two records
+_TOLERANCE = 0.002  # relative: a last batch that is not full shifts the epochs
+_MOST_EPOCHS = 100
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class _Record:
+    index: int  # in the log
+    training: bool
+    bar: int  # the length of the bar that moved last
+    epoch: str
+
+
+@dataclass
+class TrainerSteps:
+    """Collects bars and records in the order of the console; `number` then sets the steps."""
+
+    # Progress bars by length, the one that moved last at the end: (next record, updates done).
+    _bars: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    _seen: list[_Record] = field(default_factory=list)
+    _ended: float = math.nan  # the epoch at the end of training
+
+    def bars(self, text: str) -> None:
+        """Take the progress bars in a text; one with a description is not the training's."""
+        for bar in _BAR.finditer(text):
+            described = text[max(bar.start() - 6, 0) : bar.start()].rstrip().endswith(":")
+            total = int(bar[2])
+            if not described and (total in self._bars or len(self._bars) < _MOST_BARS):
+                own = self._bars[total] = self._bars.pop(total, [])  # the last one is the latest
+                if own and own[-1][0] == len(self._seen):
+                    own.pop()
+                own.append((len(self._seen), int(bar[1])))
+
+    def record(self, index: int, training: bool, epoch: str) -> None:
+        """Take a record of training or of an evaluation."""
+        self._seen.append(_Record(index, training, next(reversed(self._bars), 0), epoch))
+
+    def end(self, epoch: str) -> None:
+        """Take the epoch of the summary that is printed when training ends."""
+        self._ended = finite(epoch)
+
+    def number(self, log: RawLog, config: Mapping[str, Any]) -> None:
+        """Set the steps of the records, if they are certain, and add a note on where they are from."""
+        trained = [own for own in self._seen if own.training]
+        if not trained:
+            return
+        steps = self._by_bar(trained)
+        if steps:
+            total = self._usual(trained)
+            log.notes.append(f"steps were read off the progress bar (of {total})")
+        else:
+            found = self._by_interval(trained, config, torn=bool(log.dropped["torn dictionaries"]))
+            if found is None:
+                return
+            steps, note = found
+            log.notes.append(note)
+        for own, step in zip(self._seen, steps, strict=True):
+            log.step[own.index] = step
+
+    def _usual(self, trained: list[_Record]) -> int:
+        return Counter(own.bar for own in trained).most_common(1)[0][0]
+
+    def _by_bar(self, trained: list[_Record]) -> list[float]:
+        total = self._usual(trained)
+        bar = [(-1, -1), *self._bars.get(total, [])]
+        at = [bar[bisect_right(bar, (i, math.inf)) - 1][1] for i in range(len(self._seen))]
+        own = [step for step, record in zip(at, self._seen, strict=True) if record.training]
+        # Where stdout and stderr were buffered apart, several records follow one state of the bar.
+        apart = all(one != other for one, other in pairwise(own))
+        if total <= 0 or min(own) < 1 or not apart:
+            return []
+        return [step if step >= 0 else math.nan for step in at]
+
+    def _by_interval(
+        self, trained: list[_Record], config: Mapping[str, Any], torn: bool
+    ) -> tuple[list[float], str] | None:
+        epochs = np.array([finite(own.epoch) for own in trained])
+        two_digits = all(len(own.epoch.partition(".")[2]) <= 2 and "e" not in own.epoch for own in self._seen)
+        rounding = _ROUNDED if two_digits else _EXACT
+        if np.isnan(epochs).any():
+            return None
+        first = int(len(epochs) > 2 and epochs[0] < 0.55 * np.median(np.diff(epochs)))  # logging_first_step
+        found = _multiples(epochs[first:], rounding, torn)
+        if found is None:
+            return None
+        multiples, period = found
+        interval, origin = self._interval(config, int(multiples.max()), period, rounding)
+        if not interval:
+            return None
+        trained_steps = iter([*[1.0] * first, *(multiples * float(interval)).tolist()])
+        steps: list[float] = []
+        last, last_epoch = 0.0, "0"
+        for own in self._seen:
+            if own.training:
+                last, last_epoch = next(trained_steps), own.epoch
+                steps.append(last)
+            elif finite(own.epoch) == finite(last_epoch):
+                steps.append(last)
+            else:  # evaluated between two records
+                exact = rounding * interval / period < 0.5
+                steps.append(float(round(finite(own.epoch) * interval / period)) if exact else math.nan)
+        return steps, f"no step in the log: one record every {interval} steps ({origin})"
+
+    def _interval(
+        self, config: Mapping[str, Any], last: int, period: float, rounding: float
+    ) -> tuple[int, str]:
+        """Return the steps between two records and their origin; 0 if they are not certain.
+
+        ``last`` is the last record's number and ``period`` the epochs from one to the next.
+        """
+        given = whole(config.get("total_steps"), 1) or whole(config.get("max_steps"), 1)
+        bars = {total: max(done for _, done in own) for total, own in self._bars.items()}
+        bars = {
+            total: done for total, done in bars.items() if given in (None, total) and last <= done <= total
+        }
+        interval = _logging_steps(config, given)
+        if interval:
+            sound = not bars or any(interval * last <= done for done in bars.values())
+            return (interval if sound else 0), "logging_steps"
+        if not math.isnan(self._ended):
+            epochs = [self._ended]
+        elif whole(config.get("max_steps"), 1):
+            return 0, ""  # it ends within an epoch, and nothing says where
+        else:
+            named = finite(config.get("num_train_epochs"))
+            epochs = list(range(1, _MOST_EPOCHS)) if math.isnan(named) else [named]
+        tolerance = rounding / (last * period) + _TOLERANCE
+        candidates: set[int] = set()
+        for total, done in bars.items():
+            for all_epochs in epochs:
+                exact = (total if math.isnan(self._ended) else done) * period / all_epochs
+                fit = math.ceil(exact * (1 - tolerance)), math.floor(exact * (1 + tolerance))
+                for own in range(max(fit[0], 1), min(fit[1], done // last) + 1):
+                    if len(epochs) == 1 or done < own * (last + 1):
+                        candidates.add(own)
+        origin = "from epoch and the progress bar"
+        return (candidates.pop(), origin) if len(candidates) == 1 else (0, "")
+
+
+def _logging_steps(config: Mapping[str, Any], total: int | None) -> int:
+    """Return the argument ``logging_steps``, which may be a share of all steps; 0 if it is not known."""
+    if str(config.get("logging_strategy", "steps")).rpartition(".")[2].lower() != "steps":
+        return 0
+    share = finite(config.get("logging_steps"))
+    if 0 < share < 1 and total:
+        return math.ceil(share * total)
+    return whole(config.get("logging_steps"), 1) or 0
+
+
+def _multiples(epochs: Floats, rounding: float, torn: bool) -> tuple[NDArray[np.int64], float] | None:
+    """Return how many intervals were done at each record, and the epochs of one; None if that is uncertain.
+
+    >>> _multiples(np.array([0.1, 0.2, 0.4, 0.5]), 0.005, torn=False)
+    (array([1, 2, 4, 5]), 0.1)
+    """
+    gaps = np.diff(epochs, prepend=0.0)
+    rising = gaps[gaps > 0]
+    if not rising.size:
+        return None
+    period = float(np.median(rising))
+    if period > _FINE * rounding:
+        multiples = np.cumsum(np.round(gaps / period)).astype(np.int64)
+    elif torn or np.any(gaps < 0):
+        return None
+    else:
+        multiples = np.arange(1, len(epochs) + 1)
+    if multiples.min() < 1:
+        return None
+    period = float(epochs @ multiples / (multiples @ multiples))
+    off = np.abs(epochs - multiples * period) > 2 * rounding + _OFF * period
+    return None if off.any() else (multiples, round(period, 12))
