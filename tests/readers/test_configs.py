@@ -190,7 +190,7 @@ def test_aliases_are_no_bomb(tmp_path: Path, bomb: str) -> None:
     started = time.process_time()
     with pytest.raises(DataError, match=r"c\.yaml: a configuration"):
         read(path)
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10
 
 
 def test_nothing_is_constructed(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_time_is_linear(tmp_path: Path, piece: str) -> None:
         started = time.process_time()
         with contextlib.suppress(DataError):
             read(path)
-        assert time.process_time() - started < 0.5
+        assert time.process_time() - started < 2.5
 
 
 # Where it is

@@ -55,13 +55,13 @@ def attempt(source: Path) -> str:
     """Read it with and without settings; the worst is a message."""
     said = ""
     for settings in (SETTINGS, None):
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             assert isinstance(survey([source], settings=settings).runs, Runs)
         except InputError as error:
             said = str(error)
             assert said
-        assert time.perf_counter() - began < 5
+        assert time.process_time() - began < 25
     return said
 
 

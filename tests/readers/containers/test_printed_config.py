@@ -137,4 +137,4 @@ def test_what_is_held_is_bounded(piece: str, ending: str) -> None:
     line += "}" * line.count("{") + ending
     started = time.process_time()
     collect(f"{line}\n {line}\n{line}\n")
-    assert time.process_time() - started < 4
+    assert time.process_time() - started < 20

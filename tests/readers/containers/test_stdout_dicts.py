@@ -360,7 +360,7 @@ def test_hostile_megabytes(tmp_path: Path, name: str) -> None:
     CONTAINER.file(path, path.read_bytes()[:65_536])
     with suppress(DataError):
         list(CONTAINER.read(path))
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 25
 
 
 def test_memory(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_time_and_memory(tmp_path: Path) -> None:
     assert path.stat().st_size > 1_000_000
     began = time.process_time()
     read(path)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
     tracemalloc.start()
     read(path)
     assert tracemalloc.get_traced_memory()[1] < 50e6

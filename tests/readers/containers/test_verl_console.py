@@ -329,7 +329,7 @@ def test_time_is_linear(tmp_path: Path, i: int, piece: str) -> None:
     CONTAINER.file(path, content[:HEAD])
     with contextlib.suppress(DataError):
         list(CONTAINER.read(path))
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < 2.5
 
 
 # A real one

@@ -155,7 +155,7 @@ def test_hostile_namespaces() -> None:
     ):
         began = time.process_time()
         FRAMEWORK.facts({"rollout": text, "x": "namespace(" + "a" * size}, "")
-        assert time.process_time() - began < 2
+        assert time.process_time() - began < 10
 
 
 @given(st.text(max_size=100))

