@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,13 @@ Call = Callable[..., tuple[int, str, str]]
 Make = Callable[..., Runs]
 LEVELS = [8, 32, 128, 512]
 TAN = "examples/data/tan_rollout_n_base"
+
+
+@pytest.fixture(autouse=True)
+def _few_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slider has three stops to the decade: each is a prediction."""
+    module = importlib.import_module("isolaw.report.page.budgets")  # its function has its name
+    monkeypatch.setattr(module, "_E24", (1.0, 2.0, 5.0))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ import pytest
 import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.report.page import Facts, as_script, check_replaceable, render, write
-from isolaw.report.page.budgets import budgets, shown, stops
+from isolaw.report.page.budgets import Budgets, budgets, shown, stops
 from isolaw.report.page.chart import joined, log_axis, palette, rounded
 from isolaw.report.page.law_charts import reward
 from isolaw.report.study import Study, is_of, usual_setting
@@ -71,13 +72,19 @@ def study(runs: Runs, **options: Any) -> Study:
     return Study(runs, "avg@4", "validation", law)
 
 
-_BUDGETS: dict[int, tuple[Study, Any]] = {}
+def few(law: Any, compute: float | None, **limits: Any) -> Budgets:
+    """A slider of three stops to the decade: each is a prediction."""
+    with mock.patch("isolaw.report.page.budgets._E24", (1.0, 2.0, 5.0)):
+        return budgets(law, compute, **limits)
+
+
+_BUDGETS: dict[int, tuple[Study, Budgets]] = {}
 
 
 def facts(own: Study, **more: Any) -> Facts:
     """What a page says of a study; the predictions, which take seconds, once for all pages of a study."""
     if own.law and id(own) not in _BUDGETS:
-        _BUDGETS[id(own)] = own, budgets(own.law, None)
+        _BUDGETS[id(own)] = own, few(own.law, None)
     return Facts(_BUDGETS[id(own)][1] if own.law else None, "not asked for", **more)
 
 
@@ -307,12 +314,12 @@ def test_stops_are_round_and_even() -> None:
 
 
 def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
-    own = budgets(joint.law, None, max_batch_rollouts=4096, n_train_problems=500)
+    own = few(joint.law, None, max_batch_rollouts=4096, n_train_problems=500)
     largest = max(g.measured[1] for g in joint.document.grid)
     assert own.answer.compute <= largest * 1.01 < own.predictions[own.first + 1].compute
     assert own.predictions[-1].compute <= own.answer.comparable
     assert own.nearest is None
-    for prediction in own.predictions[::20]:
+    for prediction in own.predictions[::3]:
         expected = joint.law.predict(prediction.compute, max_batch_rollouts=4096, n_train_problems=500)
         assert prediction.to_dict() == expected.to_dict()
         said = shown(prediction, joint.law, own)
@@ -321,16 +328,16 @@ def test_the_slider_says_what_the_law_predicts(joint: Study) -> None:
 
 
 def test_the_slider_opens_with_the_budget_asked_for(joint: Study) -> None:
-    own = budgets(joint.law, 123_456)
+    own = few(joint.law, 123_456)
     assert own.answer.compute == 123_456
     with pytest.raises(InputError, match="does not allow one step"):
-        budgets(joint.law, 10)
+        few(joint.law, 10)
 
 
 def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
     own = study(synthetic([(1024 // n, n) for n in LEVELS]))
     assert own.document.setting == "fixed-b"
-    found = budgets(own.law, None)
+    found = few(own.law, None)
     said = shown(found.answer, own.law, found)
     assert said["x"] == pytest.approx(found.answer.compute / 1024)
     assert said["m_star"] == f"{numbers.number(found.answer.compute / 1024)} (C / B)"
@@ -340,7 +347,7 @@ def test_the_slider_counts_steps_where_the_law_does(synthetic: Make) -> None:
 def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) -> None:
     """The budget asked for lies 30 times beyond what can be compared."""
     own = study(synthetic([(32, n) for n in LEVELS], noise=0.003))
-    found = budgets(own.law, 3e7)
+    found = few(own.law, 3e7)
     assert found.answer.options == []
     assert found.nearest is not None
     said = shown(found.answer, own.law, found)
@@ -359,7 +366,7 @@ def test_where_nothing_is_recommended_no_number_stands_large(synthetic: Make) ->
 def test_without_a_budget_asked_for_the_page_opens_with_a_recommendation(synthetic: Make) -> None:
     """n = 512 alone went on so far that at its end nothing can be compared."""
     runs = synthetic([(32, n) for n in LEVELS], compute=lambda b, n: 4e7 if n == 512 else 1e6, noise=0.003)
-    found = budgets(study(runs).law, None)
+    found = few(study(runs).law, None)
     assert found.answer.options
     assert found.answer.compute <= found.answer.comparable < found.predictions[-1].compute
     assert found.predictions[-1].options == []
