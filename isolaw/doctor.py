@@ -102,13 +102,20 @@ def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
     return {"bandit": base, "replay": base, "real": real}
 
 
+def readers() -> dict[str, str]:
+    """Return for each format of logs the command that installs what its reader lacks; "" if it is ready."""
+    from isolaw.readers import containers
+
+    return {name: containers.missing(name) for name in containers.CONTAINERS}
+
+
 def to_dict(machine: Machine, findings: Iterable[Check]) -> dict[str, Any]:
-    """Return machine, backends and findings as JSON-able data."""
+    """Return machine, backends, readers and findings as JSON-able data."""
     findings, facts = list(findings), asdict(machine)
     del facts["requires"]
     facts["packages"] = {name: machine.packages.get(name) for name in ("isolaw", *SHOWN, *_COMPANIONS)}
     own = [asdict(finding) for finding in findings]
-    return {**facts, "backends": states(machine, findings), "findings": own}
+    return {**facts, "backends": states(machine, findings), "readers": readers(), "findings": own}
 
 
 def try_imports(machine: Machine) -> list[Check]:

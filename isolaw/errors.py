@@ -6,6 +6,8 @@
     ├── InputError         the user's input is wrong; nothing was changed       exit code 2
     │   ├── SpecError      a sweep file or a ``--set`` (all issues at once)
     │   ├── DataError      a table, a log or a law file
+    │   │   ├── NoHistory      a log without any metric: a killed run, an empty file
+    │   │   └── NotInstalled   the package that reads a file is missing
     │   └── StoreError     a sweep directory: foreign, damaged
     │       ├── InUse      locked by another process
     │       ├── NotOurs    a link, or another kind of entry, where isolaw keeps a file or folder
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +42,14 @@ class InputError(IsolawError):
 
 class DataError(InputError):
     """A table, log or law file cannot be used as it is."""
+
+
+class NoHistory(DataError):
+    """A log holds no metric: its run was killed before the first step, or the file is empty."""
+
+
+class NotInstalled(DataError):
+    """The package that reads a file is missing; the message has the command that installs it."""
 
 
 class StoreError(InputError):
@@ -69,6 +80,8 @@ class RunError(IsolawError):
     """A run failed while it was executing."""
 
 
+# Whether the user types commands: a message then shows one that helps, otherwise a call of Python.
+at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 _NOTHING = object()
 
 

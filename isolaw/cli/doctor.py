@@ -1,4 +1,4 @@
-"""``isolaw doctor``: what this machine has for each backend, and the command that fixes each fault."""
+"""``isolaw doctor``: what this machine has for backends and readers, and what fixes each fault."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _GIB = 2**30
 @click.pass_context
 @interruptible()
 def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, **of_checkup: Any) -> int:
-    """Check this machine for each backend.
+    """Check this machine for each backend, and for the readers of logs.
 
     isolaw prints the command that fixes each fault, to run in isolaw's own folder. Exit code 1 means a fault,
     with --gpu a failed check; a missing real backend is only a note.
     """
-    from isolaw.doctor import diagnose, examine, states, to_dict, try_imports
+    from isolaw.doctor import diagnose, examine, readers, states, to_dict, try_imports
 
     if checkup:
         return _checkup(as_json, **of_checkup)
@@ -62,6 +62,9 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
         findings += try_imports(machine)
     lines = [*_facts(machine), ""]
     lines += [f"{backend:<7} {_STATES[state]}" for backend, state in states(machine, findings).items()]
+    lacking = {name: command for name, command in readers().items() if command}
+    lines.append(f"readers {', '.join(name for name in readers() if name not in lacking)}: ready")
+    lines += [f"        {name}: not installed: {command}" for name, command in lacking.items()]
     for finding in findings:
         lines += ["", f"{'fault' if finding.fault else 'note'}: {finding.backend}: {finding.what}"]
         lines += [f"  fix: {finding.mend}"] if finding.mend else []

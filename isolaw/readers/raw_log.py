@@ -171,6 +171,16 @@ def whole(value: Any, least: int) -> int | None:
     return int(found) if least <= found <= LARGEST_COUNT and found == round(found) else None
 
 
+def progress(values: Mapping[str, Any]) -> float:
+    """Return the step of a record that has it as ms-swift's have; NaN if it has none.
+
+    >>> progress({"global_step/max_steps": "20/1875"})
+    20.0
+    """
+    done = values.get("global_step/max_steps")
+    return finite(done.partition("/")[0]) if isinstance(done, str) else math.nan
+
+
 def number(value: Any) -> float | None:
     """Return ``value`` as a float if it is one, however it was printed; None if it is something else.
 

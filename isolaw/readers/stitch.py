@@ -67,14 +67,15 @@ def stitch(
     """
     out = RunCurves()
     targets = _targets(parts, framework, out)
-    steps = _steps(parts, framework, targets, logging_steps, min(last_step, LAST_STEP), out)
+    steps, before = _steps(parts, framework, targets, logging_steps, min(last_step, LAST_STEP), out)
     again, other = [np.empty(0, np.int64)], [np.empty(0, np.int64)]  # repeated steps; with other values
     most = max(min(MOST_POINTS, _MOST_IN_ALL // max(len(targets), 1)), 1)
     thinned = 0
     # Of several containers, one rounds.
     tolerance = (1e-4, 6e-4) if len({part.container for part in parts}) > 1 else (1e-6, 1e-12)
     for target, keys in targets.items():
-        pieces = [_points(part, own, keys, out) for part, own in zip(parts, steps, strict=True)]
+        own_steps = before if framework.evaluates_first and target[0] != "train" else steps
+        pieces = [_points(part, own, keys, out) for part, own in zip(parts, own_steps, strict=True)]
         step, value, wall_s = np.hstack(pieces)
         if step.size:
             curve, repeated, differing = _later_wins(step.astype(np.int64), value, wall_s, tolerance)
@@ -121,8 +122,8 @@ def _steps(
     logging_steps: int | None,
     last_step: int,
     out: RunCurves,
-) -> list[Floats]:
-    """Each part's (R,) updates made at its records; NaN where a record has no step."""
+) -> tuple[list[Floats], list[Floats]]:
+    """Each part's (R,) updates made at its records, and before them; NaN where a record has no step."""
     all_keys = [key for keys in targets.values() for key in keys]
     trained = [key for (eval_set, _), keys in targets.items() if eval_set == "train" for key in keys]
     batch = [key for (e, m), keys in targets.items() if e == "train" and m in _OF_A_BATCH for key in keys]
@@ -130,6 +131,7 @@ def _steps(
     from_zero = any(np.any(own[_holding(part, batch)] == 0) for part, own in zip(parts, logged, strict=True))
     first = 0 if from_zero else framework.first_step
     numbered = 0
+    before = [own - first for own in logged]
     for i, (part, own) in enumerate(zip(parts, logged, strict=True)):
         training = _holding(part, trained)
         if np.isnan(own).all():
@@ -141,20 +143,18 @@ def _steps(
     if numbered and logging_steps is None:
         out.unnumbered = numbered
     elif numbered:
-        every = (
-            f", one every {logging_steps} steps (logging_steps)"
-            if logging_steps and logging_steps > 1
-            else ""
-        )
+        every = f", one every {logging_steps} steps (logging_steps)" if logging_steps != 1 else ""
         out.notes.append(f"no step in the log: {_count(numbered, 'record')} numbered in order{every}")
     if first != framework.first_step:
         out.notes.append("its steps count from 0: step 0 is after the first update")
-    return logged
+    return logged, before
 
 
 def _logged(part: RawLog, framework: Framework, last_step: int) -> Floats:
     """Return the (R,) steps that the log itself gives; NaN for none and for what is no step."""
     own = _checked(np.asarray(part.step, dtype=np.float64), last_step)
+    if part.container.startswith("wandb") and not framework.counted_by_trackers:
+        own = np.full(own.size, np.nan)
     keyed: Floats = np.full(own.size, np.nan)
     for key in framework.step_keys:
         if key in part.series:

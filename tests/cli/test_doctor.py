@@ -218,6 +218,13 @@ def test_the_build_of_torch(version: str, requires: tuple[str, ...], build: str,
     assert LAPTOP.build_of_torch == ""
 
 
+def test_readers(monkeypatch: pytest.MonkeyPatch, isolaw: Any) -> None:
+    assert set(doctor.readers().values()) == {""}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "tensorboard")
+    assert {name for name, command in doctor.readers().items() if command} == {"tensorboard"}
+    assert doctor.readers()["tensorboard"] == "pip install 'isolaw[tensorboard]'"
+
+
 # What is found, on a machine whose packages and programs are made up.
 
 

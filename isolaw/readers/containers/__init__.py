@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from isolaw.errors import InputError, unknown
-from isolaw.readers.raw_log import Container
+
+if TYPE_CHECKING:
+    from isolaw.readers.raw_log import Container
 
 # What --format accepts → its module, imported when it is needed; the most specific first.
 CONTAINERS: dict[str, str] = {
@@ -16,9 +20,21 @@ CONTAINERS: dict[str, str] = {
     "trainer-state": "isolaw.readers.containers.trainer_state",
     "wandb-csv": "isolaw.readers.containers.wandb_csv",
     "jsonl": "isolaw.readers.containers.jsonlines",
+    "json": "isolaw.readers.containers.json_document",
     "verl-console": "isolaw.readers.containers.verl_console",
     "stdout-dicts": "isolaw.readers.containers.stdout_dicts",
 }
+
+# The package that a container needs beyond isolaw's own; the extra has its name.
+PACKAGES = {"wandb-offline": "wandb", "tensorboard": "tensorboard"}
+
+
+def missing(name: str) -> str:
+    """Return the command that installs what a container lacks; "" if it lacks nothing."""
+    package = PACKAGES.get(name)
+    if package is None or importlib.util.find_spec(package):
+        return ""
+    return f"pip install 'isolaw[{package}]'"
 
 
 def get(name: str) -> Container:

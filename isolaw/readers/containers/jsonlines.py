@@ -18,7 +18,8 @@ import orjson
 
 from isolaw.errors import DataError
 from isolaw.readers import configs, frameworks
-from isolaw.readers.raw_log import HEAD, Container, RawLog, finite
+from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, progress
+from isolaw.readers.supervised import is_supervised
 from isolaw.readers.text_lines import lines
 
 _LONGEST_KEY = 300  # of nested metrics, joined
@@ -28,7 +29,7 @@ _DEEPEST = 20  # of nested metrics
 _LOGGER = re.compile(rb'\s*\{"step": ?\d+, ?"data": ?\{')
 _BROKEN = "lines that are not JSON objects"
 # File names that say what a file is, not of which run: the run is the directory.
-_GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
+GENERIC = {"metrics", "experiment_log", "log", "logs", "logging", "train", "history", "events", "data"}
 
 
 def is_metrics(_path: Path, head: bytes) -> bool:
@@ -44,7 +45,8 @@ def is_metrics(_path: Path, head: bytes) -> bool:
         return False
     if any(set(record) == {"step", "data"} and type(record["data"]) is dict for record in objects):
         return True
-    return frameworks.find({key for record in objects for key in _values(record)}, {}) is not None
+    keys = {key for record in objects for key, own in flat(record).items() if type(own) is not list}
+    return frameworks.find(keys, {}) is not None or is_supervised(keys)
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -54,7 +56,7 @@ def read(path: Path) -> Iterator[RawLog]:
     the file it is a torn line of a run that was killed. Raises `DataError` if the file cannot be read, or no
     line is a JSON object.
     """
-    log = RawLog(str(path), "jsonl", configs.run_name(path, _GENERIC))
+    log = RawLog(str(path), "jsonl", configs.run_name(path, GENERIC))
     log.config, log.config_source = configs.beside(path)
     began = math.nan
     broken: list[int] = []  # the first of them
@@ -69,13 +71,7 @@ def read(path: Path) -> Iterator[RawLog]:
             if line.strip(b"\0 \t\r"):
                 torn = at
             continue
-        values = _values(record)
-        if b"\\" in line:  # which writes control characters and surrogates: they cannot be shown
-            values = {"".join(c if c.isprintable() else "?" for c in key): v for key, v in values.items()}
-        clock = finite(record.get("time"))
-        clock = clock if clock >= _EPOCH else math.nan
-        began = clock if math.isnan(began) else began
-        log.add(values, finite(record.get("step")), clock - began)
+        began = add(log, record, began, escaped=b"\\" in line)
     if not log.step:
         raise DataError(f"{path}: found no JSON object; expected an object on each line")
     if torn:
@@ -84,6 +80,19 @@ def read(path: Path) -> Iterator[RawLog]:
         more = ", …" if log.dropped[_BROKEN] > _SHOWN else ""
         log.notes.append(f"left out, not a JSON object: line {', '.join(map(str, broken))}{more}")
     yield log
+
+
+def add(log: RawLog, record: dict[str, Any], began: float, escaped: bool) -> float:
+    """Add a record; return the clock of the first one, which ``began`` is, or NaN before it."""
+    values = flat(record)
+    if escaped:  # as control characters and surrogates are written: they cannot be shown
+        values = {"".join(c if c.isprintable() else "?" for c in key): v for key, v in values.items()}
+    clock = finite(record.get("time"))
+    clock = clock if clock >= _EPOCH else math.nan
+    began = clock if math.isnan(began) else began
+    step = finite(record["step"]) if "step" in record else progress(values)
+    log.add(values, step, clock - began)
+    return began
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -100,7 +109,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return record if type(record) is dict else None
 
 
-def _values(record: dict[str, Any]) -> dict[str, Any]:
+def flat(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record's metrics under flat keys."""
     values = record.get("data") if "step" in record else None
     if type(values) is not dict:

@@ -4,7 +4,8 @@
 shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``. Ray
 puts its prefix before each line and other workers' lines between them.
 
-`PrintedArguments`: transformers and Megatron print arguments one a line::
+`PrintedArguments`: the Trainer prints the sizes of a batch, ``Total optimization steps = 1,875``; it and
+Megatron print arguments one a line::
 
     GRPOConfig(                          ------------------------ arguments ------------------------
     num_generations=8,                     rollout_batch_size .............................. 32
@@ -31,7 +32,11 @@ FEWEST = 8  # keys: model output may hold a small dictionary, a configuration is
 _LARGEST = 250_000  # characters; veRL's has 25,000
 _MOST_BEGUN = 10_000  # dictionaries and commands; a configuration is among the first
 _FOREIGN = 20  # lines of other output within a dictionary
-_COMMAND = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-m\s+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*\s")
+# As a shell prints it, or as a Python list: ['python3', '-m', 'verl.trainer.main_ppo', 'a.b=1'].
+_COMMAND = re.compile(
+    r"""\bpython[\d.]*['",\s]+(?:-\w+['",\s]+)*-m['",\s]+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*['"]?([,\s])"""
+)
+_LISTED = re.compile(r"""(['"])([+~]{0,2}[A-Za-z_][\w./@-]*=.*?)\1""")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _DICT = re.compile(r"[ \t}]")  # pprint and json.dumps indent all lines but the first
@@ -42,6 +47,21 @@ _EQUALS = re.compile(r"(\w{1,60})=(.{0,500}),$")
 _TITLE = re.compile(r"-{9,40} (end of )?arguments -{9,40}$")
 _DOTS = re.compile(r" {0,4}(\w{1,60}) \.{2,60} (.{0,300})$")
 _MODEL = re.compile(r"\bmodel_name_or_path='([^']{1,300})'")
+# The Trainer's banner, and Unsloth's.
+_SIZE = re.compile(
+    r"\b(batch size per device|gradient accumulation steps|data parallel gpus|total(?: train)? batch size"
+    r"|total(?: optimization)? steps)(?: \([^()]{1,60}\))? = (\d[\d,]{0,15})",
+    re.I,
+)
+_SIZES = {
+    "batch size per device": "per_device_train_batch_size",
+    "gradient accumulation steps": "gradient_accumulation_steps",
+    "data parallel gpus": "world_size",
+    "total batch size": "total_train_batch_size",
+    "total train batch size": "total_train_batch_size",
+    "total steps": "total_steps",
+    "total optimization steps": "total_steps",
+}
 _TRAINER = "per_device_train_batch_size"  # a model's arguments do not have it
 
 
@@ -122,13 +142,14 @@ def _kind(line: str) -> str:
 def _parsed(text: str, kind: str) -> dict[str, Any]:
     """Return a printed dictionary under flat keys; nothing if it is not one."""
     try:
-        found = parse_yaml(text) if kind == "yaml" else _literal(text)
+        found = parse_yaml(text) if kind == "yaml" else python_or_json(text)
         return flatten(found) if isinstance(found, Mapping) else {}
     except DataError:
         return {}
 
 
-def _literal(text: str) -> Any:
+def python_or_json(text: str) -> Any:
+    """Return what a JSON document or a Python literal holds; None if it is neither."""
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
@@ -141,10 +162,12 @@ def _command(text: str) -> dict[str, Any]:
     words = text.replace("\\\n", " ").partition("\n")[0]
     found = _COMMAND.search(words)
     words = words[found.end() :] if found else ""
+    if found and found[1] == ",":
+        return overrides(word for _, word in _LISTED.findall(words))
     try:
         return overrides(shlex.split(words))
-    except ValueError:  # a quotation that does not end
-        return overrides(words.split())
+    except ValueError:  # a quotation that does not end: the command itself may be quoted
+        return overrides(word.strip("'\"") for word in words.split())
 
 
 class PrintedArguments:
@@ -177,6 +200,9 @@ class PrintedArguments:
             self._form = _DOTS
         elif "model_name_or_path=" in line and (model := _MODEL.search(line)):
             self.config.setdefault("model_name_or_path", model[1])
+        elif " = " in line:
+            for size in _SIZE.finditer(line[:1_000]):
+                self.config.setdefault(_SIZES[size[1].lower()], int(size[2].replace(",", "")))
 
     def _end(self) -> None:
         if self._form is _DOTS or _TRAINER in self._found:

@@ -23,14 +23,14 @@ from isolaw.readers.configs import beside
 from isolaw.readers.containers.printed_config import PrintedArguments
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.literals import parse_dictionary
-from isolaw.readers.raw_log import HEAD, Container, RawLog, number
+from isolaw.readers.raw_log import HEAD, Container, RawLog, number, progress
 from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 
 _SEARCHED = 1 << 22  # bytes: what is printed before the first metrics may be long
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
 _MOST_ENDS = 20
 # Every line that matters has one of them, unless a line before it waits for more.
-_SIGNS = (b"{'", b"%|", b"% ", b"tep ", b"-----", b"model_name_or_path=")
+_SIGNS = (b"{'", b"%|", b"% ", b"tep ", b"-----", b"model_name_or_path=", b" = ")
 _STEP = re.compile(
     r"\b(?:global[_ ]step|step|rollout|eval|perf|passrate|multi_turn) (\d{1,9})(?:, eval_metrics)?: ?$", re.I
 )
@@ -158,7 +158,8 @@ class _Reader:
         if values is None:
             self._give_up()
             return
-        step, self._part = self._step, []
+        step = progress(values) if math.isnan(self._step) else self._step
+        self._part = []
         trained = "loss" in values or "reward" in values
         if math.isnan(step):
             metrics = "epoch" in values and (trained or any(key.startswith("eval_") for key in values))

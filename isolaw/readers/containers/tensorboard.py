@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, NotInstalled
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
 from isolaw.readers.raw_log import Container, RawLog
@@ -71,7 +71,7 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
     except ImportError:
         needed = "TensorBoard events need TensorBoard: pip install 'isolaw[tensorboard]'"
-        raise DataError(f"{path}: {needed}") from None
+        raise NotInstalled(f"{path}: {needed}") from None
     try:
         with limits.opened(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, NoHistory
 from isolaw.readers import limits
 from isolaw.readers.configs import beside
 from isolaw.readers.raw_log import Container, RawLog, finite
@@ -56,7 +56,7 @@ def read(path: Path) -> Iterator[RawLog]:
         text.at = found.end()
         whole = _add_history(log, text)
         if not log.step:
-            raise DataError(
+            raise NoHistory(
                 f"{path}: its log_history holds no record: nothing was logged before it was written"
             )
         text.fill()

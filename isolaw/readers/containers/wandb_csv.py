@@ -3,7 +3,7 @@
 *Wide*, a panel's "Export CSV": the first column is the panel's x axis, the others are ``<run> - <metric>``,
 each followed by ``…__MIN`` and ``…__MAX``, its range within a bin; where x is not the step, a run may have a
 column ``<run> - _step``. *Long*: ``run_name, metric, step, value``. *History*, ``run.history().to_csv()``:
-``_step`` and a column for each metric.
+``_step`` and a column for each metric; some tools leave only the names of a framework.
 
 None has the configuration. The points are a sample of the run's.
 """
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from isolaw.errors import DataError
-from isolaw.readers import limits
+from isolaw.errors import DataError, NoHistory
+from isolaw.readers import frameworks, limits
 from isolaw.readers.raw_log import Container, Points, RawLog, finite, number
 
 _LONG = {"run_name", "metric", "step", "value"}
@@ -83,7 +83,7 @@ def read(path: Path) -> Iterator[RawLog]:
         except csv.Error as error:
             raise DataError(f"{path}: line {rows.line_num}: not CSV ({error})") from None
     if not logs:
-        raise DataError(f"{path}: a W&B export without any value")
+        raise NoHistory(f"{path}: a W&B export without any value")
     for log in logs.values():
         if torn:
             log.dropped["torn lines"] += torn
@@ -104,7 +104,14 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
 
 def _is_wide(header: list[str]) -> bool:
     named = len(header) > 1 and all(" - " in column for column in header[1:])
-    return named and (header[0] in {"Step", *_TIMES} or any(c.endswith(_RANGES) for c in header))
+    known = "step" in header[0].lower() if header else False
+    return named and (known or header[0] in _TIMES or any(c.endswith(_RANGES) for c in header))
+
+
+def _is_history(header: list[str]) -> bool:
+    if "_step" in header and {"_runtime", "_timestamp"} & set(header):
+        return True
+    return bool({"_step", "train/global_step"} & set(header)) and frameworks.find(header, {}) is not None
 
 
 def _add_wide(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> None:
@@ -162,6 +169,6 @@ def _add_history(path: Path, header: list[str], rows: Rows, log_of: LogOf) -> No
 _KINDS = (
     (_is_wide, _add_wide),
     (lambda header: set(header) >= _LONG, _add_long),
-    (lambda header: "_step" in header and {"_runtime", "_timestamp"} & set(header), _add_history),
+    (_is_history, _add_history),
 )
 CONTAINER = Container("wandb-csv", read, file=is_export)

@@ -5,10 +5,12 @@
     run-<id>.wandb            every record of the run: configuration, and history, not sampled
     files/config.yaml         the configuration again (online runs)
     files/output.log          what was printed
+    logs/debug.log            what W&B did; it quotes the configuration
 
 The ``.wandb`` file is a LevelDB log (blocks of 32 KiB; chunks with CRC-32, length and kind) of protocol
 buffers. The blocks are read here, because the library has no reader for them; the messages are the library's.
-Where they hold no history, `files/output.log` is read instead, if it is a known console.
+Where they hold no history, or W&B is not installed, `files/output.log` is read instead, if it is a known
+console; where no configuration is, the one that W&B quotes in `logs/debug.log`.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, NoHistory, NotInstalled
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten
+from isolaw.readers.containers.printed_config import python_or_json
+from isolaw.readers.literals import literal, parse_dictionary
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 
 _MAGIC = b":W&B"
@@ -35,6 +40,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST = 2 << 20  # of a record: a logged table may be large, a step's numbers are not
 _LARGEST_CONFIG = 4 * limits.MB  # of all records: it is logged again when it changes
 _OWN = "_wandb"
+_CONFIG = re.compile(r"(?:^config: |\bconfig_cb \S{1,20} \S{1,20} )(\{[^\n]{2,250000}\})$", re.M)
 
 
 def is_run(path: Path) -> bool:
@@ -50,16 +56,27 @@ def read(path: Path) -> Iterator[RawLog]:
     """
     folder = path if path.is_dir() else path.parent
     log = RawLog(str(path), "wandb-offline", folder.name)
+    missing: NotInstalled | None = None
     with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
-            if file.is_file():  # no pipe: opening one may wait for ever
-                _add_records(log, file)
+            if file.is_file() and file.stat().st_size:  # no pipe: opening one may wait for ever
+                try:
+                    _add_records(log, file)
+                except NotInstalled as error:
+                    missing = error
         if not log.config:
             log.config, log.config_source = beside(folder)
+        if not log.config:
+            log.config, log.config_source = _quoted(folder / "logs" / "debug.log"), "logs/debug.log"
         if log.series:
             yield log
-        else:
+            return
+        try:
             yield from _console(log, folder / "files" / "output.log")
+        except NoHistory:
+            if missing:
+                raise missing from None
+            raise
 
 
 def _add_records(log: RawLog, file: Path) -> None:
@@ -67,7 +84,7 @@ def _add_records(log: RawLog, file: Path) -> None:
         from google.protobuf.message import DecodeError
         from wandb.proto.wandb_internal_pb2 import Record
     except ImportError:
-        raise DataError(
+        raise NotInstalled(
             f"{file}: a W&B run, and wandb is not installed: pip install 'isolaw[wandb]'"
         ) from None
     config: dict[str, Any] = {}
@@ -105,6 +122,8 @@ def _chunks(file: Path, log: RawLog) -> Iterator[bytes]:
     size = 0
     with limits.opened(file) as blocks:
         block, at = blocks.read(_BLOCK), _HEADER
+        if not block:  # the run was killed before anything was written
+            return
         if not block.startswith(_MAGIC):
             raise DataError(f"{file}: not a .wandb file (it does not begin with {_MAGIC.decode()!r})")
         while block:
@@ -168,17 +187,30 @@ def _update(config: dict[str, Any], record: Any) -> None:
                 inside[key] = json.loads(item.value_json)
 
 
+def _quoted(path: Path) -> dict[str, Any]:
+    """Return the configuration that W&B's own log quotes: that of `wandb.init`, and what was added to it."""
+    config: dict[str, Any] = {}
+    text = limits.start(path, _LARGEST_CONFIG).decode("utf-8", "replace")
+    for quoted in _CONFIG.finditer(text):
+        found = python_or_json(quoted[1])
+        if not isinstance(found, dict):  # it holds an object: take what is plain
+            found = {key: literal(value) for key, value in (parse_dictionary(quoted[1])[0] or {}).items()}
+        with contextlib.suppress(DataError):
+            config |= flatten(found)
+    return config
+
+
 def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
     """Read what was printed, as the run that it is."""
     from isolaw.readers.containers import candidates
 
     lacks = f"{log.source}: a W&B run without history"
     if not path.is_file():
-        raise DataError(f"{lacks}, and without files/output.log to read instead")
+        raise NoHistory(f"{lacks}, and without files/output.log to read instead")
     head = limits.start(path, HEAD)
     console = next((container for container in candidates() if container.file(path, head)), None)
     if console is None:
-        raise DataError(f"{lacks}, and its files/output.log holds no metrics that are known")
+        raise NoHistory(f"{lacks}, and its files/output.log holds no metrics that are known")
     for printed in console.read(path):
         printed.run = log.run
         if log.config:

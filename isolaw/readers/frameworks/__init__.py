@@ -13,6 +13,7 @@ from isolaw.readers.frameworks.base import Framework
 FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.readers.frameworks.isolaw",
     "veRL": "isolaw.readers.frameworks.verl",
+    "tinker-cookbook": "isolaw.readers.frameworks.tinker",
     "prime-rl": "isolaw.readers.frameworks.prime_rl",
     "SkyRL": "isolaw.readers.frameworks.skyrl",
     "slime": "isolaw.readers.frameworks.slime",

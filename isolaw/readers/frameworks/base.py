@@ -105,7 +105,10 @@ class Framework:
     more_facts: Callable[[Config, Facts], Facts] = lambda _config, _facts: {}
     # Keys that count update steps, the best first; without any in a log, the container's own step counts.
     step_keys: tuple[str, ...] = ()
+    counted_by_trackers: bool = True  # whether W&B's own step counts updates, and not calls to log
     first_step: int = 1  # what the framework counts the first update as, 1 or 0
+    # Whether an evaluation in the record of step s, counted from 0, is of the policy after s updates.
+    evaluates_first: bool = False
     # Brings the configuration into the form that ``settings`` expects.
     flat: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
 

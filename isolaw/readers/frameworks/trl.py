@@ -24,13 +24,15 @@ _NAMES = {
     "completion_length": "response_length",
     "completions/clipped_ratio": "truncated_fraction",
     "num_tokens": "tokens",
+    "entropy/mean": "entropy",  # ms-swift's
 }
 # With `reward`: what no other framework calls so, bare or after train/.
 _OWN = "completion_length|completions/mean_length|frac_reward_zero_std|reward_std|rewards/.*"
 _PREFIX = "(?:train/|eval/|eval_)?"
 _NOT_KEPT = re.compile(
     r"(?:epoch|step|global_step|learning_rate|num_input_tokens_seen|total_flos|train_.*|.*runtime|.*_per_second"
-    r"|.*_time|(?:.*_)?mem_.*|.*_loss|completions/.*|clip_ratio/.*(?:min|max)|.*/(?:min|max|std))",
+    r"|.*_time|(?:.*_)?mem_.*|.*_loss|completions/.*|clip_ratio/.*(?:min|max)|.*/(?:min|max|std)|memory\(GiB\)|train_speed\(.*"
+    "|percentage)",
     re.S,
 )
 # GRPOConfig did not have them while its batch counted prompts.
@@ -64,12 +66,19 @@ def _facts(config: Config, facts: Facts) -> Facts:
 
 
 def _rollouts_per_step(config: Config) -> Fact | None:
+    total = config.count("total_train_batch_size")
     accumulated, iterations = config.count("gradient_accumulation_steps"), config.count("num_iterations")
     generated, steps = config.count("generation_batch_size"), config.count("steps_per_generation")
-    device, devices = config.count("per_device_train_batch_size"), config.count("world_size", "num_processes")
+    device, devices = (
+        config.count("per_device_train_batch_size"),
+        config.count("world_size", "num_processes", "global_world_size"),
+    )
+    newer = not _NEWER.isdisjoint(config.values)
     if accumulated and generated and steps:
         above, below = [generated, accumulated], [steps]
-    elif accumulated and device and devices and not _NEWER.isdisjoint(config.values):
+    elif total and newer:  # devices and accumulation are in it
+        above, below = [total], []
+    elif accumulated and device and devices and newer:
         above, below = [device, devices, accumulated], []
     else:
         return None
@@ -88,6 +97,9 @@ def _what_is_missing(config: Config) -> Fact | None:
     device = config.count("per_device_train_batch_size", "train_batch_size")
     if device is None:
         return None
+    if total := config.count("total_train_batch_size"):
+        origin = f"B_p = {total.origin} ({total.value}) / n"
+        return Fact(None, f"{origin}; not divided by n if TRL was older than 0.15, which counts prompts")
     accumulated = config.count("gradient_accumulation_steps")
     times = f" ({accumulated.value})" if accumulated else ""
     origin = f"B_p = {device.origin} ({device.value}) · devices · gradient_accumulation_steps{times} / n"
@@ -117,7 +129,12 @@ def _on_policy(config: Config) -> Fact | None:
 FRAMEWORK = Framework(
     "TRL",
     metric,
-    own_keys=((f"{_PREFIX}reward", f"{_PREFIX}(?:{_OWN})"),),
+    own_keys=(
+        (f"{_PREFIX}reward", f"{_PREFIX}(?:{_OWN})"),
+        # Of exports of single panels: what GRPOTrainer alone logs, or the Trainer's callback with it.
+        ("(?:train|eval)/reward", "train/global_step", "train/learning_rate"),
+        ("(?:train/|eval/|eval_)(?:completions/.*|completion_length|frac_reward_zero_std|rewards/.*/mean)",),
+    ),
     own_config=(("num_generations", "per_device_train_batch_size"),),
     settings={
         "rollouts_per_problem": ("num_generations",),
@@ -133,4 +150,5 @@ FRAMEWORK = Framework(
     },
     more_facts=_facts,
     step_keys=("step", "train/global_step", "global_step"),
+    counted_by_trackers=False,
 )

@@ -55,6 +55,10 @@ def metric(key: str) -> tuple[str, str] | None:
     section, _, rest = key.partition("/")
     if section in ("val-core", "val-aux"):
         return _validation(rest)
+    if section in ("validation", "eval", "test") and rest:  # of recipes
+        return "validation", rest
+    if section == "test_score" and rest:
+        return rest, section
     if section == "val" and rest:
         data = rest.removeprefix("test_score/")
         return (data, "test_score") if data not in ("", rest) else ("validation", rest)

@@ -138,3 +138,21 @@ def test_what_is_held_is_bounded(piece: str, ending: str) -> None:
     started = time.process_time()
     collect(f"{line}\n {line}\n{line}\n")
     assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "+ python3 -m verl.trainer.main_ppo 'data.train_batch_size=256' \"actor_rollout_ref.rollout.n=8\"",
+        # As `subprocess` is given it, and as a launcher quotes the whole.
+        "Running: ['python3', '-u', '-m', 'verl.trainer.main_ppo', 'data.train_batch_size=256', "
+        "'actor_rollout_ref.rollout.n=8', 'data.train_files=[a,b]']",
+        'cmd: "python3 -m verl.trainer.main_ppo data.train_batch_size=256 actor_rollout_ref.rollout.n=8"',
+        "sh -c 'python3 -m verl.trainer.main_ppo data.train_batch_size=256 actor_rollout_ref.rollout.n=8'",
+        "python -m verl.trainer.main_ppo 'data.train_batch_size=256' actor_rollout_ref.rollout.n='8' x='it's",
+    ],
+)
+def test_quoted_command_lines(text: str) -> None:
+    command = collect(text).command
+    assert command["data.train_batch_size"] == 256
+    assert int(command["actor_rollout_ref.rollout.n"]) == 8

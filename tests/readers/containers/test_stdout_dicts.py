@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.containers import candidates
 from isolaw.readers.containers.stdout_dicts import CONTAINER
@@ -196,6 +197,60 @@ system_prompt=You think
 first,
 )
 """
+
+
+# github.com/modelscope/ms-swift, as its issue 4146 shows it (there of DPO).
+SWIFT = (
+    "{{'loss': 0.0001, 'grad_norm': 0.5, 'learning_rate': 1e-06, 'memory(GiB)': 69.19, "
+    "'train_speed(iter/s)': 0.010367, 'completions/mean_length': 310.5, 'completions/clipped_ratio': 0.1, "
+    "'rewards/MathAccuracy/mean': 0.5, 'reward': {reward}, 'reward_std': 0.25, 'kl': 0.001, "
+    "'entropy/mean': 0.75, 'epoch': 0.26, 'global_step/max_steps': '{step}/94', 'percentage': '12.77%', "
+    "'elapsed_time': '18m 26s', 'remaining_time': '2h 5m 59s'}}\n"
+)
+
+
+def test_ms_swift(tmp_path: Path) -> None:
+    bars = "Train:  12%|#         | 11/94 [16:51<2:07:13, 91.5s/it]"
+    text = "".join(bars + "\r" + SWIFT.format(step=step, reward=own) for step, own in REWARD.items())
+    log = read(tmp_path, text + SUMMARY)
+    assert curve(log, "reward") == REWARD
+    assert log.notes == []
+
+
+# github.com/unslothai/unsloth prints it before the first step; the bar is a notebook's.
+UNSLOTH = """\
+==((====))==  Unsloth - 2x faster free finetuning | Num GPUs used = 1
+   \\\\   /|    Num examples = 7,473 | Num Epochs = 1 | Total steps = 1,000
+O^O/ \\_/ \\    Batch size per device = 6 | Gradient accumulation steps = 4
+\\        /    Data Parallel GPUs = 1 | Total batch size (6 x 4 x 1) = 24
+ "-____-"     Trainable parameters = 119,734,272 of 3,000,000,000 (3.92% trained)
+  0% 0/1000 [00:00<?, ?it/s]
+"""
+
+
+def test_unsloth(tmp_path: Path) -> None:
+    text = UNSLOTH + "".join(f"  1% {s}/1000 [01:00<20:00, 6s/it]\n{old(s)}\n" for s in REWARD)
+    log = read(tmp_path, text)
+    assert curve(log, "reward") == REWARD
+    assert log.config == {
+        "total_steps": 1000, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 4,
+        "world_size": 1, "total_train_batch_size": 24,
+    }  # fmt: skip
+
+
+def test_the_trainers_banner_gives_the_devices(tmp_path: Path) -> None:
+    """With the arguments it gives the batch: 2 devices here, which no argument says."""
+    banner = (
+        "***** Running training *****\n  Num examples = 960\n  Num Epochs = 1\n"
+        "  Instantaneous batch size per device = 6\n"
+        "  Total train batch size (w. parallel, distributed & accumulation) = 192\n"
+        "  Gradient Accumulation steps = 16\n  Total optimization steps = 100\n"
+    )
+    less = ("generation_batch_size", "steps_per_generation")
+    arguments = "".join(line for line in ARGUMENTS.splitlines(True) if not line.startswith(less))
+    path = write(tmp_path, arguments + banner + trainer())
+    (run,) = isolaw.read(path).table().to_dict("records")
+    assert (run["problems_per_batch"], run["rollouts_per_problem"]) == (32, 6)
 
 
 def test_printed_arguments(tmp_path: Path) -> None:

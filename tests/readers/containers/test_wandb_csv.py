@@ -223,3 +223,40 @@ def test_any_bytes_are_survived(tmp_path_factory, content: bytes, text: str, at:
     except DataError as error:
         said = [str(error)]
     assert all(str(path) in one for one in said)
+
+
+# A panel's export where the x axis is the Trainer's step, and its option "min and max" is off.
+GLOBAL_STEP = """\
+"train/global_step","grpo-n8 - train/reward","grpo-n16 - train/reward"
+"20","0.25","0.5"
+"40","0.375",""
+"""
+
+
+def test_one_column_a_run(tmp_path: Path) -> None:
+    logs = read(tmp_path, GLOBAL_STEP)
+    assert {run: table(log)["train/reward"] for run, log in logs.items()} == {
+        "grpo-n8": {20: 0.25, 40: 0.375},
+        "grpo-n16": {20: 0.5},
+    }
+    settings = {"B_p": 4, "grpo-n8:n": 8, "grpo-n16:n": 16, "framework": "TRL"}
+    points = isolaw.read(tmp_path / "export.csv", settings=settings).points
+    assert sorted(points["compute"]) == [20 * 4 * 8, 20 * 4 * 16, 40 * 4 * 8]
+
+
+def test_trls_names_as_the_api_gives_them(tmp_path: Path) -> None:
+    """Without W&B's own clocks; W&B's step counts the calls to log, not updates."""
+    text = "_step,train/global_step,train/reward,train/rewards/acc/mean\n0,20,0.25,0.5\n1,40,0.5,0.75\n"
+    read(tmp_path, text)
+    points = isolaw.read(tmp_path / "export.csv", settings={"B_p": 4, "n": 8}).points
+    assert points["step"].unique().tolist() == [20, 40]
+
+
+def test_calls_to_log_are_no_steps(tmp_path: Path) -> None:
+    text = '"Step","a - train/reward","a - train/completions/mean_length"\n"0","0.25","9"\n"1","0.5","9"\n'
+    read(tmp_path, text)
+    with pytest.raises(DataError, match="logging_steps"):
+        isolaw.read(tmp_path / "export.csv", settings={"B_p": 4, "n": 8})
+    settings = {"B_p": 4, "n": 8, "logging_steps": 20}
+    points = isolaw.read(tmp_path / "export.csv", settings=settings).points
+    assert points["step"].unique().tolist() == [20, 40]

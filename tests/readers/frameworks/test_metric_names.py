@@ -67,7 +67,18 @@ NAMES: dict[str, dict[str, tuple[str, str] | None]] = {
         "epoch": None,
         "train_loss": None,
     },
+    "tinker": {
+        "env/all/reward/total": ("train", "reward"),
+        "test/env/all/correct": ("validation", "accuracy"),
+        "aime/env/all/correct": ("aime", "accuracy"),
+        "env/gsm8k/correct": None,
+        "env/all/total_ac_tokens": None,
+        "progress/batch": None,
+    },
     "verl": {
+        "test_score/openai/gsm8k": ("openai/gsm8k", "test_score"),
+        "eval/success_rate": ("validation", "success_rate"),
+        "validation/acc": ("validation", "acc"),
         "val-core/openai/gsm8k/acc/mean@8": ("openai/gsm8k", "avg@8"),
         "val-aux/aime24/acc/best@4/mean": ("aime24", "best@4"),
         "val-core/kk_logic/reward/mean@1": ("kk_logic", "reward@1"),

@@ -19,6 +19,10 @@ KEYS = {
          "val-core/openai/gsm8k/acc/mean@8", "perf/total_num_tokens", "timing_s/gen"],
         ["val/test_score/logic", "actor/entropy_loss", "actor/pg_clipfrac"],
     ],
+    "tinker-cookbook": [
+        ["progress/batch", "optim/lr", "optim/entropy", "env/all/reward/total", "env/all/correct",
+         "env/all/by_group/frac_mixed", "test/env/all/correct", "time/total"],
+    ],
     "prime-rl": [
         ["step", "reward/all/mean", "entropy/all/mean", "mismatch_kl/all/mean", "optim/grad_norm",
         "eval/aime24/avg@4"],
@@ -73,6 +77,10 @@ CONFIGS: dict[str, list[dict[str, Any]]] = {
     "veRL": [
         {"actor_rollout_ref.rollout.n": 8, "data.train_batch_size": 256, "trainer.nnodes": 1},
         {"worker.rollout.n": 5, "data.rollout_batch_size": 512},
+    ],
+    "tinker-cookbook": [
+        {"dataset_builder.groups_per_batch": 32, "dataset_builder.group_size": 8, "num_substeps": 1},
+        {"groups_per_batch": 32, "group_size": 8},
     ],
     "prime-rl": [{"orchestrator.batch_size": 512, "orchestrator.group_size": 16, "max_steps": 100}],
     "SkyRL": [{"trainer.train_batch_size": 1024, "generator.n_samples_per_prompt": 5, "trainer.seed": 42}],

@@ -1,0 +1,151 @@
+"""Metrics as one JSON document, or as objects written over several lines each.
+
+::
+
+    [{"step": 1, "reward": 0.25}, …]                       records
+    {"config": {…}, "history": [{"step": 1, …}, …]}        records below a key, next to a configuration
+    {"step": [1, 2, …], "reward": [0.25, 0.5, …]}          columns, also below a key
+    {"step": 1, "reward": 0.25}{"step": 2, …               one object after the other, over several lines
+
+Unlike the other containers it holds the whole file, so that it reads small ones only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from isolaw.errors import DataError, NoHistory
+from isolaw.readers import configs, frameworks, limits
+from isolaw.readers.containers.jsonlines import GENERIC, add, flat
+from isolaw.readers.raw_log import Container, RawLog, number
+
+_LARGEST = 50 * limits.MB
+_DEEPEST = 3  # of the list of records, from the top
+_INNERMOST = re.compile(rb"\{[^{}]{2,20000}\}")
+_COLUMN = re.compile(rb'"([^"\\\n]{1,300})"\s{0,9}:\s{0,9}\[\s{0,99}(?:-?\d|null|NaN)')
+_MOST_TRIED = 20  # objects by which a document is recognised
+_FEWEST = 2  # records, or values of a column
+_BETWEEN = re.compile(r"[\s,\[\0]*")
+
+
+def is_document(_path: Path, head: bytes) -> bool:
+    """Return whether a file is JSON in which a framework's metrics are: in records, or as columns."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] not in (b"{", b"["):
+        return False
+    objects = (_loaded(found[0]) for found in islice(_INNERMOST.finditer(start), _MOST_TRIED))
+    records = [own for own in objects if type(own) is dict]
+    keys = {key for own in records for key, value in own.items() if number(value) is not None}
+    columns = {found[1].decode("utf-8", "replace") for found in _COLUMN.finditer(start)}
+    return any(
+        frameworks.find(own, {}) is not None
+        for own in (keys if len(records) >= _FEWEST else set(), columns)
+        if own
+    )
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read a document.
+
+    Raises `DataError` beyond 50 MB, or if it is not JSON, and `NoHistory` if it has no records.
+    """
+    with limits.opened(path) as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise DataError(
+            f"{path}: a JSON document of more than {_LARGEST // limits.MB} MB; write it as JSON lines, "
+            "an object on each line"
+        )
+    log = RawLog(str(path), "json", configs.run_name(path, GENERIC))
+    document = _loaded(content.strip(b"\xef\xbb\xbf\0 \t\r\n"))
+    config: dict[str, Any] = {}
+    records: Iterable[dict[str, Any]]
+    if document is None:
+        records = _in_sequence(content.decode("utf-8-sig", "replace"), log)
+    else:
+        records, config = _records(document)
+    began = math.nan
+    for record in records:
+        began = add(log, record, began, escaped=True)
+    if not log.step:
+        raise NoHistory(f"{path}: found no list of records; expected [{{'step': 1, 'reward': 0.5}}, …]")
+    beside, source = configs.beside(path)
+    try:
+        log.config = beside | configs.flatten(config)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    log.config_source = path.name if config else source
+    yield log
+
+
+def _loaded(content: bytes) -> Any:
+    """Return what JSON holds; None if it is none."""
+    for parse in (orjson.loads, json.loads):  # the second is slower, but knows NaN and Infinity
+        try:
+            return parse(content)
+        except (ValueError, RecursionError):
+            continue
+    return None
+
+
+def _in_sequence(text: str, log: RawLog) -> Iterator[dict[str, Any]]:
+    """Yield one object after the other, also of a list that is torn."""
+    decoder, at = json.JSONDecoder(), 0
+    while found := _BETWEEN.match(text, at):
+        if (at := found.end()) == len(text):
+            return
+        try:
+            record, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            log.dropped["torn end of the file"] += 1
+            return
+        if isinstance(record, dict):
+            yield record
+        else:
+            log.damaged("records that are not objects")
+
+
+def _records(document: Any, depth: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the records of a document, and the configuration next to them."""
+    if isinstance(document, list):
+        records = [own for own in document if isinstance(own, dict)]
+        keys = {key for own in records[:_MOST_TRIED] for key in flat(own)}
+        return (records if len(records) >= _FEWEST and _known(keys) else []), {}
+    if not isinstance(document, dict):
+        return [], {}
+    columns = {key: own for key, own in document.items() if isinstance(own, list) and len(own) >= _FEWEST}
+    columns = {key: own for key, own in columns.items() if any(number(value) is not None for value in own)}
+    if _known(set(columns)):
+        lengths = {len(own) for own in columns.values()}
+        if len(lengths) == 1:
+            rows = zip(*columns.values(), strict=True)
+            records = [dict(zip(columns, row, strict=True)) for row in rows]
+            return records, _rest(document, set(columns))
+    if depth < _DEEPEST:
+        for key, below in document.items():
+            records, config = _records(below, depth + 1)
+            if records:
+                return records, config | _rest(document, {key})
+    return [], {}
+
+
+def _rest(document: dict[str, Any], used: set[str]) -> dict[str, Any]:
+    """What is next to the records: a configuration without the name of its section, if it has one."""
+    rest = {key: own for key, own in document.items() if key not in used}
+    inner = [own for key in ("config", "args", "hparams") if isinstance(own := rest.get(key), dict)]
+    return inner[0] if inner else {key: own for key, own in rest.items() if not isinstance(own, list)}
+
+
+def _known(keys: set[str]) -> bool:
+    return bool(keys) and frameworks.find(keys, {}) is not None
+
+
+CONTAINER = Container("json", read, file=is_document)

@@ -1,0 +1,71 @@
+"""tinker-cookbook's ``rl.train``: its metric names, and where B_p and n are.
+
+``metrics.jsonl`` and ``config.json`` are in one folder. ``env/all/…`` is of the training batch,
+``test/env/all/…`` of the test set, ``<name>/env/all/…`` of another evaluator. Steps count from 0. An
+evaluation in the record of step s measures the policy after s updates: it runs before that step's batch.
+"""
+
+from __future__ import annotations
+
+from isolaw.readers.frameworks.base import Config, Fact, Facts, Framework, by_rules
+
+_NAMES = {
+    "reward/total": "reward",
+    "correct": "accuracy",
+    "ac_tokens_per_turn": "response_length",
+    "optim/entropy": "entropy",
+    "optim/kl_sample_train_v1": "kl_sample_train",  # between sampler and trainer, not to the base model
+    "kl_policy_base": "kl",
+}
+_OWN = "(?:[^/]+/)?env/all/(?:reward/total|ac_tokens_per_turn|by_group/.*)"
+_NOT_KEPT = (
+    "(?:time|progress|async|training_client|sampling_client)/.*|optim/(?:lr|kl_sample_train_v2)"
+    "|.*tokens.*|total_.*|turns_per_episode|done_frac"
+)
+
+
+def _either(*names: str) -> tuple[str, ...]:
+    """A setting of the trainer, or of its data set."""
+    return (*names, *(f"dataset_builder.{name}" for name in names))
+
+
+def _facts(config: Config, _facts: Facts) -> Facts:
+    """It is on-policy with one optimiser step a batch and no asynchrony."""
+    lag, steps = config.count("async_config.max_steps_off_policy", least=0), config.count("num_substeps")
+    if lag:
+        on_policy: Fact | None = Fact(lag.value == 0, f"{lag.origin} = {lag.value}")
+    elif steps and (steps.value > 1 or "async_config" in config.values):
+        on_policy = Fact(steps.value == 1, f"{steps.origin} = {steps.value}")
+    else:
+        on_policy = None
+    return {"on_policy": on_policy}
+
+
+FRAMEWORK = Framework(
+    "tinker-cookbook",
+    by_rules(
+        ("test/env/all/(?P<name>.+)", "validation", ""),
+        ("(?P<set>[^/]+)/env/all/(?P<name>.+)", "", ""),
+        ("env/all/(?P<name>.+)", "train", ""),
+        ("(?P<name>(?!.*env/).+)", "train", ""),  # of single tags: not kept
+        names=_NAMES,
+        not_kept=_NOT_KEPT,
+    ),
+    own_keys=((_OWN,),),
+    own_config=((r"(?:dataset_builder\.)?groups_per_batch", r"(?:dataset_builder\.)?group_size"),),
+    settings={
+        "rollouts_per_problem": _either("group_size"),
+        "problems_per_batch": (*_either("groups_per_batch"), "dataset_builder.batch_size"),
+        "seed": _either("seed"),
+        "problem_set": _either("dataset_name"),
+        "lr": ("learning_rate",),
+        "kl": ("kl_penalty_coef",),
+        "temperature": ("temperature",),
+        "loss_type": ("loss_fn",),
+        "model": ("model_name",),
+    },
+    more_facts=_facts,
+    step_keys=("progress/batch", "training_client/step"),
+    first_step=0,
+    evaluates_first=True,
+)

@@ -1,0 +1,34 @@
+"""Logs of supervised training: losses, and no metric of RL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_LOSS = re.compile(r"(?:(?:train|eval|val|valid|validation|test)[/_])?(?:loss|nll|perplexity|ppl)", re.I)
+# With a loss, what a trainer logs; a table of samples with their losses has none of it.
+_TRAINER = re.compile(
+    r"(?:(?:train|eval|val)[/_])?(?:lr\b.*|learning_rate|epoch|(?:global_?)?step|grad_?norm"
+    r"|num_tokens|mean_token_accuracy|runtime)",
+    re.I,
+)
+# Preferences (DPO) are no rollouts: rewards/chosen, rewards/margins are computed from a data set.
+_OF_RL = re.compile(
+    r"(?:^|[/_.])(?:rewards?(?!s?/(?:chosen|rejected|margins|accuracies))|scores?|advantages?|returns?|kl"
+    r"|pass|rollouts?|completions?|response_length|actor|critic|ppo|policy|acc|avg)(?:$|[/_.@])",
+    re.I,
+)
+
+
+def is_supervised(keys: Iterable[str]) -> bool:
+    """Return whether metrics have these names in supervised training.
+
+    >>> is_supervised(["loss", "eval_loss", "learning_rate"]), is_supervised(["loss", "epoch", "reward"])
+    (True, False)
+    """
+    keys = list(keys)
+    return (
+        any(_LOSS.fullmatch(key) for key in keys)
+        and any(_TRAINER.fullmatch(key) for key in keys)
+        and not any(_OF_RL.search(key) for key in keys)
+    )
