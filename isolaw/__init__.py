@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from isolaw.report.figures.law import law_figure
     from isolaw.report.figures.paper import paper_figures
     from isolaw.report.page import write_report
+    from isolaw.report.summary import summary
     from isolaw.runs import Runs
 
 __version__ = "0.2.0"
@@ -60,13 +61,14 @@ _WHERE = {
     "retune": "isolaw.fits.studies.retune",
     "split": "isolaw.backends.real.rollout.split",
     "status": "isolaw.engine",
+    "summary": "isolaw.report.summary",
     "sweep": "isolaw.engine",
     "write_report": "isolaw.report.page",
 }
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "backtest",
     "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
-    "read", "retune", "split", "status", "sweep", "write_report",
+    "read", "retune", "split", "status", "summary", "sweep", "write_report",
 ]  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def read_parquet(path: str | Path) -> pa.Table:
     try:
         with _opened(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-        plain = pa.schema([field for field in schema if _is_plain(field.type)], schema.metadata)
+        plain = pa.schema([field for field in schema if is_plain(field.type)], schema.metadata)
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
             found = f"{rows:,} rows and {len(schema):,} columns"
             raise _too_large(path, found, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
@@ -88,7 +88,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
-def _is_plain(kind: pa.DataType) -> bool:
+def is_plain(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds one short value a row: a number, a text, a date."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_fixed_size_binary(kind):

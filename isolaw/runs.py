@@ -8,8 +8,9 @@ to its last step.
 from __future__ import annotations
 
 import copy
+import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isolaw.errors import DataError, nearest
+from isolaw.errors import DataError, InputError, nearest
 from isolaw.parquet import read_parquet
 
 # Columns of the table, in order, with their dtypes. Nullable ones may be unknown.
@@ -39,6 +40,15 @@ COLUMNS: dict[str, str] = {
     "n_problems": "Int64",
     "n_samples": "Int64",
 }
+# The field's symbols; mappings, options and keywords take them and the names alike.
+SYMBOLS = {
+    "B_p": "problems_per_batch",
+    "n": "rollouts_per_problem",
+    "B": "batch_rollouts",
+    "M": "step",
+    "C": "compute",
+    "D": "n_train_problems",
+}
 KEY = ["run_id", "step", "eval_set", "metric"]
 # Columns that have one value in a run.
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
@@ -49,6 +59,7 @@ _LONGEST_SHOWN = 100  # characters of a value
 _HUGE = 1e100
 LARGEST_EXACT = 2**53  # beyond this a float64 is no longer exact
 _LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
+_INSTEAD = "isolaw.read(df, columns={…}, constants={…}) makes runs of a table with other columns"
 _SEVERAL_RUNS = "If these are several runs, tell them apart with a column, as in --column seed=<column>"
 
 
@@ -94,6 +105,9 @@ class Runs:
         self.points = _validated(points, source)
         known = set(self.points["run_id"])
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
+        self.left_out: tuple[
+            Any, ...
+        ] = ()  # what else a reader found, as `isolaw.readers.candidates.Candidate`
 
     def __len__(self) -> int:
         return int(self.points["run_id"].nunique())
@@ -101,6 +115,15 @@ class Runs:
     def __repr__(self) -> str:
         configurations = self.points[["problems_per_batch", "rollouts_per_problem"]].drop_duplicates()
         return f"<Runs: {len(self)} runs, {len(configurations)} configurations, {len(self.points)} rows>"
+
+    def _repr_html_(self) -> str:
+        runs = self.points.groupby(["problems_per_batch", "rollouts_per_problem"])
+        table = runs.agg(runs=("run_id", "nunique"), M=("step", "max"), C=("compute", "max")).reset_index()
+        sets = self.points.groupby("eval_set")["metric"].unique()
+        lines = [f"{len(self)} runs, {len(table)} configurations, {len(self.points):,} rows"]
+        lines += [f"{name}: {listed(sorted(metrics), 8)}" for name, metrics in sets.items()]
+        names = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
+        return as_html([*lines, *(f"Note: {note}" for note in self.notes)], table.rename(columns=names))
 
     def metrics(self, eval_set: str) -> list[str]:
         """Return the names of the metrics measured on ``eval_set``."""
@@ -162,11 +185,14 @@ class Runs:
 
 def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
     where = f"{source}: " if source else ""
+    if not isinstance(points, pd.DataFrame):
+        raise DataError(f"{where}found {type(points).__name__}; expected a DataFrame. {_INSTEAD}")
     missing = [c for c in COLUMNS if c not in points.columns and c not in OPTIONAL]
     if missing:
         hints = [f"; {c} (did you mean {close!r}?)" for c in missing if (close := nearest(c, points.columns))]
         found = ", ".join(map(str, points.columns))
-        raise DataError(f"{where}missing columns: {', '.join(missing)}; found: {found}{''.join(hints)}")
+        text = f"missing columns: {', '.join(missing)}; found: {found}{''.join(hints)}"
+        raise DataError(f"{where}{text}. {_INSTEAD}")
     if points.empty:
         raise DataError(f"{where}the table has no rows")
     table = pd.DataFrame({c: points.get(c, pd.NA) for c in COLUMNS}, index=points.index)
@@ -225,6 +251,27 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
             f"has {new['compute']} after {old['compute']} (step {old['step']}) in the same run. "
             f"{_SEVERAL_RUNS}"
         )
+
+
+def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:
+    """Return a mapping with names in place of symbols; raise `InputError` if both name one thing.
+
+    >>> full_names({"n": 8, "lr": 0.5})
+    {'rollouts_per_problem': 8, 'lr': 0.5}
+    """
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        full = symbols.get(name, name)
+        if full in out:
+            raise InputError(f"{name}: {full} is given twice")
+        out[full] = value
+    return out
+
+
+def as_html(lines: Iterable[str], table: pd.DataFrame) -> str:
+    """Return lines of text and a table as HTML, for a notebook."""
+    text = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
+    return text + ("" if table.empty else table.to_html(index=False, border=0, max_rows=60))
 
 
 def plain(value: Any) -> Any:

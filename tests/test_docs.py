@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import html.parser
 import importlib
@@ -34,6 +35,22 @@ def test_blocks_run(page: Path, shell: dict[str, str], tmp_path: Path) -> None:
         command = ["sh", "-euc", text] if kind == "sh" else [sys.executable, "-c", text]
         done = subprocess.run(command, cwd=tmp_path, env=shell, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
+
+
+def test_the_dataframe_tutorial_runs_and_nests_no_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (DOCS / "tutorials" / "dataframe.md").read_text()
+    cells = re.findall(r"^```{code-cell} ipython3\n(.*?)^```", page, flags=re.M | re.S)[1:]
+    assert 12 <= len(cells) <= 16
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {}
+    for cell in cells:
+        dictionaries = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Dict)]
+        assert not any(isinstance(value, ast.Dict) for own in dictionaries for value in own.values), cell
+        exec(compile(cell, "dataframe.md", "exec"), space)
+    assert space["plans"]["rollouts_per_problem"].notna().all()  # type: ignore[index]
 
 
 def prose(page: Path) -> str:

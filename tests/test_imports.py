@@ -22,6 +22,7 @@ FLOORS = (
     {"errors"},
     {"allocation", "files", "machine", "metrics", "parquet"},
     {"config", "runs"},
+    {"source"},
     {"backends.base", "backends.line", "fits", "simulators"},
     {"store"},
     {"readers"},

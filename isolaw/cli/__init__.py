@@ -27,7 +27,7 @@ from isolaw.cli.size import size
 from isolaw.cli.split import split
 from isolaw.cli.status import status
 from isolaw.cli.sweep import sweep
-from isolaw.errors import IsolawError
+from isolaw.errors import IsolawError, at_command_line
 
 
 @click.group(
@@ -65,6 +65,7 @@ for command in (
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; a user's mistake is one message, no traceback."""
     words = sys.argv[1:] if arguments is None else arguments
+    before = at_command_line.set(True)
     try:
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
@@ -83,4 +84,6 @@ def run(arguments: list[str] | None = None) -> int:
     except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory
         click.echo(f"isolaw: {type(error).__name__}: {shown(str(error))}", err=True)
         return 1
+    finally:
+        at_command_line.reset(before)
     return code if isinstance(code, int) else 0

@@ -33,6 +33,12 @@ def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]
     return {name: as_number(text) for name, text in _pairs(ctx, option, values).items()}
 
 
+def _fixed(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
+    from isolaw.runs import full_names
+
+    return full_names(constants(ctx, option, values))
+
+
 def _records(_: click.Context, option: click.Parameter, text: str) -> float | Literal["auto", "off"]:
     if text in ("auto", "off"):
         return "auto" if text == "auto" else "off"
@@ -63,15 +69,15 @@ seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, help
 mapping_options = add_options(
     click.option(
         "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs,
-        help="isolaw's name for a column of the table, e.g. compute=samples.",
+        help="isolaw's name or symbol for a column of the table, e.g. n=group_size.",
     ),
     click.option(
         "--derive", multiple=True, metavar="NAME=ARITHMETIC", callback=_pairs,
-        help='Compute a column from others, e.g. "compute=prompts_seen*rollout_n".',
+        help='Compute a column from others, e.g. "C=prompts_seen*rollout_n".',
     ),
     click.option(
         "--constant", "constants", multiple=True, metavar="NAME=VALUE", callback=constants,
-        help="Constant for every row, e.g. problems_per_batch=512.",
+        help="Constant for every row, e.g. B_p=512.",
     ),
 )  # fmt: skip
 source_options = add_options(
@@ -113,8 +119,8 @@ _LAW = {
         "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
     ),
     "fixed": click.option(
-        "--fixed", multiple=True, metavar="NAME=VALUE", callback=constants,
-        help="Use only runs with this value, e.g. problems_per_batch=32 or lr=0.02.",
+        "--fixed", multiple=True, metavar="NAME=VALUE", callback=_fixed,
+        help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
     ),
     "method": click.option(
         "--method", type=click.Choice(["surface", "paper"]), default="surface",

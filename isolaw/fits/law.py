@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,17 @@ from numpy.typing import NDArray
 
 from isolaw.errors import DataError
 from isolaw.files import check_replaceable, replacing
+from isolaw.fits import tables
 from isolaw.fits.curves.learning_curves import FAMILIES, Curves
 from isolaw.fits.document import version_1
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.draws import Draws
 from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
 from isolaw.fits.laws.equations import Logistic
-from isolaw.fits.quantity import Quantity
+from isolaw.fits.quantity import Quantity, number
 from isolaw.fits.selection import HELD
 from isolaw.parquet import read_parquet
+from isolaw.runs import as_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,6 +125,66 @@ class Law:
         from isolaw.fits.predict import predict
 
         return predict(self, compute, max_batch_rollouts, n_train_problems)
+
+    def predictions(
+        self,
+        computes: Iterable[float],
+        *,
+        max_batch_rollouts: int | None = None,
+        n_train_problems: int | None = None,
+    ) -> pd.DataFrame:
+        """Return `predict` for several budgets, a row for each.
+
+        The first column is the budget (``compute`` in rollouts, ``tokens``, or ``wall_s`` in seconds). Then
+        come the recommended ``rollouts_per_problem``, ``problems_per_batch``, ``steps`` and what is
+        ``unspent``, all missing where isolaw recommends nothing; the predicted ``reward``;
+        ``expected_regret`` in reward; the ``probability`` that it is within 0.005 of the best; ``n_star``;
+        ``epochs``; and the codes of ``flags``. Of ``reward`` and ``n_star`` there are ``…_low`` and
+        ``…_high``, the ends of 95 % intervals, missing where the data do not bound them, and ``…_status``.
+
+        Raises
+        ------
+        InputError
+            a budget does not pay for one step of the smallest batch.
+        """
+        limits = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
+        axis = "compute" if self.document.x.name == "steps" else self.document.x.name
+        return tables.predictions([self.predict(compute, **limits) for compute in computes], axis)
+
+    def frontier(self) -> pd.DataFrame:
+        """Return the compute-optimal frontier, a row for each budget.
+
+        The first column is the budget: ``compute`` in rollouts, ``tokens``, ``wall_s`` in seconds, or
+        ``steps`` with fixed B. ``n_star`` is the best n; ``n_star_low`` and ``n_star_high`` are its 95 %
+        interval, and ``band_low`` and ``band_high`` hold 95 % of drawn n* at every budget at once.
+        ``n_star_strict`` is the measured n of the highest curve, ``n_star_tolerance`` the smallest within
+        0.005 of it. ``reward`` is that at n*. Where ``censored``, n* is only a bound, by what
+        ``censored_by`` names.
+        """
+        return tables.frontier(self.document)
+
+    def crossovers(self) -> pd.DataFrame:
+        """Return the budgets where one n overtakes another, a row for each pair of n.
+
+        ``n_from`` and ``n_to`` are rollouts per problem; the budget, its 95 % interval and its status are
+        named as in `frontier`. ``supported`` where both n were measured there.
+        """
+        return tables.crossovers(self.document)
+
+    def summary(self) -> str:
+        """Return what was found, as `isolaw fit` prints it, and the notes."""
+        import isolaw  # words are of a higher layer
+
+        return isolaw.summary(self)
+
+    def _repr_html_(self) -> str:
+        every = max(len(self.document.frontier) // 8, 1)
+        rows = {
+            "M" if self.document.x.name == "steps" else "C": [number(p.x) for p in self.document.frontier],
+            "n*": [str(p.n_star) for p in self.document.frontier],
+            "reward at n*": [str(p.reward) for p in self.document.frontier],
+        }
+        return as_html(self.summary().splitlines(), pd.DataFrame(rows).iloc[::-every].iloc[::-1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``law.json``."""

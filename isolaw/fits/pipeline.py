@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.fits.surface.stored import info
-from isolaw.runs import Runs
+from isolaw.source import Reading, Source, as_runs
 
 METHODS = ("surface", "paper")
 DRAWS = 400
@@ -52,7 +52,7 @@ _COMPARED = ("exp", "hill")  # families with a start and a ceiling of their own
 
 
 def fit(
-    runs: Runs,
+    runs: Source,
     metric: str | None = None,
     *,
     eval_set: str | None = None,
@@ -65,19 +65,20 @@ def fit(
     robust: bool = False,
     bootstrap: int = DRAWS,
     seed: int = 0,
+    **reading: Unpack[Reading],
 ) -> Law:
     """Fit the allocation law.
 
     Parameters
     ----------
     runs
-        recorded runs (`isolaw.read`, `isolaw.sweep`).
+        recorded runs (`isolaw.read`, `isolaw.sweep`), or what `isolaw.read` reads: a path, a DataFrame.
     metric, eval_set
         the reward; by default ``avg@4`` on ``validation``, or the only accuracy (`isolaw.fits.metric`).
     setting
         ``fixed-bp``, ``fixed-b`` or ``joint``.
     fixed
-        columns or attributes of the runs held at a value, e.g. ``{"problems_per_batch": 32}``.
+        columns or attributes of the runs held at a value, e.g. ``{"B_p": 32}``.
     x
         what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``, where the runs recorded it.
     method
@@ -94,6 +95,8 @@ def fit(
         number of draws; 0: no intervals.
     seed
         of the draws.
+    reading
+        keywords of `isolaw.read` for a path or a DataFrame: ``columns``, ``constants``, ``derive``, …
 
     Raises
     ------
@@ -110,6 +113,7 @@ def fit(
     True
     """
     width = _checked(method, curve, records, bootstrap)
+    runs = as_runs(runs, metric, **reading)
     metric, eval_set, flags = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed, x)
     selection.flags[:0] = flags

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
@@ -34,9 +35,10 @@ from isolaw.fits.frontier.candidates import FAR, INTERVALS, Candidate, affordabl
 from isolaw.fits.frontier.optimum import law_n, optimum
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.quantity import REFUSED, Quantity, estimated
+from isolaw.fits.quantity import REFUSED, Quantity, estimated, number
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import Slices, slices
+from isolaw.runs import as_html
 
 _MOST = 1e15  # rollouts that no budget pays for
 _EDGE = 1e-6  # doublings
@@ -99,6 +101,27 @@ class Prediction:
             return None
         best = self.options[0]
         return self.compute - round(best.allocation.steps * best.step_cost)
+
+    def _repr_html_(self) -> str:
+        a = self.allocation
+        head = f"Budget: {number(self.compute)} {self.unit}. " + (
+            "isolaw recommends no allocation."
+            if a is None
+            else f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
+        )
+        rows = [
+            {
+                "n": o.allocation.rollouts_per_problem,
+                "B_p": o.allocation.problems_per_batch,
+                "M": f"{o.allocation.steps:,}",
+                "reward": str(o.reward),
+                "expected loss": f"{o.expected_regret:.4f}",
+                f"within {TOLERANCE} of the best": "" if o.probability is None else f"{o.probability:.0%}",
+            }
+            for o in self.options
+        ]
+        flags = [f"Caution: {flag.text}." for flag in self.flags]
+        return as_html([head, f"n* (highest fitted reward): {self.n_star}.", *flags], pd.DataFrame(rows))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every estimate as value, interval, status; null where nothing is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,12 +20,45 @@ _SHARE_NEEDED = 0.95
 _NO_WIDTH = 1e-12
 
 
+def number(value: float | None) -> str:
+    """Return a number with three digits, or all digits of a whole number below a million.
+
+    >>> number(1e7), number(65536), number(0.68341), number(None)
+    ('1e+07', '65,536', '0.683', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    if abs(value) >= 1e6:
+        return f"{value:.3g}"
+    if value == int(value):
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def interval(ends: Sequence[float | None]) -> str:
+    """Return a 95 % interval; an open end makes it a bound.
+
+    >>> interval((32.0, 128.0)), interval((None, 128.0))
+    ('95 % interval: 32–128', '95 % bound: at most 128')
+    """
+    low, high = ends
+    if low is None:
+        return f"95 % bound: at most {number(high)}"
+    if high is None:
+        return f"95 % bound: at least {number(low)}"
+    dash = " to " if "e" in number(low) or low < 0 else "–"
+    return f"95 % interval: {number(low)}" + ("" if low == high else f"{dash}{number(high)}")
+
+
 @dataclass(frozen=True)
 class Quantity:
-    """An estimated quantity.
+    """An estimated quantity; as text, what a person would write.
 
-    >>> Quantity(64.0, (32.0, None), "lower_bound").to_dict()
+    >>> q = Quantity(64.0, (32.0, None), "lower_bound")
+    >>> q.to_dict()
     {'value': 64.0, 'interval': [32.0, None], 'status': 'lower_bound'}
+    >>> print(q)
+    64, perhaps more (95 % bound: at least 32)
     """
 
     value: float | None  #: the estimate, None when refused
@@ -37,6 +71,18 @@ class Quantity:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         return dict(encoded(self))
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "not stated"
+        bound = {"lower_bound": ", perhaps more", "upper_bound": ", perhaps less"}.get(self.status, "")
+        text = f"{number(self.value)}{bound}"
+        if self.interval is not None:
+            return f"{text} ({interval(self.interval)})"
+        return f"{text} (not identified)" if self.status == "not_identified" else text
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # what a notebook shows
+        printer.text(str(self))
 
 
 REFUSED = Quantity(None, None, "refused")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from isolaw.errors import DataError, InputError, Refused, unknown
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.flags import Code, Flag, having
-from isolaw.runs import Runs, plain
+from isolaw.runs import Runs, full_names, plain
 
 Floats = NDArray[np.float64]
 Setting = Literal["fixed-bp", "fixed-b", "joint"]
@@ -122,8 +122,9 @@ def select(
 ) -> Selection:
     """Choose the runs of a setting (see the module's docstring).
 
-    ``fixed`` holds columns or attributes of runs at a value, as ``{"problems_per_batch": 32}``;
-    ``batch_rollouts`` is B. ``x`` is what a budget counts: ``compute`` (rollouts), ``tokens`` or ``wall_s``.
+    ``fixed`` holds columns or attributes of runs at a value, as ``{"B_p": 32}`` or
+    ``{"problems_per_batch": 32}``; ``batch_rollouts`` is B. ``x`` is what a budget counts: ``compute``
+    (rollouts), ``tokens`` or ``wall_s``.
 
     Raises
     ------
@@ -141,7 +142,7 @@ def select(
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"].unique())]
     table["batch_rollouts"] = table["problems_per_batch"] * table["rollouts_per_problem"]
     flags = [Flag(Code.AS_READ, note) for note in runs.notes]
-    held = dict(fixed or {})
+    held = full_names(fixed or {})
     table = hold(table, held)
     axis = HELD.get(setting)
     if axis is not None and axis not in held:

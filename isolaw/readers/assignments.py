@@ -20,18 +20,10 @@ from typing import Any
 
 from isolaw.errors import InputError
 from isolaw.readers.raw_log import whole
-from isolaw.runs import COLUMNS
+from isolaw.runs import COLUMNS, SYMBOLS
 
 # Symbols and other spellings → names in code.
-ALIASES = {
-    "n": "rollouts_per_problem",
-    "B_p": "problems_per_batch",
-    "B": "rollouts_per_step",
-    "batch_rollouts": "rollouts_per_step",
-    "M": "step",
-    "C": "compute",
-    "D": "n_train_problems",
-}
+ALIASES = {**SYMBOLS, "B": "rollouts_per_step", "batch_rollouts": "rollouts_per_step"}
 DEFAULTS = {"problem_set": "unnamed", "algorithm": "grpo", "seed": 0}
 SPLIT = ("problems_per_batch", "rollouts_per_problem", "rollouts_per_step")
 WHOLE = {  # facts that are whole numbers → the least

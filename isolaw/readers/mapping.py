@@ -2,8 +2,8 @@
 
 ::
 
-    [columns]                        # our name = "column"
-    rollouts_per_problem = "rollout_n"
+    [columns]                        # our name, or its symbol = "column"
+    rollouts_per_problem = "rollout_n"   # or n = "rollout_n"
 
     [derive]                         # our name = "arithmetic on columns"
     compute = "prompts_seen*rollout_n"
@@ -33,6 +33,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from isolaw.config.parsing import located, parse_section, read_text
 from isolaw.errors import DataError, InputError, SpecError, unknown
 from isolaw.metrics import is_accuracy
+from isolaw.readers.assignments import ALIASES
+from isolaw.runs import full_names
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -51,7 +53,7 @@ class MetricColumn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     column: str
-    eval_set: str = "validation"
+    eval_set: str | None = None  # None: the table's column eval_set, else validation
     percent: bool | None = None  # None: an accuracy above 1 is
 
     @model_validator(mode="before")
@@ -63,6 +65,10 @@ class MetricColumn(BaseModel):
 def in_percent(metric: str, value: pd.Series) -> bool:
     """Return whether values are of an accuracy in percent: some are above 1, none above 100."""
     return is_accuracy(metric) and bool(value.min() >= 0 and 1 < value.max() <= 100)
+
+
+def _is_reward(name: str) -> bool:
+    return name == "reward" or is_accuracy(name)
 
 
 def _one_value(value: Any) -> Any:
@@ -82,6 +88,27 @@ class ColumnMapping(BaseModel):
     constants: dict[str, Annotated[Any, BeforeValidator(_one_value)]] = Field(default_factory=dict)
     # Metric → its column: the table is wide, and empty cells are missing values.
     metrics: dict[str, MetricColumn] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, data: Any) -> Any:
+        """Symbols become names; a column for a reward, as in ``{"avg@4": "val_acc"}``, is a metric's."""
+        if not isinstance(data, Mapping):
+            return data
+        out = dict(data)
+        taken: set[str] = set()
+        for part in ("columns", "derive", "constants"):
+            if not isinstance(out.get(part), Mapping):
+                continue
+            out[part] = full_names(out[part], ALIASES)
+            if twice := sorted(taken & out[part].keys()):
+                raise InputError(f"{part}: {twice[0]} is given twice; expected one column, value or formula")
+            taken |= out[part].keys()
+        if isinstance(columns := out.get("columns"), Mapping):
+            rewards = {name: column for name, column in columns.items() if _is_reward(name)}
+            out["columns"] = {name: column for name, column in columns.items() if name not in rewards}
+            out["metrics"] = {**rewards, **(out.get("metrics") or {})}
+        return out
 
     def __bool__(self) -> bool:
         return bool(self.columns or self.derive or self.constants or self.metrics)
@@ -119,10 +146,10 @@ class ColumnMapping(BaseModel):
                 missing = unknown("column", column, frame.columns)
                 raise DataError(f"{source}: --column {name}={column}: {missing}")
             out[name] = frame[column]
-        for name, expression in self.derive.items():
-            out[name] = derive(expression, dict(out.items()))
         for name, value in self.constants.items():
             out[name] = value
+        for name, expression in self.derive.items():
+            out[name] = derive(expression, dict(out.items()))
         return out
 
     def melt(self, table: pd.DataFrame, source: str) -> tuple[pd.DataFrame, list[str]]:
@@ -149,7 +176,8 @@ class ColumnMapping(BaseModel):
                 value = value / 100
             if empty := int(value.isna().sum()):
                 notes.append(f"{name}: {empty:,} of {len(value):,} cells are empty and were left out")
-            pieces.append(table.assign(metric=name, eval_set=own.eval_set, value=value))
+            eval_set = own.eval_set or table.get("eval_set", "validation")
+            pieces.append(table.assign(metric=name, eval_set=eval_set, value=value))
         return pd.concat(pieces), notes
 
 
@@ -194,9 +222,10 @@ def _value(node: ast.expr, columns: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return np.float64(str(node.value))  # through text: a huge integer becomes inf, not an error
     if isinstance(node, ast.Name):
-        if node.id not in columns:
+        name = node.id if node.id in columns else ALIASES.get(node.id, node.id)
+        if name not in columns:
             raise DataError(unknown("column", node.id, columns))
-        numbers = pd.to_numeric(columns[node.id], errors="coerce")
+        numbers = pd.to_numeric(columns[name], errors="coerce")
         if np.all(pd.isna(numbers)):
             raise DataError(f"column {node.id!r} is not numeric")
         return np.asarray(numbers, dtype=np.float64)

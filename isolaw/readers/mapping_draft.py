@@ -49,7 +49,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     """
     frame = load(path)
     columns = [str(column) for column in frame.columns]
-    guessed = _guess(columns)
+    guessed = guess(columns)
     missing = [ours for ours in _NEEDED if ours not in guessed]
     lines = [
         f"# How the columns of {Path(path).name} become isolaw's: a draft, with guesses. Correct it, then",
@@ -80,8 +80,8 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _guess(columns: list[str]) -> dict[str, str]:
-    """Our name → the column with one of its names, which differ in case and separators."""
+def guess(columns: list[str]) -> dict[str, str]:
+    """Return our name → the column with one of its names, which differ in case and separators."""
     plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in reversed(columns)}
     found = {ours: [plain[n] for n in names.split() if n in plain] for ours, names in _CALLED.items()}
     return {ours: own[0] for ours, own in found.items() if own}
@@ -119,6 +119,16 @@ def _metrics(frame: pd.DataFrame, columns: list[str]) -> list[str]:
         hint = f"   # up to {frame[column].max():g}" if percent else ""
         lines.append(f"{'' if first else '# '}{_quoted(name)} = {{ {entry} }}{hint}")
     return lines or ['# "avg@4" = "…"   # no column of numbers is left']
+
+
+def likely_reward(frame: pd.DataFrame, columns: list[str]) -> str:
+    """Return the column of numbers that looks most like a held-out accuracy or reward; "" if none does."""
+    ranks: list[tuple[bool, bool, str]] = []
+    for column in columns:
+        words = set(re.split(r"[^a-z]+", column.lower()))
+        if pd.api.types.is_numeric_dtype(frame[column]) and (is_accuracy(column) or words & _REWARD):
+            ranks.append((bool(words & _TRAINING), not is_accuracy(column), column))
+    return min(ranks, key=lambda rank: rank[:2])[2] if ranks else ""
 
 
 def _described(frame: pd.DataFrame, column: str) -> str:

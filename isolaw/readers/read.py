@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,13 +16,15 @@ import pandas as pd
 from isolaw.config.parsing import parse_section
 from isolaw.errors import DataError, InputError
 from isolaw.readers.assemble import LoggedRun, assemble
-from isolaw.readers.assignments import SPLIT, Assignment, applying, parse
+from isolaw.readers.assignments import Assignment, applying, parse
+from isolaw.readers.frames import SOURCE
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.mapping import ColumnMapping, read_mapping
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.sources import Found, expected_formats, search
-from isolaw.readers.tables import read_table
+from isolaw.readers.tables import read_frame, read_table
 from isolaw.runs import Runs, listed, plain
+from isolaw.source import Source
 from isolaw.store import SweepStore
 
 # Assignments for logs that are no column of a table.
@@ -63,7 +66,7 @@ class Reading:
 
 
 def read(
-    *sources: str | Path,
+    *sources: Source,
     metric: str | None = None,
     columns: Mapping[str, str] | None = None,
     derive: Mapping[str, str] | None = None,
@@ -79,12 +82,13 @@ def read(
     ----------
     sources
         a sweep's directory (also one that is still running); tables (CSV, Parquet); logs of other
-        frameworks: files, globs, directories that are searched.
+        frameworks: files, globs, directories that are searched. Or tables in memory: pandas, polars,
+        pyarrow, Hugging Face datasets, and others that Arrow or the interchange protocol can read.
     metric
         in a wide table, the column of the rewards.
     columns, derive, constants
-        for tables: our names → their columns, arithmetic on them, or one value
-        (`isolaw.readers.mapping.ColumnMapping`).
+        for tables: our names or symbols (B_p, n, M, C) → their columns, arithmetic on them, or one value
+        (`isolaw.readers.mapping.ColumnMapping`). A reward is a column, too: ``{"avg@4": "val_acc"}``.
     mapping
         for tables: a file with the same content (`isolaw.readers.mapping`); the three above override it.
     settings
@@ -101,14 +105,25 @@ def read(
         nothing readable was found, or something necessary is unknown; the message says what was found, what
         is expected and what to add.
 
-    >>> read("examples/data/tan_rollout_n_base.csv", metric="holdout_acc_raw",
-    ...      columns={"rollouts_per_problem": "rollout_n"}, constants={"problems_per_batch": 512},
-    ...      derive={"compute": "prompts_seen*rollout_n"})
+    >>> table = pd.read_csv("examples/data/tan_rollout_n_base.csv")
+    >>> read(table, metric="holdout_acc_raw", columns={"n": "rollout_n"}, constants={"B_p": 512},
+    ...      derive={"C": "prompts_seen*rollout_n"})
     <Runs: 4 runs, 4 configurations, 382 rows>
     """
     given = {"columns": columns or {}, "derive": derive or {}, "constants": constants or {}}
     own = parse_section(ColumnMapping, given)
-    return survey(sources, metric, own, mapping, settings, format, group_by).runs
+    paths = [s if isinstance(s, str) else Path(s) for s in sources if isinstance(s, str | os.PathLike)]
+    parts = [source for source in sources if isinstance(source, Runs)]
+    frames = [source for source in sources if not isinstance(source, str | os.PathLike | Runs)]
+    if frames:
+        whole = own.over(read_mapping(mapping)) if mapping is not None else own
+        parts += [read_frame(frame, whole, metric) for frame in frames]
+        if not paths and (settings or format != "auto" or group_by):
+            name = "settings" if settings else "format" if format != "auto" else "group_by"
+            raise InputError(f"{name} is for logs; for a {SOURCE} use columns, derive and constants")
+    if paths or not parts:
+        parts.append(survey(paths, metric, own, mapping, settings, format, group_by).runs)
+    return Runs.concat(parts)
 
 
 def survey(
@@ -184,17 +199,13 @@ def _table_or_sweep(
         return SweepStore(path).collect(), set()
     own = {} if found.ours else applying(assignments, path.stem, [str(path)])
     values = {name: a.value for name, a in own.items() if name not in _NOT_FOR_TABLES}
-    b, n, r = (values.get(name) for name in SPLIT)
-    if r and (b or n) and r % (b or n) == 0:
-        values.setdefault(SPLIT[0] if n else SPLIT[1], r // (n or b))
-    values.pop("rollouts_per_step", None)
     try:
         mapping = columns.model_copy(update={"constants": {**columns.constants, **values}})
         runs = read_table(path, mapping, metric)
     except DataError as error:
         if columns or found.ours:
             raise
-        raise DataError(f"{error}. It is no known log either: expected {expected_formats()}") from None
+        raise DataError(f"{error}\n  It is no known log either: expected {expected_formats()}") from None
     return runs, set(own.values())
 
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, nearest, unknown
-from isolaw.readers.assignments import ALIASES, DEFAULTS
-from isolaw.readers.mapping import ColumnMapping
+from isolaw.errors import DataError, nearest
+from isolaw.readers.assignments import DEFAULTS, SPLIT
+from isolaw.readers.frames import SOURCE, as_pandas
+from isolaw.readers.mapping import ColumnMapping, in_percent
 from isolaw.readers.table_files import load
-from isolaw.runs import COLUMNS, IDENTITY, KEY, Runs, plain
+from isolaw.readers.table_needs import check_complete
+from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
 
 
 def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
@@ -27,32 +30,41 @@ def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: s
     ``metric`` is the column of the rewards in a wide table without mapped metrics (``avg@4`` by default).
     Raises `DataError` if the file, the mapping or the content cannot be used; it says what to change.
     """
-    source = str(path)
     frame = load(path)
     if set(COLUMNS) <= set(frame.columns) and not mapping:
         # The data model's own table: Parquet holds the attributes of its runs, CSV cannot.
-        return Runs(frame, source=source) if frame.index.name == "line" else Runs.from_parquet(path)
+        return Runs(frame, source=str(path)) if frame.index.name == "line" else Runs.from_parquet(path)
+    return _as_runs(frame, str(path), mapping or ColumnMapping(), metric)
+
+
+def read_frame(table: Any, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
+    """Read a table in memory as `Runs`: pandas, polars, Arrow (`isolaw.readers.frames`); as `read_table`."""
+    frame = as_pandas(table)
+    if set(COLUMNS) <= set(frame.columns) and not mapping:
+        return Runs(frame, source=SOURCE)
+    return _as_runs(frame, SOURCE, mapping or ColumnMapping(), metric)
+
+
+def _as_runs(frame: pd.DataFrame, source: str, mapping: ColumnMapping, metric: str | None) -> Runs:
     notes: list[str] = list(frame.attrs.get("notes", ()))
-    mapping = mapping or ColumnMapping()
-    own_names = [name for name in mapping.names if name not in COLUMNS and name != metric]
-    for name in own_names:
-        if ALIASES.get(name) in COLUMNS:  # it would silently become an attribute
-            raise DataError(
-                f"{source}: {name!r} is no column of the data model; did you mean {ALIASES[name]!r}?"
-            )
+    mapping, symbols = _with_symbols(frame, mapping)
+    notes += symbols
+    check_complete(frame, mapping, metric, source)
+    reward = metric or "avg@4"
+    own_names = [name for name in mapping.names if name not in {*COLUMNS, reward, SPLIT[2]}]
     table = mapping.apply(frame, source)
     if mapping.metrics:
         table, melted = mapping.melt(table, source)
         notes += melted
     elif "value" in mapping.names and "metric" not in table.columns:
-        table["metric"] = metric or "avg@4"  # --column names the rewards, --metric their metric
-    if not {"metric", "value"} <= set(table.columns):
-        name = metric or "avg@4"
-        if name not in table.columns:
-            missing = unknown("column", name, table.columns)
-            raise DataError(f"{source}: name the metric with --metric: {missing}")
-        table = table.assign(metric=name, value=table[name])
-    _require_configuration(table, source, frame)
+        table["metric"] = reward  # --column names the rewards, --metric their metric
+    elif not {"metric", "value"} <= set(table.columns):
+        table = table.assign(metric=reward, value=table[reward])
+        numbers = pd.to_numeric(table["value"], errors="coerce")
+        if in_percent(reward, numbers):
+            notes.append(f"{reward} was in percent (up to {numbers.max():g}): divided by 100")
+            table["value"] = numbers / 100
+    _split(table, source)
     for name, value in {**DEFAULTS, "eval_set": "validation"}.items():
         if name not in table.columns:
             table[name] = value
@@ -78,20 +90,34 @@ def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: s
     return Runs(table, attributes, source=source, notes=tuple(notes))
 
 
-def _require_configuration(table: pd.DataFrame, source: str, frame: pd.DataFrame) -> None:
-    ways = {
-        name: f"{name}: --column {name}=<column> or --constant {name}=<number>"
-        for name in ("problems_per_batch", "rollouts_per_problem")
-        if name not in table.columns
+def _with_symbols(frame: pd.DataFrame, mapping: ColumnMapping) -> tuple[ColumnMapping, list[str]]:
+    """Take columns called B_p, n, M or C for what they are, where nothing else is; say so."""
+    there = {*frame.columns, *mapping.names}
+    found = {
+        SYMBOLS[symbol]: symbol
+        for symbol in ("B_p", "n", "M", "C")
+        if symbol in frame.columns and symbol not in mapping.required and SYMBOLS[symbol] not in there
     }
-    if "compute" not in table.columns and "step" not in table.columns:
-        derived = '--column step=<column> or --derive "compute=<arithmetic>"'
-        ways["compute"] = f"compute: --column compute=<column> or {derived}"
-    if ways:
-        raise DataError(
-            f"{source}: unknown {', '.join(ways)}. {'; '.join(ways.values())}. "
-            f"Columns: {', '.join(map(str, frame.columns))}"
-        )
+    if not found:
+        return mapping, []
+    text = ", ".join(f"{symbol} for {name}" for name, symbol in found.items())
+    return mapping.over(ColumnMapping(columns=found)), [f"columns were taken by their symbols: {text}"]
+
+
+def _split(table: pd.DataFrame, source: str) -> None:
+    """Fill B_p or n from B = B_p · n, in place; raise `DataError` where they do not go together."""
+    b, n, batch = SPLIT
+    if batch not in table.columns:
+        return
+    numbers = table.reindex(columns=list(SPLIT)).apply(pd.to_numeric, errors="coerce")
+    for name, other in ((b, n), (n, b)):
+        if name not in table.columns:
+            table[name] = numbers[name] = numbers[batch] / numbers[other]
+    wrong = (numbers[b].round() * numbers[n].round()).ne(numbers[batch])
+    if wrong.any():
+        at = numbers[wrong].iloc[0]
+        place = f"{table.index.name} {table.index[wrong][0]}"
+        raise DataError(f"{source}: {place}: B = {at[batch]:g} is not B_p · n = {at[b]:g} · {at[n]:g}")
 
 
 def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[str]:
@@ -146,15 +172,17 @@ def read_points(
     Raises `DataError` if a column is missing or holds something other than numbers.
     """
     table = mapping.apply(load(path), str(path))
+    if x == "steps" and "step" in mapping.names:  # M
+        table[x] = table["step"]
+    if missing := [name for name in (x, "n_star") if name not in table.columns]:
+        columns = list(map(str, table.columns))
+        options = " ".join(f"--column {name}={nearest(name, columns) or '<column>'}" for name in missing)
+        raise DataError(
+            f"{path}: no column {' and no column '.join(map(repr, missing))}; name them, as with {options}; "
+            f"columns: {', '.join(columns)}"
+        )
     out = []
     for name in (x, "n_star"):
-        if name not in table.columns:
-            close = nearest(name, map(str, table.columns))
-            hint = f"did you mean --column {name}={close}? " if close else ""
-            raise DataError(
-                f"{path}: no column {name!r}; {hint}name it with --column {name}=<column>; "
-                f"columns: {', '.join(map(str, table.columns))}"
-            )
         numbers = pd.to_numeric(table[name], errors="coerce")
         bad = table.index[numbers.isna()]
         if len(bad):

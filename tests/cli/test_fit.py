@@ -42,6 +42,21 @@ MAPPED = (
 )  # fmt: skip
 
 
+def test_symbols_and_names_are_one(isolaw: Call, csv: Path) -> None:
+    short = ("--metric", "accuracy", "--column", "n=group", "--column", "C=samples")
+    said = [
+        isolaw("fit", csv, *mapped, "--bootstrap", "0", "--json")
+        for mapped in (
+            MAPPED,
+            (*short, "--constant", "B_p=32", "--fixed", "B_p=32"),
+            (*short, "--set", "B_p=32", "--fixed", "problems_per_batch=32"),
+            (*short[:4], "--derive", "C=samples*1", "--derive", "B_p=32*n/n"),
+        )
+    ]
+    assert {code for code, *_ in said} == {0}
+    assert len({json.dumps(json.loads(out)["frontier"]) for _, out, _ in said}) == 1
+
+
 @pytest.fixture
 def csv(table: pd.DataFrame, tmp_path: Path) -> Path:
     path = tmp_path / "curves.csv"
@@ -299,7 +314,10 @@ WRONG: dict[str, tuple[list[object], list[str]]] = {
     "fixed name": (["{csv}", *MAPPED, "--fixed", "lr=1"], ["--fixed: no column 'lr'"]),
     "no D": (["{csv}", *MAPPED, "--constant", "n_train_problems=0"], ["n_train_problems"]),
     "code in a derivation": (["{csv}", *MAPPED, "--derive", "x=__import__('os')"], ["not arithmetic"]),
-    "no configuration": (["{csv}", "--metric", "accuracy"], ["unknown problems_per_batch", "--constant"]),
+    "no configuration": (
+        ["{csv}", "--metric", "accuracy"],
+        ["B_p (problems_per_batch)", "--constant 'B_p=<number>'"],
+    ),
 }
 
 

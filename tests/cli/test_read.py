@@ -210,7 +210,7 @@ def test_a_mapping_is_drafted_edited_and_used(isolaw: Call, tmp_path: Path) -> N
     assert out.strip() == f"Mapping: {mapping}. Edit it, then: isolaw read {TAN} --mapping {mapping}"
     code, _, err = isolaw("read", TAN, "--mapping", mapping)
     assert code == 2
-    assert "unknown problems_per_batch" in err
+    assert "B_p (problems_per_batch)" in err
     mapping.write_text(mapping.read_text().replace("# problems_per_batch = ", "problems_per_batch = "))
     code, out, _ = isolaw("read", TAN, "--mapping", mapping)
     assert code == 0

@@ -132,12 +132,8 @@ def test_mistakes_in_the_file(tmp_path: Path, text: str, words: list[str]) -> No
     ("change", "words"),
     [
         ({'"eval_acc"': '"eval_ac"'}, ["metric 'accuracy': no column 'eval_ac'", "'eval_acc'"]),
-        ({'"group"': '"grp"'}, ["--column rollouts_per_problem=grp", "no column 'grp'"]),
-        ({"problems_per_batch = 16": ""}, ["unknown problems_per_batch", "--constant problems_per_batch"]),
-        (
-            {'rollouts_per_problem = "group"': 'n = "group"'},
-            ["'n' is no column of the data model", "rollouts_per_problem"],
-        ),
+        ({'"group"': '"grp"'}, ["n (rollouts_per_problem): no column 'grp'"]),
+        ({"problems_per_batch = 16": ""}, ["B_p (problems_per_batch)", 'constants={"B_p": <number>}']),
     ],
 )
 def test_mistakes_in_the_mapping(tmp_path: Path, change: dict[str, str], words: list[str]) -> None:
@@ -194,7 +190,7 @@ def test_lines_are_named_once_for_all_their_metrics(tmp_path: Path, rows: str, w
 
 def test_the_draft_of_a_published_table_needs_one_number(tmp_path: Path) -> None:
     text = draft(TAN)
-    with pytest.raises(DataError, match="unknown problems_per_batch"):
+    with pytest.raises(DataError, match=r"B_p \(problems_per_batch\): no column and no value"):
         isolaw.read(TAN, mapping=write(tmp_path / "m.toml", text))
     edited = text.replace("# problems_per_batch", "problems_per_batch").replace("# compute", "compute")
     runs = isolaw.read(TAN, mapping=write(tmp_path / "m.toml", edited))
@@ -319,7 +315,7 @@ def test_the_real_tables_of_a_trainer_of_ones_own(tmp_path: Path, name: str, see
     if seeds == 2:
         text = text.replace("[columns]", '[columns]\nseed = "total_steps"')
     mapping = write(tmp_path / "m.toml", text)
-    with pytest.raises(DataError, match=r"unknown problems_per_batch, rollouts_per_problem"):
+    with pytest.raises(DataError, match="2 things are missing"):
         isolaw.read(path, mapping=mapping)
     runs = isolaw.read(path, mapping=mapping, settings=["n=8", "B_p=1"])
     frame = pd.read_csv(path)

@@ -88,6 +88,13 @@ def test_names_of_the_users_own_are_attributes_and_tell_runs_apart(tmp_path: Pat
     assert any("lr=0.5" in run_id for run_id in runs.attributes)
 
 
+@pytest.mark.parametrize(("name", "least"), [("acc", 0.3), ("score", 30)])
+def test_an_accuracy_in_percent_is_divided_whoever_names_it(tmp_path: Path, name: str, least: float) -> None:
+    runs = read(tmp_path, f"step,{name}\n1,30\n2,50\n", metric=name)
+    assert runs.points["value"].min() == least
+    assert any("was in percent (up to 50)" in note for note in runs.notes) == (name == "acc")
+
+
 def test_seeds_by_a_column(tmp_path: Path) -> None:
     text = "step,score,trial\n1,0.1,0\n1,0.2,1\n"
     assert len(read(tmp_path, text, columns={"seed": "trial"})) == 2
@@ -220,11 +227,12 @@ def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         read(tmp_path, "r,score\n1,0.1\n", constants={})
     for word in (
-        "unknown problems_per_batch, rollouts_per_problem, compute",
-        "--column problems_per_batch=<column>",
-        "--constant rollouts_per_problem=<number>",
-        '--derive "compute=<arithmetic>"',
-        "Columns: r, score",
+        "3 things are missing",
+        "B_p (problems_per_batch)",
+        "n (rollouts_per_problem)",
+        "step or compute",
+        "columns: r, score",
+        'constants={"B_p": <number>, "n": <number>}',
     ):
         assert word in str(error.value)
 
@@ -232,9 +240,9 @@ def test_missing_columns_say_how_to_give_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"metric": "scores"}, ["no column 'scores'", "'score'", "--metric", "step, score, extra"]),
-        ({"metric": None}, ["no column 'avg@4'", "--metric", "step, score, extra"]),
-        ({"columns": {"seed": "xtra"}}, ["--column seed=xtra", "'extra'", "step, score, extra"]),
+        ({"metric": "scores"}, ["no column 'scores'", "'score'", 'metric="score"', "step, score, extra"]),
+        ({"metric": None}, ["no column 'avg@4'", 'metric="score"', "step, score, extra"]),
+        ({"columns": {"seed": "xtra"}}, ["seed: no column 'xtra'", "'extra'", "step, score, extra"]),
         ({"derive": {"compute": "steps*8"}}, ["no column 'steps'", "'step'"]),
         ({"derive": {"compute": "step**2"}}, ["'step ** 2' is not arithmetic"]),
     ],

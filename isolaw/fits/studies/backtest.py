@@ -26,6 +26,7 @@ from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
+from isolaw.source import Reading, Source, as_runs
 
 _BUDGETS = 4
 FIXED = 16
@@ -63,7 +64,7 @@ class _Judged(NamedTuple):
 
 
 def backtest(
-    runs: Runs,
+    runs: Source,
     fit_below: float,
     metric: str | None = None,
     *,
@@ -74,7 +75,7 @@ def backtest(
 ) -> Backtest:
     """Fit the checkpoints up to the compute ``fit_below``, and judge the recommendations above it.
 
-    All other arguments are those of `isolaw.fit`.
+    All other arguments, those of reading too, are those of `isolaw.fit`.
 
     Raises
     ------
@@ -90,6 +91,8 @@ def backtest(
     >>> sorted(result["rules"])
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """
+    reading: Any = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
+    runs = as_runs(runs, metric, **reading)
     metric, eval_set, _ = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed)
     low, high = supported_range(selection.configurations)
@@ -97,7 +100,7 @@ def backtest(
         raise InputError(
             f"fit_below: found {fit_below:g}; expected a measured compute, {low:.4g} to {high:.4g}"
         )
-    fixed = {**(fixed or {}), **selection.fixed}
+    fixed = selection.fixed
     budgets = np.geomspace(fit_below, high, _BUDGETS + 1)[1:]
     splits = _splits(runs, [set(c.seeds) for c in selection.configurations])
     judged = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
+from isolaw.source import Reading, Source, as_runs
 
 Place = tuple[int, int]  # B_p, n
 _Side = dict[Place, Configuration]  # one recipe's
@@ -107,8 +108,8 @@ class _Estimate(NamedTuple):
 
 
 def compare(
-    first: Runs,
-    second: Runs,
+    first: Source,
+    second: Source,
     metric: str = "avg@4",
     *,
     eval_set: str = "validation",
@@ -116,8 +117,9 @@ def compare(
     names: tuple[str, str] = ("first", "second"),
     bootstrap: int = DRAWS,
     seed: int = 0,
+    **reading: Unpack[Reading],
 ) -> RecipeComparison:
-    """Compare two recipes, each a source of its own.
+    """Compare two recipes, each a source of its own: runs, or what `isolaw.read` reads with ``reading``.
 
     ``metric`` on ``eval_set`` counts as reward. ``compute`` is a budget in rollouts at which to compare
     rewards, too; ``names`` are of the recipes; ``bootstrap`` is the number of draws, 0 for no intervals, and
@@ -143,6 +145,7 @@ def compare(
         raise InputError(f"compute: found {compute!r}; expected a positive number of rollouts")
     if not 0 <= bootstrap <= MOST_DRAWS:
         raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
+    first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)
     flags: list[Flag] = []
     sides = [
         _side(runs, metric, eval_set, name, flags) for runs, name in zip((first, second), names, strict=True)

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 
 from isolaw.errors import DataError, Refused, unknown
 from isolaw.fits.selection import hold, measured_points
-from isolaw.runs import Runs, plain
+from isolaw.runs import Runs, full_names, plain
+from isolaw.source import Reading, Source, as_runs
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem"]
 _COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "compute"]
@@ -39,12 +40,18 @@ class Retuned:
 
 
 def retune(
-    runs: Runs, metric: str, eval_set: str, name: str = "lr", fixed: Mapping[str, Any] | None = None
+    runs: Source,
+    metric: str,
+    eval_set: str,
+    name: str = "lr",
+    fixed: Mapping[str, Any] | None = None,
+    **reading: Unpack[Reading],
 ) -> Retuned:
     """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
 
     ``runs`` are of a sweep with ``name``, a numeric attribute, as an axis; they share their checkpoints and
-    seeds. ``fixed`` selects runs by the values of columns or attributes.
+    seeds, and may be anything that `isolaw.read` reads with ``reading``. ``fixed`` selects runs by the values
+    of columns or attributes.
 
     Raises
     ------
@@ -60,12 +67,13 @@ def retune(
     >>> len(runs), len(tuned.runs), "lr" in tuned.runs.table().columns
     (8, 4, False)
     """
+    runs = as_runs(runs, metric, **reading)
     table = runs.table()
     if name in (*_CONFIGURATION, "seed"):
         raise DataError(f"{runs.source}: found {name}; expected a recipe key to re-tune, e.g. lr")
     if name not in table.columns:
         raise DataError(f"{runs.source}: {unknown('attribute', name, table.columns, 'there are')}")
-    table = hold(table, dict(fixed or {}))
+    table = hold(table, full_names(fixed or {}))
     runs = runs.select(table.index)
     values = sorted(table[name].dropna().unique())
     if not values:

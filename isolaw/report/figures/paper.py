@@ -23,7 +23,8 @@ from isolaw.report.figures.style import BLUE, GREY, ORANGE, STYLE, n_colours, n_
 from isolaw.report.study import Study, common_compute, final_rewards
 from isolaw.report.text.law import axis
 from isolaw.report.text.numbers import number
-from isolaw.runs import Runs
+from isolaw.runs import Runs, full_names
+from isolaw.source import Reading, Source, as_runs
 
 KINDS = ("png", "svg", "pdf")
 _BUDGETS = 30
@@ -50,12 +51,13 @@ class Material:
 
 
 def paper_figures(
-    runs: Runs, folder: str | Path, *, fixed: Mapping[str, Any] | None = None, **options: Any
+    runs: Source, folder: str | Path, *, fixed: Mapping[str, Any] | None = None, **options: Any
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw the figures of arXiv 2603.12151 from runs, as PNG, SVG and PDF in ``folder``.
 
     ``fixed`` selects runs in every fit, ``options`` are further keywords of `isolaw.fit` (metric, eval_set,
-    bootstrap, …). Returns the files, and by name the reasons against the other figures.
+    bootstrap, …; those of reading where ``runs`` are a path or a DataFrame). Returns the files, and by name
+    the reasons against the other figures.
 
     Raises
     ------
@@ -64,7 +66,9 @@ def paper_figures(
     DataError
         the folder cannot be written.
     """
-    material = Material(runs, fixed or {}, options)
+    reading: Any = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
+    runs = as_runs(runs, options.get("metric"), **reading)
+    material = Material(runs, full_names(fixed or {}), options)
     drawn: dict[str, Figure] = {}
     reasons: dict[str, str] = {}
     for name, draw in FIGURES.items():

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -27,7 +27,7 @@ from isolaw.fits.law import Law
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import Facts, content
 from isolaw.report.study import Study, is_of
-from isolaw.runs import Runs
+from isolaw.source import Reading, Source, as_runs
 
 __all__ = ["Facts", "check_replaceable", "render", "write", "write_report"]
 
@@ -43,25 +43,28 @@ _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def write_report(
-    runs: Runs,
+    runs: Source,
     law: Law,
     path: str | Path,
     *,
     compute: float | None = None,
     backtest: Mapping[str, Any] | str = "isolaw.backtest was not run",
+    **reading: Unpack[Reading],
 ) -> Path:
     """Write a page about runs and the law fitted to them: one HTML file that opens in any browser.
 
     Parameters
     ----------
     runs, law
-        from `isolaw.read` or `isolaw.sweep`, and `isolaw.fit`.
+        from `isolaw.read` or `isolaw.sweep` (or what `isolaw.read` reads), and `isolaw.fit`.
     path
         of the page; an earlier page there is replaced, and nothing else.
     compute
         budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
     backtest
         from `isolaw.backtest`, or why there is none.
+    reading
+        keywords of `isolaw.read`, where ``runs`` are not read yet.
 
     Raises
     ------
@@ -71,6 +74,7 @@ def write_report(
         ``compute`` is less than one step.
     """
     check_replaceable(path)
+    runs = as_runs(runs, law.document.metric, **reading)
     if not is_of(law, runs):
         raise DataError("the law was fitted to other runs")
     facts = Facts(budgets(law, compute), backtest, notes=runs.notes, title=str(runs.source or ""))

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from isolaw.fits.quantity import Quantity
+from isolaw.fits.quantity import Quantity, interval, number
 
-
-def number(value: float | None) -> str:
-    """Return a number with three digits, or all digits of a whole number below a million.
-
-    >>> number(1e7), number(65536), number(0.68341), number(None)
-    ('1e+07', '65,536', '0.683', 'unknown')
-    """
-    if value is None:
-        return "unknown"
-    if abs(value) >= 1e6:
-        return f"{value:.3g}"
-    if value == int(value):
-        return f"{value:,.0f}"
-    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+__all__ = ["columns", "count", "duration", "interval", "number", "quantity", "share", "signed"]
 
 
 def signed(value: float) -> str:
@@ -30,35 +15,9 @@ def signed(value: float) -> str:
     return f"{value:.3g}".replace("-", "−")
 
 
-def interval(ends: Sequence[float | None]) -> str:
-    """Return a 95 % interval; an open end makes it a bound.
-
-    >>> interval((32.0, 128.0)), interval((None, 128.0))
-    ('95 % interval: 32–128', '95 % bound: at most 128')
-    """
-    low, high = ends
-    if low is None:
-        return f"95 % bound: at most {number(high)}"
-    if high is None:
-        return f"95 % bound: at least {number(low)}"
-    dash = " to " if "e" in number(low) or low < 0 else "–"
-    return f"95 % interval: {number(low)}" + ("" if low == high else f"{dash}{number(high)}")
-
-
 def quantity(q: Quantity) -> str:
-    """Return an estimate with its interval and status.
-
-    >>> from isolaw.fits.quantity import Quantity
-    >>> quantity(Quantity(64.0, (32.0, None), "lower_bound"))
-    '64, perhaps more (95 % bound: at least 32)'
-    """
-    if q.value is None:
-        return "not stated"
-    bound = {"lower_bound": ", perhaps more", "upper_bound": ", perhaps less"}.get(q.status, "")
-    text = f"{number(q.value)}{bound}"
-    if q.interval is not None:
-        return f"{text} ({interval(q.interval)})"
-    return f"{text} (not identified)" if q.status == "not_identified" else text
+    """Return an estimate with its interval and status."""
+    return str(q)
 
 
 def share(probability: float) -> str:

@@ -1,0 +1,61 @@
+"""Tables in memory: pandas, and whatever hands over its columns by Arrow or the interchange protocol.
+
+polars, pyarrow, DuckDB and Hugging Face datasets are read without being imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.interchange as interchange
+
+from isolaw.errors import DataError
+from isolaw.parquet import is_plain
+
+SOURCE = "DataFrame"  # what messages call such a table
+_EXPECTED = "a path, Runs, or a table (pandas, polars, pyarrow, datasets)"
+
+
+def as_pandas(table: Any) -> pd.DataFrame:
+    """Return a table as pandas, its index the row's position from 0; the argument is not changed.
+
+    A named index becomes columns. Nested columns of an Arrow table are left out, as
+    ``attrs["notes"]`` says. Raises `DataError` for what is no table, has no rows, or several columns of one
+    name.
+    """
+    notes: list[str] = []
+    if isinstance(table, pd.DataFrame):
+        frame = table
+    elif hasattr(table, "__arrow_c_stream__") or hasattr(table, "__dataframe__"):
+        frame = _from_arrow(table, notes)
+    elif callable(getattr(table, "to_pandas", None)):
+        frame = table.to_pandas()
+    else:
+        hint = "; call its collect() first" if callable(getattr(table, "collect", None)) else ""
+        raise DataError(f"source: found {type(table).__name__}; expected {_EXPECTED}{hint}")
+    if frame.columns.nlevels > 1:
+        raise DataError(f"{SOURCE}: found columns of {frame.columns.nlevels} levels; expected one level")
+    named = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    frame = frame.reset_index(level=named) if named else frame.copy()
+    frame.columns = pd.Index([str(name) for name in frame.columns])
+    if twice := frame.columns[frame.columns.duplicated()].tolist():
+        raise DataError(f"{SOURCE}: two columns are called {twice[0]!r}")
+    if frame.empty:
+        raise DataError(f"{SOURCE}: the table has no rows; columns: {', '.join(frame.columns)}")
+    frame = frame.set_axis(pd.RangeIndex(len(frame), name="row"))
+    frame.attrs = {"notes": notes}
+    return frame
+
+
+def _from_arrow(table: Any, notes: list[str]) -> pd.DataFrame:
+    try:
+        arrow = pa.table(table) if hasattr(table, "__arrow_c_stream__") else interchange.from_dataframe(table)
+        nested = [field.name for field in arrow.schema if not is_plain(field.type)]
+        if nested:
+            notes.append(f"nested columns were left out: {', '.join(nested)}")
+        return arrow.drop_columns(nested).to_pandas(ignore_metadata=True)
+    except (pa.ArrowException, NotImplementedError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{type(table).__name__}: not a readable table ({reason[:300]})") from None

@@ -1,0 +1,141 @@
+"""What a table lacks to be runs, all of it at once, and the call or the command that would read it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from isolaw.errors import DataError, at_command_line, nearest
+from isolaw.readers.assignments import ALIASES, SPLIT
+from isolaw.readers.frames import SOURCE
+from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.mapping_draft import guess, likely_reward
+
+_SYMBOL = {"problems_per_batch": "B_p", "rollouts_per_problem": "n", "rollouts_per_step": "B"}
+_ARITHMETIC = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Name, ast.Load, ast.Constant,
+)  # fmt: skip
+_SHOWN = 60  # columns
+
+
+class _Blank(str):
+    """What only the user knows: neither Python nor a shell accepts it as it is."""
+
+    __slots__ = ()
+
+
+_COLUMN, _NUMBER = _Blank("<column>"), _Blank("<number>")
+
+
+def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | None, source: str) -> None:
+    """Raise `DataError` if a column that the mapping names, B_p, n, the compute or the reward is missing."""
+    columns = list(map(str, frame.columns))
+    mended = {part: dict(getattr(mapping, part)) for part in ("columns", "derive", "constants")}
+    free = [name for name in columns if name not in mapping.required]
+    guesses = {ours: column for ours, column in guess(free).items() if column in free}
+    there = {*columns, *mapping.names}
+    lines = []
+    for name, column in mapping.columns.items():
+        if column not in columns:
+            lines.append(f"{_named(name)}: {_absent(column, columns)}")
+            mended["columns"][name] = nearest(column, columns) or guesses.get(name, _COLUMN)
+    for name, own in mapping.metrics.items():
+        if own.column not in columns:
+            lines.append(f"metric {name!r}: {_absent(own.column, columns)}")
+            mended["columns"][name] = nearest(own.column, columns) or _COLUMN
+    for name, text in mapping.derive.items():
+        for word in _words(text):
+            if word not in there and ALIASES.get(word) not in there:
+                lines.append(f"{_named(name)}: {text!r}: {_absent(word, [*columns, *mapping.names])}")
+                text = re.sub(rf"\b{re.escape(word)}\b", nearest(word, columns) or _COLUMN, text)
+                mended["derive"][name] = text
+    split = [name for name in SPLIT if name in there]
+    for name in SPLIT[:2] if len(split) < 2 else ():
+        if name not in there:
+            close = guesses.get(name, "")
+            lines.append(f"{_named(name)}: no column and no value{f'; nearest: {close!r}' if close else ''}")
+            mended["columns" if close else "constants"][name] = close or _NUMBER
+    if not {"step", "compute"} & there:
+        name = "compute" if "compute" in guesses and "step" not in guesses else "step"
+        close = guesses.get(name, "")
+        lines.append(f"step or compute: no column{f'; nearest: {close!r}' if close else ''}")
+        mended["columns"][name] = close or _COLUMN
+    wide = not mapping.metrics and not {"metric", "value"} <= there and "value" not in mapping.names
+    if wide and (metric or "avg@4") not in there:
+        name = metric or "avg@4"
+        used = set(mended["columns"].values())
+        close = nearest(name, free) if metric else likely_reward(frame, [c for c in free if c not in used])
+        hint = f"; did you mean {close!r}?" if metric else f"; nearest: {close!r}"
+        lines.append(f"the reward: no column {name!r}{hint if close else ''}")
+        metric = close or _COLUMN
+    if lines:
+        head = f"{source}: {lines[0]}"
+        if len(lines) > 1:
+            head = "\n  - ".join([f"{source}: {len(lines)} things are missing", *lines])
+        more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+        raise DataError(
+            f"{head}\n  columns: {', '.join(columns[:_SHOWN])}{more}\n"
+            f"  This reads it, if the names are right:\n    {reading(source, mended, metric, mapping)}"
+        )
+
+
+def reading(
+    source: str, parts: Mapping[str, Mapping[str, Any]], metric: str | None, mapping: ColumnMapping
+) -> str:
+    """Return the call, or at the command line the command, that reads a table with these keywords."""
+    file = any(name not in parts["columns"] for name in mapping.metrics)
+    if file:  # which the options and keywords only change
+        parts = {
+            part: {k: v for k, v in own.items() if (k, v) not in getattr(mapping, part).items()}
+            for part, own in parts.items()
+        }
+    if at_command_line.get() and source != SOURCE:
+        words = ["isolaw read", shlex.quote(source), *(["--mapping FILE"] if file else [])]
+        for part, values in parts.items():
+            option = {"columns": "--column", "constants": "--constant"}.get(part, "--derive")
+            words += [f"{option} {shlex.quote(f'{_short(k)}={v}')}" for k, v in values.items()]
+        return " ".join([*words, *([f"--metric {shlex.quote(metric)}"] if metric else [])])
+    keywords = ['mapping="FILE"'] if file else []
+    keywords += [
+        f"{part}={{{', '.join(f'{_literal(_short(k))}: {_literal(v)}' for k, v in values.items())}}}"
+        for part, values in parts.items()
+        if values
+    ]
+    keywords += [f"metric={_literal(metric)}"] if metric else []
+    return f"isolaw.read({', '.join(['df' if source == SOURCE else _literal(source), *keywords])})"
+
+
+def _named(name: str) -> str:
+    return f"{_SYMBOL[name]} ({name})" if name in _SYMBOL else name
+
+
+def _short(name: str) -> str:
+    return _SYMBOL.get(name, name)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return value if isinstance(value, _Blank) else json.dumps(value, ensure_ascii=False)
+    return repr(value)
+
+
+def _absent(column: str, columns: list[str]) -> str:
+    close = nearest(column, columns)
+    return f"no column {column!r}" + (f"; did you mean {close!r}?" if close else "")
+
+
+def _words(expression: str) -> list[str]:
+    """The names in an expression; none in one that is not arithmetic, which `derive` refuses."""
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    nodes = list(ast.walk(tree))
+    arithmetic = all(isinstance(node, _ARITHMETIC) for node in nodes)
+    return list(dict.fromkeys(node.id for node in nodes if arithmetic and isinstance(node, ast.Name)))

@@ -1,0 +1,115 @@
+"""A law and its predictions as DataFrames: the document's numbers, one place each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.errors import InputError
+from isolaw.fits.law import Law
+from isolaw.runs import Runs
+
+LEVELS = [8, 32, 128, 512]
+
+
+@pytest.fixture(scope="module")
+def law(synthetic: Callable[..., Runs]) -> Law:
+    return isolaw.fit(synthetic([(32, n) for n in LEVELS], noise=0.005), bootstrap=25)
+
+
+def end(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def test_the_frontier_is_the_documents(law: Law) -> None:
+    table = law.frontier()
+    assert list(table) == [
+        "compute", "n_star", "n_star_low", "n_star_high", "n_star_status", "band_low", "band_high",
+        "n_star_strict", "n_star_tolerance", "reward", "reward_low", "reward_high", "reward_status",
+        "censored", "censored_by",
+    ]  # fmt: skip
+    assert len(table) == len(law.document.frontier)
+    for row, point in zip(table.itertuples(), law.document.frontier, strict=True):
+        assert (row.compute, row.n_star, row.reward) == (point.x, point.n_star.value, point.reward.value)
+        assert row.n_star_status == point.n_star.status
+        assert (end(row.n_star_low), end(row.n_star_high)) == (point.n_star.interval or (None, None))
+        assert (end(row.band_low), end(row.band_high)) == (point.band or (None, None))
+        assert (row.n_star_strict, row.censored) == (point.n_star_strict, point.censored)
+        assert row.censored_by == ", ".join(point.censored_by)
+    assert law.frontier()["n_star"].dtype == np.float64
+
+
+def test_crossovers_are_the_documents(law: Law) -> None:
+    table = law.crossovers()
+    assert list(table) == [
+        "n_from", "n_to", "compute", "compute_low", "compute_high", "compute_status", "supported",
+    ]  # fmt: skip
+    for row, own in zip(table.itertuples(), law.document.crossovers, strict=True):
+        assert (row.n_from, row.n_to, end(row.compute)) == (own.from_, own.to, own.x)
+        assert (end(row.compute_low), end(row.compute_high)) == (own.interval or (None, None))
+        assert (row.compute_status, row.supported) == (own.status, own.supported)
+
+
+def test_predictions_are_a_row_for_each_budget(law: Law) -> None:
+    table = law.predictions([1e5, 1e6, 1e9], max_batch_rollouts=8192, n_train_problems=1000)
+    assert table["compute"].tolist() == [100_000, 1_000_000, 1_000_000_000]
+    for row in table.iloc[:2].itertuples():
+        one = law.predict(row.compute, max_batch_rollouts=8192, n_train_problems=1000)
+        a = one.allocation
+        assert a is not None
+        assert (row.problems_per_batch, row.rollouts_per_problem, row.steps, row.unspent) == (
+            a.problems_per_batch, a.rollouts_per_problem, a.steps, one.unspent,
+        )  # fmt: skip
+        assert row.expected_regret == one.options[0].expected_regret
+        assert row.probability == one.options[0].probability
+        assert (row.n_star, row.epochs) == (one.n_star.value, one.epochs)
+        assert row.flags == ", ".join(flag.code for flag in one.flags)
+    far = table.iloc[2]  # nothing is recommended, and nothing is made up
+    for name in (
+        "rollouts_per_problem",
+        "problems_per_batch",
+        "steps",
+        "unspent",
+        "reward",
+        "expected_regret",
+    ):
+        assert pd.isna(far[name]), name
+    assert "far" in far["flags"]
+    assert law.predictions([]).empty
+    with pytest.raises(InputError):
+        law.predictions([1e6, 1])
+
+
+def test_budgets_have_the_laws_own_name(synthetic: Callable[..., Runs]) -> None:
+    runs = synthetic([(1024 // n, n) for n in LEVELS], noise=0.005)
+    law = isolaw.fit(runs, setting="fixed-b", bootstrap=0)
+    assert law.frontier().columns[0] == "steps"
+    assert law.crossovers().columns[2] == "steps"
+    assert law.predictions([1e6]).columns[0] == "compute"
+
+
+def test_the_summary_survives_its_file(law: Law, tmp_path: Any) -> None:
+    path = law.save(tmp_path / "law.json")
+    text = law.summary()
+    assert text.startswith("avg@4 on validation: ")
+    assert "n* at C = " in text
+    assert "Note: " in text
+    assert Law.load(path).summary() == text
+
+
+def test_notebooks_show_tables_that_escape_their_text(law: Law, synthetic: Callable[..., Runs]) -> None:
+    runs = synthetic([(32, n) for n in LEVELS])
+    runs.notes = ("a <b>note</b>",)
+    for own in (runs, law, law.predict(1e6), law.predict(1e9)):
+        assert own._repr_html_().startswith("<div>")
+    assert "a &lt;b&gt;note" in runs._repr_html_()
+    assert "<td>512</td>" in runs._repr_html_()
+    assert "n* at C = " in law._repr_html_()
+    assert "expected loss" in law.predict(1e6)._repr_html_()
+    assert "isolaw recommends no allocation" in law.predict(1e9)._repr_html_()

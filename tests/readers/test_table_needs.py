@@ -1,0 +1,100 @@
+"""What a table lacks is said once, with the call or the command that would read it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import isolaw
+from isolaw.cli import run
+from isolaw.errors import DataError
+
+TAN = Path(__file__).parents[2] / "examples" / "data" / "tan_rollout_n_base.csv"
+
+
+def message(table: Any, **how: Any) -> str:
+    with pytest.raises(DataError) as error:
+        isolaw.read(table, **how)
+    return str(error.value)
+
+
+def test_all_that_is_missing_at_once() -> None:
+    text = message(pd.read_csv(TAN).rename(columns={"step": "global_step"}))
+    assert "4 things are missing" in text
+    for line in (
+        "B_p (problems_per_batch): no column and no value",
+        "n (rollouts_per_problem): no column and no value; nearest: 'rollout_n'",
+        "step or compute: no column; nearest: 'global_step'",
+        "the reward: no column 'avg@4'; nearest: 'holdout_acc_raw'",
+        "columns: model, rollout_n, global_step",
+    ):
+        assert line in text
+    assert text.endswith(
+        'isolaw.read(df, columns={"n": "rollout_n", "step": "global_step"}, constants={"B_p": <number>}, '
+        'metric="holdout_acc_raw")'
+    )
+
+
+def test_the_call_of_the_message_works() -> None:
+    table = pd.read_csv(TAN)
+    call = message(table, columns={"seed": "prompts_seen"}).splitlines()[-1].replace("<number>", "512")
+    with pytest.raises(SyntaxError):
+        compile(message(table).splitlines()[-1].strip(), "", "eval")  # nobody runs it with a gap
+    call = call.replace('"seed": "prompts_seen", ', "")
+    assert len(eval(call.strip(), {"isolaw": isolaw, "df": table})) == 4
+
+
+def test_the_command_of_the_message_works(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["read", str(TAN)]) == 2
+    text = capsys.readouterr().err
+    command = next(line.strip() for line in text.splitlines() if line.strip().startswith("isolaw read"))
+    assert "--column n=rollout_n --constant 'B_p=<number>' --metric holdout_acc_raw" in command
+    words = command.replace("'B_p=<number>'", "B_p=512").split()[1:]
+    assert run(words) == 0
+    assert "isolaw.read(" in message(TAN)  # Python shows Python
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (
+            {
+                "columns": {"n": "rolout", "step": "stepp"},
+                "derive": {"C": "prompt_seen*n"},
+                "metric": "holdout",
+            },
+            [
+                "4 things are missing",
+                "n (rollouts_per_problem): no column 'rolout'; did you mean 'rollout_n'?",
+                "step: no column 'stepp'; did you mean 'step'?",
+                "compute: 'prompt_seen*n': no column 'prompt_seen'; did you mean 'prompts_seen'?",
+                "the reward: no column 'holdout'; did you mean 'holdout_acc",
+                '"compute": "prompts_seen*n"',
+                '"B_p": 512',
+            ],
+        ),
+        (
+            {"columns": {"avg@4": "holdout_raw", "n": "rollout_n"}},
+            ["metric 'avg@4': no column 'holdout_raw'", '"avg@4": "holdout_acc_raw"'],
+        ),
+    ],
+    ids=["columns", "metric"],
+)
+def test_wrong_names(how: dict[str, Any], words: list[str]) -> None:
+    text = message(pd.read_csv(TAN), constants={"B_p": 512}, **how)
+    for word in words:
+        assert word in text
+
+
+def test_a_mapping_file_stays_in_the_call(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text('[columns]\nn = "rollout_n"\n[metrics]\nacc = "holdout_acc_raw"\n')
+    text = message(TAN, mapping=tmp_path / "m.toml")
+    assert re.search(r'isolaw.read\("\S+", mapping="FILE", constants=\{"B_p": <number>\}\)$', text)
+
+
+def test_a_wide_table_is_not_listed_whole() -> None:
+    assert "and 141 more" in message(pd.DataFrame({f"c{i}": [i] for i in range(201)}))
