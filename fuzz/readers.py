@@ -104,7 +104,7 @@ def as_mlflow(folder: Path, content: bytes) -> None:
 
 
 def as_wandb(folder: Path, content: bytes) -> None:
-    names = ("run-a.wandb", "files/output.log", "files/config.yaml")
+    names = ("run-a.wandb", "files/output.log", "files/config.yaml", "logs/debug.log")
     write(folder, names, content)
     drain("wandb-offline", folder)
 
@@ -165,10 +165,21 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     dicts = fixtures("containers/test_stdout_dicts")
     stdout = [dicts.trainer().encode(), dicts.trainer(dicts.old, bars=False).encode()]
     stdout.append(dicts.slime(range(2)).encode())
+    swift = "".join(dicts.SWIFT.format(step=step, reward=0.5) for step in (5, 10))
+    stdout += [(dicts.UNSLOTH + dicts.trainer(dicts.old)).encode(), swift.encode()]
+    tinker = fixtures("frameworks/test_tinker")
+    record = {"step": 0, "env/all/reward/total": 0.5, **tinker.METRICS, **tinker.TEST}
+    metrics.append(json.dumps(record).encode())
+    histories = fixtures("containers/test_json_document")
+    documents = [
+        json.dumps(own, indent=1).encode()
+        for own in (histories.RECORDS, histories.COLUMNS, {"args": {"n": 8}, "history": histories.RECORDS})
+    ]
+    documents.append(b"".join(json.dumps(own, indent=1).encode() for own in histories.RECORDS))
     states = fixtures("containers/test_trainer_state")
     state = [states.state(states.HISTORY).encode()]
     csv = fixtures("containers/test_wandb_csv")
-    exports = [csv.WIDE.encode(), csv.LONG.encode(), csv.HISTORY.encode()]
+    exports = [own.encode() for own in (csv.WIDE, csv.LONG, csv.HISTORY, csv.GLOBAL_STEP)]
     boards = fixtures("containers/test_tensorboard")
     values = [(s, 1.0 * s, boards.scalar(boards.SCORE, s / 8)) for s in (1, 2)]
     values += [(2, 2.0, boards.text("args/text_summary", config.decode()))]
@@ -180,10 +191,13 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
     offline.wandb_file(folder, updated.SerializeToString(), *records)
     runs = [SEPARATOR.join([(folder / "run-dddd4444.wandb").read_bytes(), stdout[0], config])]
     runs.append(SEPARATOR.join([offline.HEADER, stdout[0], hostile["config.yaml"]]))
+    quoted = fixtures("containers/test_wandb_folder").DEBUG.format(config=verl.config).encode()
+    runs.append(SEPARATOR.join([b"", console, b"", quoted]))
     pq.write_table(pa.table({"run": ["a", "b"], "step": [1, 2], "v": [0.5, None]}), folder / "t.parquet")
-    texts = [*metrics, console, *stdout, *state, *exports, *events]
+    texts = [*metrics, *documents, console, *stdout, *state, *exports, *events]
     return {
         "jsonl": metrics,
+        "json": documents,
         "verl-console": [console, hostile["train.log"]],
         "stdout-dicts": [*stdout, hostile["stdout.txt"]],
         "trainer-state": state,
@@ -210,9 +224,11 @@ def dictionary(path: Path) -> Path:
     """Words that the forms are made of, in libFuzzer's syntax."""
     words = (
         "step:|step:1 - |np.float64(|tensor(|, device='cuda:0')|'loss': |'reward': |'epoch': |{'|nan|NaN|"
-        '"step": |"data": {|"log_history": [|"global_step": |critic/score/mean|val-core/a/acc/mean@8|Step |'
-        "1e999|-Infinity|!!python/object/apply:|&a |*a|${a}|_step|_runtime|run_name,metric,step,value| - |"
-        "__MIN|100%|##| 1/2 [|Initial validation metrics: {|(TaskRunner pid=1) |GRPOConfig(|,\n|\r|\x1b[36m"
+        '"step": |"data": {|"log_history": [|"history": [|"global_step": |critic/score/mean|'
+        "val-core/a/acc/mean@8|Step |1e999|-Infinity|!!python/object/apply:|&a |*a|${a}|_step|_runtime|"
+        "run_name,metric,step,value| - |__MIN|100%|##|config: {|config_cb None None {|"
+        "'global_step/max_steps': '1/2'| | Total steps = 1,000| 1/2 [|"
+        "Initial validation metrics: {|(TaskRunner pid=1) |GRPOConfig(|,\n|\r|\x1b[36m"
     )
     escaped = ("".join(f"\\x{byte:02x}" for byte in word.encode()) for word in words.split("|"))
     path.write_text("".join(f'"{word}"\n' for word in escaped if word))

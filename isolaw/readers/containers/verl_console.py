@@ -66,8 +66,7 @@ def is_console(path: Path, head: bytes) -> bool:
 
 def _is_json(head: bytes) -> bool:
     with contextlib.suppress(ValueError):
-        orjson.loads(head.lstrip().partition(b"\n")[0])
-        return True
+        return isinstance(orjson.loads(head.lstrip().partition(b"\n")[0]), dict | list)
     return False
 
 

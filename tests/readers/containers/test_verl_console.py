@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import isolaw
 from isolaw.errors import DataError
 from isolaw.readers.configs import flatten
 from isolaw.readers.containers.verl_console import CONTAINER
@@ -195,6 +196,16 @@ def test_initial_validation_that_no_step_repeats(read: Any, by_step: Any, count:
     values = {f"val-core/data {i}/acc/mean@1": i / 64 for i in range(count)}
     log = read(f"{initial(values)}step:1 - a/b:1\n")
     assert by_step(log) == {0: values, 1: {"a/b": 1}}
+
+
+def test_the_first_versions_name_the_initial_validation_otherwise(tmp_path: Path) -> None:
+    """veRL 0.1 puts val/ before the later ones only (verl/trainer/ppo/ray_trainer.py)."""
+    text = initial({"test_score/a": 0.25}) + "step:0 - test_score/a:0.250\n"
+    text += "step:1 - critic/score/mean:0.5\nstep:2 - critic/score/mean:0.5 - val/test_score/a:0.5\n"
+    (tmp_path / "run.log").write_text(text)
+    points = isolaw.read(tmp_path / "run.log", settings={"n": 8, "B_p": 4}).points
+    own = points[points["metric"] == "test_score"]
+    assert own[["eval_set", "step", "value"]].values.tolist() == [["a", 0, 0.25], ["a", 2, 0.5]]
 
 
 def test_initial_validation_of_a_resumed_run(read: Any, by_step: Any) -> None:

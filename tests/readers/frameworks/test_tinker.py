@@ -1,6 +1,7 @@
 """tinker-cookbook: names, steps, B_p and n.
 
-As `rl/train.py` and `utils/ml_log.py` of github.com/thinking-machines-lab/tinker-cookbook write them.
+As `rl/train.py` and `utils/ml_log.py` of github.com/thinking-machines-lab/tinker-cookbook write them;
+``logs/`` of github.com/sushantmehta-code/tinker-cookbook is a run.
 """
 
 from __future__ import annotations
