@@ -74,7 +74,7 @@ class TrainerSteps:
         trained = [own for own in self._seen if own.training]
         if not trained:
             return
-        steps = self._by_bar(trained)
+        steps = self._by_bar(trained, config)
         if steps:
             total = self._usual(trained)
             log.notes.append(f"steps were read off the progress bar (of {total})")
@@ -90,7 +90,7 @@ class TrainerSteps:
     def _usual(self, trained: list[_Record]) -> int:
         return Counter(own.bar for own in trained).most_common(1)[0][0]
 
-    def _by_bar(self, trained: list[_Record]) -> list[float]:
+    def _by_bar(self, trained: list[_Record], config: Mapping[str, Any]) -> list[float]:
         total = self._usual(trained)
         bar = [(-1, -1), *self._bars.get(total, [])]
         at = [bar[bisect_right(bar, (i, math.inf)) - 1][1] for i in range(len(self._seen))]
@@ -98,6 +98,11 @@ class TrainerSteps:
         # Where stdout and stderr were buffered apart, several records follow one state of the bar.
         apart = all(one != other for one, other in pairwise(own))
         if total <= 0 or min(own) < 1 or not apart:
+            return []
+        # Where the bar is drawn rarely, it lags behind: its steps are no multiples of one number.
+        gaps = [abs(other - one) for one, other in pairwise(own[own[0] == 1 :])]
+        interval = _logging_steps(config, total) or min(gaps, default=own[0])
+        if any(step % interval for step in own[own[0] == 1 :]):
             return []
         return [step if step >= 0 else math.nan for step in at]
 

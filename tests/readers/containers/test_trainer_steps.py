@@ -103,3 +103,24 @@ def test_what_is_not_certain_is_not_numbered() -> None:
 def test_a_bar_without_its_drawing() -> None:
     """As notebooks and narrow terminals print it."""
     assert steps(["0.1", "0.2"], "\r 20% 20/100 [10:00<20:00, 1.5s/it]") == [10, 20]
+
+
+def interleaved(bars: list[int], epochs: list[str], total: int, config: dict[str, Any]) -> list[float] | str:
+    """The steps of records that each follow a bar."""
+    log, reader = RawLog("f", "stdout-dicts", "run"), TrainerSteps()
+    for done, epoch in zip(bars, epochs, strict=True):
+        reader.bars(bar(done, total))
+        reader.record(len(log.step), True, epoch)
+        log.add({"reward": 0.5})
+    reader.bars(bar(total, total))
+    reader.number(log, config)
+    return UNKNOWN if all(map(math.isnan, log.step)) else list(log.step)
+
+
+def test_a_bar_that_lags_is_not_believed() -> None:
+    """With TQDM_MININTERVAL the bar is drawn now and then: records of 5, 10, 15, 20 follow 3, 8, 14, 19."""
+    epochs = ["0.05", "0.1", "0.15", "0.2"]
+    assert interleaved([5, 10, 15, 20], epochs, 24, {}) == [5, 10, 15, 20]
+    assert interleaved([1, 10, 20, 30], ["0.01", "0.1", "0.2", "0.3"], 100, {}) == [1, 10, 20, 30]
+    assert interleaved([3, 8, 14, 19], epochs, 24, {"logging_steps": 5}) == [5, 10, 15, 20]
+    assert interleaved([3, 8, 14, 19], epochs, 24, {}) == UNKNOWN
