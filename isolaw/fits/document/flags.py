@@ -64,8 +64,8 @@ class Code(StrEnum):
 
     # Predictions.
     BATCH_EDGE = "batch_edge", "the recommended B_p is at an end of those measured"
-    EXTRAPOLATION = "extrapolation", "the budget lies beyond what was measured"
-    FAR = "far", "the budget lies so far beyond what can be compared that nothing is recommended"
+    EXTRAPOLATION = "extrapolation", "the budget is beyond what was measured"
+    FAR = "far", "the budget is so far beyond what can be compared that isolaw recommends nothing"
     LIMITED = "limited", "larger measured batches do not fit the budget or the cap"
     FLAT = "flat", "no measured n is better than another at this budget"
     UNCERTAIN = "uncertain", "even the best choice is expected to lose more than 0.005"
