@@ -128,7 +128,7 @@ def whole(folder: Path, content: bytes) -> None:
     """All of reading: as a directory whose files nobody named."""
     write(folder, ["log", "config.yaml"], content)
     reading = survey([folder], settings=SETTINGS[zlib.crc32(content) % len(SETTINGS)])
-    json.dumps([own.to_dict() for own in reading.provenance], allow_nan=False)
+    json.dumps([own.to_dict() for own in reading.candidates], allow_nan=False)
 
 
 READERS: dict[str, Callable[[Path, bytes], None]] = {

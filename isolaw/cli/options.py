@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from isolaw.readers.mapping import ColumnMapping
@@ -87,6 +89,18 @@ source_options = add_options(
         help="A value that a log lacks, e.g. n=16, B_p=512 or 'runs/a*:seed=1'.",
     ),
     click.option(
+        "--name-pattern", multiple=True, metavar="PATTERN",
+        help="Values in the names of runs, e.g. 's{seed}-p{B_p}-n{n}-*'.",
+    ),
+    click.option(
+        "--settings", "settings_file", type=click.Path(), metavar="FILE",
+        help="TOML file of values that logs lack (isolaw read --write-settings drafts one).",
+    ),
+    click.option(
+        "--only", multiple=True, metavar="GLOB", help="Read only the runs or files that match, e.g. '*n8*'."
+    ),
+    click.option("--exclude", multiple=True, metavar="GLOB", help="Leave out the runs or files that match."),
+    click.option(
         "--group-by", metavar="file|directory|KEY",
         help="How several logs form one run: by file, by directory, or by a KEY of their configuration.",
     ),
@@ -96,6 +110,10 @@ source_options = add_options(
     ),
     mapping_options,
 )  # fmt: skip
+_OF_SOURCES = {
+    *("format", "settings", "name_pattern", "settings_file", "only", "exclude", "group_by", "mapping"),
+    *("columns", "derive", "constants", "metric"),
+}
 budget_options = add_options(
     click.option("--max-batch-rollouts", type=POSITIVE, help="Hardware limit on B_p · n, in rollouts."),
     click.option("--n-train-problems", type=POSITIVE, help="Number of training problems D; shows epochs."),
@@ -151,6 +169,19 @@ def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in LAW_NAMES}
 
 
+def command(ctx: click.Context, name: str, sources: Sequence[str]) -> str:
+    """Return another command with these sources and the options of `source_options` that were given."""
+    words = ["isolaw", name, *sources]
+    for option in ctx.command.params:
+        given = ctx.params[str(option.name)] if option.name in _OF_SOURCES else None
+        if isinstance(given, dict):
+            given = [f"{key}={value}" for key, value in given.items()]
+        if given is not None and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+            for value in [given] if isinstance(given, str) else given:
+                words += [option.opts[0], str(value)]
+    return shlex.join(words)
+
+
 def column_mapping(options: dict[str, Any]) -> ColumnMapping:
     """Return what `mapping_options` hold."""
     from isolaw.readers.mapping import ColumnMapping
@@ -162,8 +193,9 @@ def read_sources(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
     """Read the sources of a command that has `source_options` and ``--metric``."""
     from isolaw.readers.read import survey
 
-    names = ("mapping", "settings", "format", "group_by")
-    return survey(sources, options["metric"], column_mapping(options), *(options[name] for name in names))
+    names = _OF_SOURCES - {"columns", "derive", "constants", "metric"}
+    given = {name: options[name] for name in names}
+    return survey(sources, options["metric"], column_mapping(options), **given)
 
 
 def read_to_fit(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
@@ -171,7 +203,9 @@ def read_to_fit(sources: tuple[str, ...], options: dict[str, Any]) -> Reading:
     from isolaw.cli.common import announce_compilation, note
 
     reading = read_sources(sources, options)
-    for text in reading.notes:
+    if not (options.get("fixed") or options.get("by") or options.get("retune")):
+        reading = reading.together()
+    for text in (*reading.notes, *(reading.warnings if reading.ready else ())):
         note(f"note: {text}")
     announce_compilation()
     return reading

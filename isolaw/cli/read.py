@@ -1,7 +1,8 @@
-"""``isolaw read``: the runs in logs, and the origin of each fact."""
+"""``isolaw read``: the logs in a folder, which of them can be fitted, and the origin of each fact."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import textwrap
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli import options as shared
-from isolaw.cli.common import note, print_json, shown
+from isolaw.cli.common import note, print_json, print_lines, shown
 
 if TYPE_CHECKING:
-    from isolaw.readers.read import Provenance, Reading
+    from isolaw.readers.candidates import Candidate
+    from isolaw.readers.read import Reading
+
+_FEW = 3  # logs that are shown in full without --verbose
 
 
 @click.command()
@@ -25,43 +29,85 @@ if TYPE_CHECKING:
 @click.option(
     "--write-mapping", type=click.Path(), metavar="FILE", help="Draft a mapping file for one table, to edit."
 )
+@click.option(
+    "--write-settings", type=click.Path(), metavar="FILE",
+    help="Draft a file with all values that the logs lack, to edit and pass as --settings.",
+)  # fmt: skip
+@click.option("--verbose", "-v", is_flag=True, help="Print every run in full, with the origin of each value.")
 @shared.json_option
+@click.pass_context
 def read(
-    sources: tuple[str, ...], out: Path | None, write_mapping: str | None, as_json: bool, **options: Any
-) -> None:
-    """List the runs in logs, tables or sweeps.
+    ctx: click.Context, /, sources: tuple[str, ...], out: Path | None, write_mapping: str | None,
+    write_settings: str | None, verbose: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
+    """List the logs in a folder, and which of them can be fitted.
 
-    For each run isolaw prints B_p, n, steps and metrics, and the origin of each fact. A SOURCE is a log or a
-    directory of logs (veRL, TRL, OpenRLHF and others; JSON lines, consoles, TensorBoard, W&B, MLflow), a
-    sweep's directory, or a table.
+    A SOURCE is a log or a directory of logs (veRL, TRL, OpenRLHF and others; JSON lines, consoles,
+    TensorBoard, W&B, MLflow), a sweep's directory, or a table.
+
+    The exit code is 0 if all runs are ready (whatever else there is: supervised logs, runs without history,
+    duplicates), 3 if some are and others need something, 2 if none is.
     """
+    from isolaw.errors import DataError
     from isolaw.files import check_replaceable, replacing
 
     if write_mapping is not None:
         if out is not None or as_json:
             raise click.UsageError("--write-mapping does not go with --out or --json")
         _write_mapping(sources, write_mapping)
-        return
+        return 0
     if out is not None:
         check_replaceable(out, "a table of runs", "points.parquet", _is_table_of_runs)
     reading = shared.read_sources(sources, options)
+    fit = shared.command(ctx, "fit", sources)
+    if write_settings is not None:
+        _write_settings(reading, write_settings, f"{fit} --settings {shlex.quote(write_settings)}")
+        return 0
+    if len(reading.candidates) == 1 and not (as_json or reading.ready):
+        raise DataError(reading.none_ready())
     if as_json:
-        runs = [run.to_dict() for run in reading.provenance]
-        print_json({"runs": runs, "notes": [*reading.notes, *reading.runs.notes]})
+        runs = [run.to_dict() for run in reading.candidates]
+        notes = [*reading.notes, *(reading.runs.notes if reading.ready else ())]
+        print_json({"runs": runs, "ready": len(reading.ready), "notes": notes})
     else:
-        for run in reading.provenance:
-            _print(run)
-        click.echo(_total(reading))
+        if verbose or len(reading.candidates) <= _FEW:
+            for run in reading.ready:
+                _print(run)
+        print_lines(_listing(reading, fit, shared.command(ctx, "read", sources)))
         for text in (*reading.notes, *reading.table_notes):
             note(f"note: {text}")
-    if out is not None:
+    if out is not None and reading.ready:
         with replacing(out) as temporary:
             reading.runs.to_parquet(temporary)
         if not as_json:
             click.echo(f"Runs: {out}. Next: isolaw fit {out} --out law.json")
+    if not reading.ready:
+        note(f"isolaw: none of {len(reading.candidates)} logs can be fitted")
+        return 2
+    return 0 if all(own.status.settled for own in reading.candidates) else 3
 
 
-def _print(run: Provenance) -> None:
+def _listing(reading: Reading, fit: str, again: str) -> list[str]:
+    """The table of all logs, what the others than the ready ones need, and the command to go on with."""
+    from isolaw.readers.candidates import Status
+    from isolaw.readers.settling import settling
+    from isolaw.report.text.reading import configurations, listing, summary
+
+    lines = listing(reading.candidates)
+    if any(own.status is Status.NEEDS for own in reading.candidates):
+        options = settling(reading.candidates)
+        add = " ".join(options) if options is not None else "--write-settings runs.toml"
+        lines.append(f"To settle this: {again} {add}")
+    if lines[-1]:
+        lines.append("")
+    if reading.ready:
+        lines.append(configurations(reading.ready))
+    found = summary(reading.candidates)
+    lines.append(found.replace(" ready", f" ready: {fit}", 1) if reading.ready else found)
+    return lines
+
+
+def _print(run: Candidate) -> None:
     from isolaw.report.text.numbers import number
 
     facts = dict(run.facts)
@@ -75,8 +121,9 @@ def _print(run: Provenance) -> None:
         ("B_p", f"{b.value:<8} {b.origin}"),
         ("n", f"{n.value:<8} {n.origin}"),
         ("rollouts/step", f"{batch.value:<8} {batch.origin}"),
-        ("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"),
     ]
+    if run.steps and run.compute:
+        rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
     for eval_set in sorted(run.metrics, key=lambda name: (name == "train", name)):
         counts = ", ".join(f"{metric} ({size})" for metric, size in run.metrics[eval_set].items())
         rows.append((eval_set, counts))
@@ -108,17 +155,6 @@ def _wrapped(label: str, text: str) -> str:
     )  # fmt: skip
 
 
-def _total(reading: Reading) -> str:
-    from isolaw.report.text.numbers import count
-
-    points = reading.runs.points
-    b, n = (
-        ", ".join(str(value) for value in sorted(points[name].unique()))
-        for name in ("problems_per_batch", "rollouts_per_problem")
-    )
-    return f"{count(len(reading.runs), 'run')}: B_p = {b}; n = {n}"
-
-
 def _is_table_of_runs(path: Path) -> bool:
     from isolaw.readers.sources import is_ours
 
@@ -128,12 +164,28 @@ def _is_table_of_runs(path: Path) -> bool:
 
 
 def _write_mapping(sources: tuple[str, ...], file: str) -> None:
-    from isolaw.errors import DataError
     from isolaw.readers.mapping_draft import draft
 
     if len(sources) != 1:
         raise click.UsageError(f"--write-mapping: found {len(sources)} sources; expected one table")
-    text = draft(sources[0], file)
+    _write_new(file, draft(sources[0], file))
+    click.echo(f"Mapping: {file}. Edit it, then: isolaw read {sources[0]} --mapping {file}")
+
+
+def _write_settings(reading: Reading, file: str, command: str) -> None:
+    from isolaw.errors import DataError
+    from isolaw.readers.candidates import Status
+    from isolaw.readers.settling import draft
+
+    if not any(own.status is Status.NEEDS for own in reading.candidates):
+        raise DataError("--write-settings: no run needs a setting")
+    _write_new(file, draft(reading.candidates, command))
+    click.echo(f"Settings: {file}. Edit it, then: {command}")
+
+
+def _write_new(file: str, text: str) -> None:
+    from isolaw.errors import DataError
+
     try:
         with open(file, "x", encoding="utf-8") as out:  # never overwritten: the user may have edited it
             out.write(text)
@@ -141,4 +193,3 @@ def _write_mapping(sources: tuple[str, ...], file: str) -> None:
         raise DataError(f"{file}: exists; it is left unchanged") from None
     except OSError as error:
         raise DataError(f"{file}: {error.strerror or error}") from None
-    click.echo(f"Mapping: {file}. Edit it, then: isolaw read {sources[0]} --mapping {file}")

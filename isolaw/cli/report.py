@@ -71,7 +71,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         status.update("predicting")
         limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems")}
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
-        sweeps = sorted({run.sources[0] for run in reading.provenance if run.container == "sweep"})
+        sweeps = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
         states = [engine.status(directory) for directory in sweeps]
         continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
         status.update("backtest")
@@ -79,7 +79,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
             predicted,
             _backtest(study, options),
             [failure for state in states for failure in state["failures"]],
-            provenance.sources(file for run in reading.provenance for file in run.sources),
+            provenance.sources(file for run in reading.ready for file in run.sources),
             shlex.join(["isolaw", *ctx.obj]),
             [*reading.notes, *study.runs.notes],
             ", ".join(sources),

@@ -1,30 +1,31 @@
-"""What needs all runs together: percentages, copies of one run, and combinations that isolaw refuses."""
+"""What needs all runs together: percentages, copies of one run, and runs that cannot be fitted together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isolaw.metrics import is_accuracy
+from isolaw.readers.assignments import SPLIT
+from isolaw.readers.candidates import Status
 from isolaw.readers.frameworks.base import Fact, Target
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import only, option
+from isolaw.readers.resolve import ASSUMED, only, option, resolve
 from isolaw.readers.stitch import RunCurves
-from isolaw.runs import listed
 
 if TYPE_CHECKING:
     from isolaw.readers.assemble import LoggedRun
 
-_SHOWN = 12
 _ABOVE_ONE = 1 + 1e-6
-_MOST_ALIKE = 50  # runs that one is compared with; more of one identity are refused whatever they hold
 # Containers that round, the coarsest first: a console prints some digits, TensorBoard keeps 32 bits.
 _ROUNDED = ("stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # people write 7.1e-7
 _BEYOND = 0.1  # of a copy's steps: one of two logs may have been cut off before the other
+# What two logs of one run cannot disagree on.
+_SAID = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
 _LEAST_RANGE = 0.01  # a curve that moves less is no fingerprint
 
 
@@ -42,61 +43,63 @@ def most_exact_last(parts: Sequence[RawLog]) -> list[RawLog]:
     return sorted(parts, key=lambda part: rank.get(part.container, len(rank)))
 
 
-def to_fractions(runs: Mapping[str, RunCurves], percent: Mapping[str, bool]) -> list[str]:
-    """Divide accuracies in percent by 100, in place; return the problems. Rewards are never rescaled.
+def to_fractions(runs: Sequence[LoggedRun], percent: Mapping[str, bool]) -> None:
+    """Divide accuracies in percent by 100, in place. Rewards are never rescaled.
 
     An accuracy above 1, and at most 100, is in percent, and then all of its run's are. A run whose accuracies
-    stay below 1 may be in percent too, so runs that differ are refused, unless ``percent`` says it of a run.
+    stay below 1 may be in percent too: of runs that differ the fewer are left out, unless ``percent`` says it
+    of a run.
     """
-    problems = []
-    for target in dict.fromkeys(target for curves in runs.values() for target in curves.of):
+    for target in dict.fromkeys(target for run in runs for target in run.curves.of):
         if is_accuracy(target[1]):
-            problems += _convert(target, runs, percent)
-    return problems
+            _convert(target, [run for run in runs if run.status is Status.READY], percent)
 
 
-def _convert(target: Target, runs: Mapping[str, RunCurves], given: Mapping[str, bool]) -> list[str]:
+def _convert(target: Target, runs: Sequence[LoggedRun], given: Mapping[str, bool]) -> None:
     name = f"{target[1]} on {target[0]}"
-    percent: list[str] = []
-    fractions: list[str] = []
-    highest = {run: float(own.of[target].value.max()) for run, own in runs.items() if target in own.of}
-    for run, high in highest.items():
-        low = runs[run].of[target].value.min()
-        if run in given:
-            (percent if given[run] else []).append(run)
+    percent: list[LoggedRun] = []
+    fractions: list[LoggedRun] = []
+    highest = {run.name: float(run.curves.of[target].value.max()) for run in runs if target in run.curves.of}
+    for run in (run for run in runs if run.name in highest):
+        low, high = run.curves.of[target].value.min(), highest[run.name]
+        if run.name in given:
+            (percent if given[run.name] else []).append(run)
         elif low < 0 or high > 100:
-            runs[run].notes.append(f"{name} goes from {low:g} to {high:g}: no accuracy, left as it is")
+            run.curves.notes.append(f"{name} goes from {low:g} to {high:g}: no accuracy, left as it is")
         elif high > _ABOVE_ONE:
             percent.append(run)
         elif high > 0:  # all zeros are the same in both
             fractions.append(run)
-    detected = [run for run in percent if run not in given]
+    detected = [run for run in percent if run.name not in given]
     if detected and fractions:
+        fewer = detected if len(detected) < len(fractions) else fractions
         one, other = detected[0], fractions[0]
-        more = f" and {len(fractions) - 1} more" if len(fractions) > 1 else ""
-        return [
-            f"{name} is in percent in {one} (up to {highest[one]:g}), but at most {highest[other]:g} in "
-            f"{other}{more}: say which it is there, with "
-            f"{option(only(other, runs), 'percent', 'true')} or =false"
-        ]
+        for run in fewer:
+            run.leave_out(
+                Status.NEEDS,
+                f"{name} is in percent in {one.name} (up to {highest[one.name]:g}), but at most "
+                f"{highest[other.name]:g} in {other.name}: set percent=true or percent=false",
+                ["percent"],
+            )
+        percent = [run for run in percent if run.status is Status.READY]
     for run in percent:
-        runs[run].notes.append(f"{name} was in percent (up to {highest[run]:g}): divided by 100")
-        runs[run].of[target].value = runs[run].of[target].value / 100
-    return []
+        run.curves.notes.append(f"{name} was in percent (up to {highest[run.name]:g}): divided by 100")
+        run.curves.of[target].value = run.curves.of[target].value / 100
 
 
-def mixed_policies(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return the problem of off-policy among on-policy runs."""
+def separate_policies(runs: Sequence[LoggedRun]) -> None:
+    """Of on-policy and off-policy runs together, leave out the fewer; no law holds for both."""
     known = [run for run in runs if "on_policy" in run.facts]
     on, off = ([run for run in known if run.facts["on_policy"].value is own] for own in (True, False))
     if not on or not off:
-        return []
-    lines = listed([f"{run.name} ({run.facts['on_policy'].origin})" for run in off], _SHOWN, "; ")
-    glob = only(off[0].name, [run.name for run in runs])
-    return [
-        f"{len(off)} off-policy and {len(on)} on-policy runs together: off-policy are {lines}. "
-        f"Leave them out, or, if you know better, {option(glob, 'on_policy', 'true')}"
-    ]
+        return
+    fewer, status, text = (
+        (off, Status.OFF_POLICY, "off-policy, among on-policy runs")
+        if len(off) <= len(on)
+        else (on, Status.ON_POLICY, "on-policy, among off-policy runs")
+    )
+    for run in fewer:
+        run.leave_out(status, f"{text} ({run.facts['on_policy'].origin}). If you know better, set on_policy")
 
 
 def drop_half_known(runs: Sequence[LoggedRun]) -> None:
@@ -127,52 +130,63 @@ def base_learning_rates(runs: Sequence[LoggedRun]) -> None:
         run.notes.append(f"lr follows √B in all runs: lr = {value:g} is the one at B = {_BASE_BATCH:,}")
 
 
-def without_found_copies(runs: list[LoggedRun], searched: Collection[str]) -> list[LoggedRun]:
-    """Keep the fuller of two logs of one run in a directory, such as a console and event files."""
-    kept: dict[tuple[Any, ...], list[LoggedRun]] = {}
-    left_out = set()
-    for run in sorted(runs, key=lambda run: -sum(curve.step.size for curve in run.curves.of.values())):
-        alike = kept.setdefault(run.identity, [])
-        if set(run.sources) <= set(searched):
-            twin = next((own for own in alike[:_MOST_ALIKE] if _copy(own.curves, run.curves)), None)
-            if twin:
-                twin.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
-                left_out.add(run.name)
-                continue
-        alike.append(run)
-    return [run for run in runs if run.name not in left_out]
+def without_copies(runs: Sequence[LoggedRun]) -> None:
+    """Keep the fuller of two logs of one run, such as a console and event files.
+
+    They are recognised by their values at shared steps. What one log says of the run holds for both.
+    """
+    kept: dict[str, list[LoggedRun]] = {}  # by framework
+    curved = [run for run in runs if run.framework and run.curves.of and not run.curves.unnumbered]
+    for run in sorted(curved, key=_worth, reverse=True):
+        alike = kept.setdefault(run.framework.name if run.framework else "", [])
+        twin = next(
+            (own for own in alike if not _contradict(own, run) and _copy(own.curves, run.curves)), None
+        )
+        if twin is None:
+            alike.append(run)
+            continue
+        run.leave_out(Status.DUPLICATE, "its values are those of another log of the run")
+        run.duplicate_of = twin.name
+        twin.curves.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
+        twin.configurations += run.configurations
+        twin.assignments = {**run.assignments, **twin.assignments}
+        if twin.framework is not None:
+            twin.take(resolve(twin.configurations, twin.framework, twin.assignments))
 
 
-def same_identity(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return the problems of runs that have one configuration, seed and attributes."""
+def _worth(run: LoggedRun) -> tuple[int, bool, int]:
+    """The fuller log is kept; of equal ones, one that says what its run was, and then the more exact one."""
+    size = sum(curve.step.size for curve in run.curves.of.values())
+    exactness = _ROUNDED.index(run.container) if run.container in _ROUNDED else len(_ROUNDED)
+    return size, run.status is Status.READY, exactness
+
+
+def _contradict(a: LoggedRun, b: LoggedRun) -> bool:
+    """Return whether two logs say different things of their runs."""
+    return any(
+        name in a.facts and name in b.facts
+        and a.facts[name].value != b.facts[name].value
+        and ASSUMED not in (a.facts[name].origin, b.facts[name].origin)
+        for name in _SAID
+    )  # fmt: skip
+
+
+def same_identity(runs: Sequence[LoggedRun]) -> None:
+    """Leave out runs that have one configuration, seed and attributes."""
     groups: dict[tuple[Any, ...], list[LoggedRun]] = {}
     for run in runs:
         groups.setdefault(run.identity, []).append(run)
-    names = [run.name for run in runs]
-    return [_same_run_problem(group, names) for group in groups.values() if len(group) > 1]
-
-
-def _same_run_problem(group: Sequence[LoggedRun], names: Sequence[str]) -> str:
-    first, *others = group
-    b, n, seed = (first.facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
-    copies = [run for run in others if _copy(first.curves, run.curves) or _copy(run.curves, first.curves)]
-    text = (
-        f"{listed([run.name for run in group], _SHOWN, ' and ')}: {len(group)} runs of one configuration and "
-        f"seed (B_p = {b}, n = {n}, seed {seed})"
-    )
-    if copies:
-        where = listed([source for run in copies for source in run.sources], _SHOWN)
-        text += f". Their values are identical: the same run twice? Leave out {where}"
-    if len(copies) < len(others):
-        new = [run for run in others if run not in copies]
-        globs = [only(run.name, names) for run in new[:_SHOWN]]
-        add = " ".join(option(glob, "seed", seed + i) for i, glob in enumerate(globs, 1))
-        text += (
-            f". If they are repetitions: {add}{' …' if len(new) > _SHOWN else ''}"
-            f"; if they differ in what no log says: {option(globs[0], '<name>', '<value>')}"
-            "; if one continues the other: --group-by directory, or a key of the configuration"
-        )
-    return text
+    for group in groups.values():
+        b, n, seed = (group[0].facts[k].value for k in ("problems_per_batch", "rollouts_per_problem", "seed"))
+        for run in group if len(group) > 1 else ():
+            run.leave_out(
+                Status.NEEDS,
+                f"{len(group)} runs of one configuration and seed (B_p = {b}, n = {n}, seed {seed}). If they "
+                "are repetitions, set their seeds; if they differ in what no log says, set it: "
+                f"{option(only(group[-1].name, [own.name for own in group]), '<name>', '<value>')}; if one "
+                "continues the other: --group-by directory, or a key of the configuration",
+                ["seed"],
+            )
 
 
 def _copy(a: RunCurves, b: RunCurves) -> bool:

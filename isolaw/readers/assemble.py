@@ -1,24 +1,26 @@
 """Logs become runs: parts grouped, names understood, facts resolved, curves stitched.
 
-The problems of all runs are reported at once, each with what settles it.
+Each run has a `Status`: what one log lacks, or how it disagrees with another, leaves out the runs concerned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from isolaw.errors import nearest
+from isolaw.errors import DataError, nearest
 from isolaw.readers import across_runs, frameworks
-from isolaw.readers.assignments import Assignment, applying
+from isolaw.readers.assignments import Assignment, Rule, applying
+from isolaw.readers.candidates import Candidate, Status
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.resolve import only, option, resolve
+from isolaw.readers.resolve import Resolved, option, resolve
 from isolaw.readers.stitch import RunCurves, stitch
+from isolaw.readers.supervised import is_supervised
 from isolaw.runs import IDENTITY, LARGEST_EXACT, listed
 
 # Facts that are columns of the table, or steps on the way to them; the others are attributes of a run.
@@ -32,10 +34,33 @@ class LoggedRun:
     name: str
     sources: list[str]
     container: str
-    framework: Framework
-    facts: dict[str, Fact]
-    curves: RunCurves
+    framework: Framework | None = None
+    facts: dict[str, Fact] = field(default_factory=dict)
+    curves: RunCurves = field(default_factory=RunCurves)
     notes: list[str] = field(default_factory=list)
+    status: Status = Status.READY
+    needs: list[str] = field(default_factory=list)
+    message: str = ""
+    duplicate_of: str = ""
+    # What the facts follow from: the configurations of its parts, and what the user set.
+    configurations: list[RawLog] = field(default_factory=list)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
+
+    def leave_out(self, status: Status, message: str, needs: Sequence[str] = ()) -> None:
+        """Take the run as one that cannot be fitted, and say why."""
+        self.status, self.message, self.needs = status, message, list(dict.fromkeys(needs))
+
+    def take(self, resolved: Resolved) -> None:
+        """Take what is known of the run."""
+        self.facts, self.notes = resolved.facts, resolved.notes
+        problems, needs = list(resolved.problems), list(resolved.needs)
+        if self.curves.unnumbered:
+            needs.append("logging_steps")
+            problems.append("the log has no steps: set logging_steps, the update steps between two records")
+        if problems:
+            self.leave_out(Status.NEEDS, ". ".join(problems), needs)
+        else:
+            self.leave_out(Status.READY, "")
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -61,80 +86,94 @@ class LoggedRun:
         fixed = {name: self.facts[name].value for name in names}
         return pd.concat(pieces, ignore_index=True).assign(run_id=self.name, **fixed)
 
+    def candidate(self) -> Candidate:
+        """Return what is listed of it."""
+        metrics: dict[str, dict[str, int]] = {}
+        for (eval_set, metric), curve in self.curves.of.items():
+            metrics.setdefault(eval_set, {})[metric] = curve.step.size
+        left_out = dict(self.curves.dropped)
+        if self.curves.ignored:
+            left_out["names that are no metric (timings and the like)"] = len(self.curves.ignored)
+        steps = None if self.curves.unnumbered else self.curves.steps
+        batch = self.facts.get("rollouts_per_step")
+        compute = (steps[0] * batch.value, steps[1] * batch.value) if steps and batch else None
+        return Candidate(
+            self.name, self.framework.name if self.framework else "", self.container, self.sources,
+            self.status, self.needs, self.message, self.duplicate_of, self.facts, metrics, steps, compute,
+            left_out, [*self.notes, *self.curves.notes],
+        )  # fmt: skip
+
 
 def assemble(
-    logs: list[RawLog],
-    assignments: Sequence[Assignment] = (),
-    group_by: str | None = None,
-    searched: Collection[str] = (),
-) -> tuple[list[LoggedRun], list[str], set[Assignment]]:
-    """Return the runs of logs, all their problems, and the assignments that hold for any run.
+    logs: list[RawLog], assignments: Sequence[Rule] = (), group_by: str | None = None
+) -> tuple[list[LoggedRun], set[Rule]]:
+    """Return the runs of logs, and the assignments that hold for any run.
 
     The parts of a run follow each other in ``logs``, which is emptied, so that their memory can be freed.
     Logs of one ``group_by`` (file, directory, a key of the configuration) are one run; by default those of
-    one name. Of two copies of a run, one from ``searched`` (sources that the user did not name) is left out.
-    Raises `InputError` if the user sets an unknown framework.
+    one name. Of two logs with one run's values, the fuller is kept. Raises `InputError` if the user sets an
+    unknown framework, and `DataError` if no log has the key ``group_by``.
     """
-    groups, problems = _grouped(logs, group_by)
+    groups, runs = _grouped(logs, group_by)
     logs.clear()
-    names = list(groups)
-    runs: list[LoggedRun] = []
-    percent: dict[str, bool] = {}
-    used: set[Assignment] = set()
-    lacking: dict[int, list[str]] = {}  # index of a problem → the names that it asks for
-    for name in names:
-        parts = groups.pop(name)  # the parts of a finished run can be freed
-        sources = list(dict.fromkeys(part.source for part in parts))
-        own = applying(assignments, name, sources)
-        used |= set(own.values())
-        config = {key: value for part in parts for key, value in part.config.items()}
-        given = own.get("framework")
-        framework = frameworks.named(given.value) if given else frameworks.find(_keys(parts), config)
-        if framework is None:
-            problems.append(_unknown_framework(name, parts))
-            continue
-        title = f"{name} ({framework.name}, {parts[0].container})"
-        glob = only(name, names) if len(names) > 1 else ""
-        resolved = resolve(parts, framework, own, glob)
-        counts = {name: fact.value for name, fact in resolved.facts.items()}
+    used: set[Rule] = set()
+    for name in list(groups):
+        run = _understood(name, groups.pop(name), assignments)  # the parts of a run can be freed
+        used |= {own.rule for own in run.assignments.values()}
+        runs.append(run)
+    across_runs.without_copies(runs)
+    percent = {run.name: run.assignments["percent"].value for run in runs if "percent" in run.assignments}
+    across_runs.separate_policies(_ready(runs))
+    for framework in {run.framework.name for run in runs if run.framework}:
+        own = [run for run in runs if run.framework and run.framework.name == framework]
+        across_runs.to_fractions(_ready(own), percent)
+        across_runs.drop_half_known(_ready(own))
+        across_runs.base_learning_rates(_ready(own))
+        across_runs.same_identity(_ready(own))
+    return runs, used
+
+
+def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    return [run for run in runs if run.status is Status.READY]
+
+
+def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule]) -> LoggedRun:
+    """Return the run of these parts: its names understood, its facts resolved, its curves stitched."""
+    sources = list(dict.fromkeys(part.source for part in parts))
+    run = LoggedRun(name, sources, ", ".join(dict.fromkeys(part.container for part in parts)))
+    run.assignments = applying(assignments, name, sources)
+    config = {key: value for part in parts for key, value in part.config.items()}
+    given, keys = run.assignments.get("framework"), _keys(parts)
+    framework = frameworks.named(given.value) if given else frameworks.find(keys, config)
+    if not keys:
+        dropped = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
+        left_out = f"; left out: {dropped}" if dropped else ""
+        run.framework = framework
+        run.leave_out(Status.NO_HISTORY, f"it has no number with a name{left_out}")
+    elif framework is None and is_supervised(keys):
+        run.leave_out(Status.SUPERVISED, "it logs losses, and no reward: a log of supervised training")
+    elif framework is None:
+        run.leave_out(Status.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source))
+    else:
+        run.framework = framework
+        run.configurations = [
+            RawLog(part.source, part.container, name, part.config, part.config_source) for part in parts
+        ]
+        resolved = resolve(run.configurations, framework, run.assignments)
+        counts: Mapping[str, Any] = {name: fact.value for name, fact in resolved.facts.items()}
         last_step = LARGEST_EXACT // counts.get("rollouts_per_step", 1) - 1
-        curves = stitch(
-            across_runs.most_exact_last(parts), framework, counts.get("logging_steps"), last_step
-        )
-        if not curves.of:
-            problems.append(f"{title}: no value of a known metric; its keys: {_listed(_keys(parts))}")
-        if curves.of and curves.unnumbered:
-            resolved.lacking.append("logging_steps")
-            resolved.problems.append(
-                f"the log has no steps: add {option(glob, 'logging_steps', '<number>')}, "
-                f"the update steps between two of its {curves.unnumbered:,} records"
-            )
-        problems += [f"{title}: {problem}" for problem in resolved.problems]
-        if resolved.lacking:
-            lacking[len(problems) - 1] = resolved.lacking
-        if curves.of and not resolved.problems:
-            container = ", ".join(dict.fromkeys(part.container for part in parts))
-            runs.append(
-                LoggedRun(name, sources, container, framework, resolved.facts, curves, resolved.notes)
-            )
-            if "percent" in own:
-                percent[name] = own["percent"].value
-    if len(lacking) > 1:
-        unknown = dict.fromkeys(name for names in lacking.values() for name in names)
-        add = " ".join(option("", name, "<number>") for name in unknown)
-        problems[max(lacking)] += f"; or, where it is the same for all, {add}"
-    problems += across_runs.to_fractions({run.name: run.curves for run in runs}, percent)
-    problems += across_runs.mixed_policies(runs)
-    across_runs.drop_half_known(runs)
-    across_runs.base_learning_rates(runs)
-    runs = across_runs.without_found_copies(runs, searched)
-    problems += across_runs.same_identity(runs)
-    return runs, problems, used
+        ordered = across_runs.most_exact_last(parts)
+        run.curves = stitch(ordered, framework, counts.get("logging_steps"), last_step)
+        run.take(resolved)
+        if not run.curves.of:
+            run.leave_out(Status.UNKNOWN_FORMAT, f"no value of a known metric; its keys: {_listed(keys)}")
+    return run
 
 
-def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[RawLog]], list[str]]:
+def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[RawLog]], list[LoggedRun]]:
+    """Return the logs of each run, and those that lack the key ``by``."""
     groups: dict[str, list[RawLog]] = {}
-    problems = []
+    lacking: dict[str, LoggedRun] = {}
     in_file: dict[str, set[str]] = {}
     for log in logs:
         in_file.setdefault(log.source, set()).add(log.run)
@@ -150,30 +189,45 @@ def _grouped(logs: Sequence[RawLog], by: str | None) -> tuple[dict[str, list[Raw
         else:
             found = "its configuration has no such key" if log.config else "it has no configuration"
             close = nearest(by, log.config)
-            problems.append(
-                f"{log.source}: --group-by {by}: {found}{f'; did you mean {close!r}?' if close else ''}; "
-                "expected file, directory or a key of the configuration"
+            run = lacking.setdefault(log.source, LoggedRun(log.source, [log.source], log.container))
+            run.leave_out(
+                Status.NEEDS,
+                f"--group-by {by}: {found}{f'; did you mean {close!r}?' if close else ''}; "
+                "expected file, directory or a key of the configuration",
+                [by],
             )
             continue
         groups.setdefault(name, []).append(log)
-    return groups, problems
+    if by is None:
+        groups = {own: parts for name, parts in groups.items() for own, parts in _by_framework(name, parts)}
+    if lacking and not groups:
+        run = next(iter(lacking.values()))
+        raise DataError(f"{run.name}: {run.message}")
+    return groups, list(lacking.values())
+
+
+def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[RawLog]]]:
+    """Two frameworks' logs of one name are two runs."""
+    found = [frameworks.find(list(part.series), part.config) for part in parts]
+    names = list(dict.fromkeys(own.name for own in found if own))
+    if len(names) < 2:
+        yield name, parts
+        return
+    for framework in names:
+        own = [part for part, its in zip(parts, found, strict=True) if its is None or its.name == framework]
+        yield f"{name} ({framework})", own
 
 
 def _keys(parts: Sequence[RawLog]) -> list[str]:
     return list(dict.fromkeys(key for part in parts for key in part.series))
 
 
-def _unknown_framework(name: str, parts: Sequence[RawLog]) -> str:
-    keys = _keys(parts)
-    if not keys:
-        reasons = "; ".join(dict.fromkeys(reason for part in parts for reason in part.dropped))
-        left_out = f"; left out: {reasons}" if reasons else ""
-        return f"{parts[0].source} ({parts[0].container}): it has no number with a name{left_out}"
+def _unknown_framework(keys: Sequence[str], source: str) -> str:
     return (
-        f"{name} ({parts[0].container}): no known framework uses its names: {_listed(keys)}. "
+        f"no known framework uses its names: {_listed(keys)}. "
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
         f"{option('', 'framework', '<name>')}; if it is a table of your own, draft a mapping with "
-        f"isolaw read --write-mapping mapping.toml {parts[0].source}"
+        f"isolaw read --write-mapping mapping.toml {source}"
     )
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
 
 from isolaw.errors import InputError
 from isolaw.readers.raw_log import whole
@@ -36,6 +36,13 @@ _MEASURED = set(COLUMNS) - {*WHOLE, *_TEXT}
 _FORM = re.compile(r"(?s)(?:(?P<glob>.*?):)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>.*)")
 
 
+class Rule(Protocol):
+    """What gives values to the runs that it is about: an `Assignment`, or a pattern of names."""
+
+    def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
+        """Return what it sets for the run of this name, read from these files."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """A value that the user sets; ``glob`` is empty if it holds for all runs."""
@@ -43,6 +50,21 @@ class Assignment:
     name: str
     value: Any
     glob: str = ""
+    pattern: Rule | None = field(default=None, repr=False)  # that read it off the run's name
+
+    @property
+    def origin(self) -> str:
+        """The option that set it."""
+        return "--name-pattern" if self.pattern else "--set"
+
+    @property
+    def rule(self) -> Rule:
+        """What the user wrote."""
+        return self.pattern or self
+
+    def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
+        """Return the assignment itself, if it is about the run."""
+        return [self] if self.matches(run, sources) else []
 
     def matches(self, run: str, sources: Iterable[str]) -> bool:
         """Return whether it holds for the run of this name, read from these files."""
@@ -65,31 +87,41 @@ def parse(settings: Iterable[str] | Mapping[str, Any] | None) -> list[Assignment
     return [_parse_one(text) for text in settings or ()]
 
 
-def applying(assignments: Iterable[Assignment], run: str, sources: Iterable[str]) -> dict[str, Assignment]:
-    """Return what is set for a run, by name."""
+def applying(rules: Iterable[Rule], run: str, sources: Iterable[str]) -> dict[str, Assignment]:
+    """Return what is set for a run, by name: with a glob, or read off its name, or for all runs."""
     sources = list(sources)
-    own = [assignment for assignment in assignments if assignment.matches(run, sources)]
-    return {assignment.name: assignment for assignment in sorted(own, key=lambda a: bool(a.glob))}
+    own = [assignment for rule in rules for assignment in rule.assigned(run, sources)]
+    return {a.name: a for a in sorted(own, key=lambda a: 2 if a.glob else 1 if a.pattern else 0)}
 
 
 def _parse_one(text: str) -> Assignment:
     form = _FORM.fullmatch(text.strip())
     if form is None or not form["value"].strip():
         raise InputError(f"--set {text!r}: expected NAME=VALUE, or GLOB:NAME=VALUE for the runs that match")
-    name = ALIASES.get(form["name"], form["name"])
+    return assignment(form["name"], form["value"].strip(), form["glob"] or "", f"--set {text!r}")
+
+
+def assignment(name: str, value: str, glob: str, where: str) -> Assignment:
+    """Return an assignment; raise `InputError`, which begins with ``where``, if it cannot be."""
+    name = settable(name, where)
+    parsed = value if name in _TEXT else plain_number(value)
+    if name in _BOOLEAN and not isinstance(parsed, bool):
+        raise InputError(f"{where}: {name} is true or false")
+    if name in WHOLE and (type(parsed) is not int or whole(parsed, WHOLE[name]) is None):
+        raise InputError(f"{where}: {name} is a whole number, {WHOLE[name]} or more")
+    return Assignment(name, parsed, glob)
+
+
+def settable(name: str, where: str) -> str:
+    """Return the name in code of what can be set; raise `InputError` for what a log measures."""
+    name = ALIASES.get(name, name)
     if name in _MEASURED:
-        raise InputError(f"--set {text!r}: {name} is what a log measures; it cannot be set")
+        raise InputError(f"{where}: {name} is what a log measures; it cannot be set")
     known = [*ALIASES, *WHOLE, *_BOOLEAN, *_TEXT]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     if name not in known and close:
-        raise InputError(f"--set {text!r}: unknown name {name!r}; did you mean {close[0]!r}?")
-    value = form["value"].strip()
-    parsed = value if name in _TEXT else plain_number(value)
-    if name in _BOOLEAN and not isinstance(parsed, bool):
-        raise InputError(f"--set {text!r}: {name} is true or false")
-    if name in WHOLE and (type(parsed) is not int or whole(parsed, WHOLE[name]) is None):
-        raise InputError(f"--set {text!r}: {name} is a whole number, {WHOLE[name]} or more")
-    return Assignment(name, parsed, form["glob"] or "")
+        raise InputError(f"{where}: unknown name {name!r}; did you mean {close[0]!r}?")
+    return name
 
 
 def plain_number(text: str) -> Any:

@@ -1,26 +1,32 @@
 """`read`: recorded runs from sweeps, tables and other frameworks' logs, as `Runs`.
 
-`survey` also returns what was read of each run, and where each fact comes from: its `Provenance`.
+`survey` returns every log that it finds as a `Candidate`: what was read of it, and whether it can be fitted.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from isolaw.config.parsing import parse_section
-from isolaw.errors import DataError, InputError
-from isolaw.readers.assemble import LoggedRun, assemble
-from isolaw.readers.assignments import Assignment, applying, parse
+from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError
+from isolaw.readers.assemble import assemble
+from isolaw.readers.assignments import Assignment, Rule, applying, parse
+from isolaw.readers.candidates import Candidate, Filter, Status, groups, matching
 from isolaw.readers.frames import SOURCE
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.mapping import ColumnMapping, read_mapping
+from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.raw_log import RawLog
+from isolaw.readers.settling import read_settings, settling
 from isolaw.readers.sources import Found, expected_formats, search
 from isolaw.readers.tables import read_frame, read_table
 from isolaw.runs import Runs, listed, plain
@@ -29,40 +35,105 @@ from isolaw.store import SweepStore
 
 # Assignments for logs that are no column of a table.
 _NOT_FOR_TABLES = ("percent", "framework", "logging_steps")
-
-
-@dataclass
-class Provenance:
-    """What was read of one run."""
-
-    run: str  # its id
-    framework: str  # whose names the log uses; ``isolaw`` for a sweep, empty for a table
-    container: str  # how it was written
-    sources: list[str]  # the files
-    facts: dict[str, Fact]  # B_p, n, rollouts per step, seed, on-policy and so on, each with its origin
-    metrics: dict[str, dict[str, int]]  # evaluation set → metric → number of values
-    steps: tuple[int, int]  # the first and the last
-    compute: tuple[int, int]
-    left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
-    notes: list[str] = field(default_factory=list)  # what was assumed or changed
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return asdict(self)
+_SHOWN = 8
+# What logs have in common that are fitted together, with their framework.
+_TOGETHER = ("algorithm", "problem_set", "model")
 
 
 @dataclass
 class Reading:
-    """The runs, where each comes from, and notes.
+    """All logs that were found, and the runs of those that are ready.
 
-    ``notes`` are about the search, ``table_notes`` about tables and sweeps; the notes of logged runs are in
-    their provenance. ``runs.notes`` has them all but the search's.
+    ``notes`` are about the search; ``runs.notes`` has all others.
     """
 
-    runs: Runs
-    provenance: list[Provenance]
+    candidates: list[Candidate]
+    tables: list[Runs]  # of tables and sweeps
+    logged: Runs | None = None
     notes: list[str] = field(default_factory=list)
-    table_notes: list[str] = field(default_factory=list)
+
+    @property
+    def ready(self) -> list[Candidate]:
+        """The candidates that can be fitted."""
+        return [own for own in self.candidates if own.status is Status.READY]
+
+    @property
+    def left_out(self) -> list[Candidate]:
+        """The other candidates."""
+        return [own for own in self.candidates if own.status is not Status.READY]
+
+    @property
+    def table_notes(self) -> list[str]:
+        """The notes of tables and sweeps."""
+        return [note for part in self.tables for note in part.notes]
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The runs that are ready; raises `DataError`, which says what all of them need, if none is."""
+        parts = [*self.tables, *([self.logged] if self.logged else [])]
+        if not parts:
+            raise DataError(self.none_ready())
+        runs = Runs.concat(parts)
+        runs.left_out = tuple(self.left_out)
+        return runs
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out, and why: a sentence for each reason."""
+        found = groups(self.candidates)
+        out = [
+            f"left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
+            for group in found
+            if not group.status.settled
+        ]
+        settled = Counter(own.status for own in self.candidates if own.status is not Status.READY)
+        inert = [f"{number} {own.value}" for own, number in settled.items() if own.settled]
+        return [*out, *([f"left out: {', '.join(inert)}"] if inert else [])]
+
+    def together(self) -> Reading:
+        """Return the reading with the logs that belong together: of the groups, the one with the most n.
+
+        Logs of one framework, algorithm, problem set and model do; the others are left out. Tables and
+        sweeps are taken as they are.
+        """
+        of: dict[tuple[Any, ...], list[Candidate]] = {}
+        for own in self.ready if self.logged and not self.tables else ():
+            facts = (own.facts.get(name) for name in _TOGETHER)
+            of.setdefault((own.framework, *(fact and fact.value for fact in facts)), []).append(own)
+        if len(of) < 2 or self.logged is None:
+            return self
+        names = ("framework", *_TOGETHER)
+        chosen = max(of, key=lambda key: (len({own.n for own in of[key]}), len(of[key])))
+        group = {own.run: key for key, members in of.items() for own in members}
+        candidates = []
+        for own in self.candidates:
+            key = group.get(own.run, chosen)
+            if key != chosen:
+                pairs = [
+                    (f"{name} {value}", f"{name} {other}")
+                    for name, value, other in zip(names, key, chosen, strict=True)
+                    if value != other
+                ]
+                here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
+                text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
+                text += "; --only or --exclude chooses others"
+                own = replace(own, status=Status.APART, message=text)
+            candidates.append(own)
+        kept = self.logged.select(own.run for own in of[chosen])
+        return Reading(candidates, [], kept, self.notes)
+
+    def none_ready(self) -> str:
+        """Return what all logs need, where none of them is ready."""
+        problems = groups(self.candidates)
+        texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
+        options = settling(self.candidates)
+        if options:
+            texts[-1] += f"\nAdd {' '.join(options)}"
+        elif options is None:
+            texts[-1] += "\nisolaw read --write-settings runs.toml drafts a file with all that is needed"
+        if len(problems) == 1:
+            return texts[0]
+        return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])
 
 
 def read(
@@ -75,8 +146,14 @@ def read(
     settings: Iterable[str] | Mapping[str, Any] | None = None,
     format: str = "auto",
     group_by: str | None = None,
+    only: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    name_pattern: str | Iterable[str] = (),
+    settings_file: str | Path | None = None,
 ) -> Runs:
-    """Read recorded runs.
+    """Read the recorded runs that are ready to be fitted.
+
+    What else was found is in ``left_out`` of the result, with reasons, and a warning says so.
 
     Parameters
     ----------
@@ -98,12 +175,18 @@ def read(
         how logs are written (`isolaw.readers.containers.CONTAINERS`); ``auto`` detects it.
     group_by
         what makes one run of several logs: ``file``, ``directory`` or a key of their configuration.
+    only, exclude
+        globs of runs or files: read only those that match, and none of those that match ``exclude``.
+    name_pattern
+        what the names of runs say, as ``"s{seed}-p{B_p}-n{n}-*"`` (`isolaw.readers.name_patterns`).
+    settings_file
+        a file of settings that ``isolaw read --write-settings`` drafted.
 
     Raises
     ------
     DataError, StoreError, InputError
-        nothing readable was found, or something necessary is unknown; the message says what was found, what
-        is expected and what to add.
+        no run is ready: nothing readable was found, or something necessary is unknown; the message says what
+        was found, what is expected and what to add.
 
     >>> table = pd.read_csv("examples/data/tan_rollout_n_base.csv")
     >>> read(table, metric="holdout_acc_raw", columns={"n": "rollout_n"}, constants={"B_p": 512},
@@ -122,8 +205,16 @@ def read(
             name = "settings" if settings else "format" if format != "auto" else "group_by"
             raise InputError(f"{name} is for logs; for a {SOURCE} use columns, derive and constants")
     if paths or not parts:
-        parts.append(survey(paths, metric, own, mapping, settings, format, group_by).runs)
-    return Runs.concat(parts)
+        reading = survey(
+            paths, metric, own, mapping, settings, format, group_by, only, exclude, name_pattern,
+            settings_file,
+        )  # fmt: skip
+        parts.append(reading.runs)
+        for text in reading.warnings:
+            warnings.warn(text, stacklevel=2)
+    runs = Runs.concat(parts)
+    runs.left_out = tuple(own for part in parts for own in part.left_out)
+    return runs
 
 
 def survey(
@@ -134,8 +225,16 @@ def survey(
     settings: Iterable[str] | Mapping[str, Any] | None = None,
     format: str = "auto",
     group_by: str | None = None,
+    only: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    name_pattern: str | Iterable[str] = (),
+    settings_file: str | Path | None = None,
 ) -> Reading:
-    """Read recorded runs with their provenance, which `isolaw read` prints. Arguments as in `read`."""
+    """Return every log that is found, with its `Status`. Arguments as in `read`.
+
+    One that cannot be used does not hinder the others. Raises `InputError` for arguments that cannot be: a
+    source that does not exist, a setting that no run uses.
+    """
     if not sources:
         raise InputError("nothing to read: name a directory, a log or a table")
     columns = columns or ColumnMapping()
@@ -143,61 +242,129 @@ def survey(
         columns = columns.over(read_mapping(mapping))
     if columns and format != "auto":
         raise InputError(f"--format {format}: a mapping is for tables, whose format isolaw detects")
-    assignments = parse(settings)
-    result = search(sources, format, columns.required - set(columns.names) if columns else None)
-    parts: list[Runs] = []
-    provenance: list[Provenance] = []
-    logs: list[RawLog] = []
-    searched: set[str] = set()
-    problems: list[str] = []
-    used: set[Assignment] = set()
-    for found in result.found:
+    rules: list[Rule] = [*(read_settings(settings_file) if settings_file is not None else ())]
+    rules += [*parse(settings), *map(NamePattern, _texts(name_pattern))]
+    wanted = Filter(_texts(only), _texts(exclude))
+    found = search(sources, format, columns.required - set(columns.names) if columns else None)
+    survey = _Survey(rules, wanted)
+    for place in found.found:
+        if not matching({str(place.path), place.path.name}, wanted.exclude):
+            survey.add(place, metric, columns)
+    reading = survey.close(group_by, " + ".join(str(source) for source in sources))
+    if unused := [rule for rule in rules if rule not in survey.used]:
+        raise DataError("\n".join(_unused(rule, found.found) for rule in unused))
+    if not reading.candidates:
+        raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
+    reading.notes = [*found.notes, *([passed] if (passed := found.passed_over()) else [])]
+    return reading
+
+
+class _Survey:
+    """Collects what is read of each place where something was found."""
+
+    def __init__(self, rules: Sequence[Rule], wanted: Filter) -> None:
+        self.rules, self.wanted = rules, wanted
+        self.logs: list[RawLog] = []
+        self.candidates: list[Candidate] = []  # but those of logs
+        self.tables: list[Runs] = []
+        self.of_tables: dict[str, tuple[Candidate, pd.DataFrame]] = {}  # run → what was read of it, its rows
+        self.used: set[Rule] = set()
+
+    def add(self, found: Found, metric: str | None, columns: ColumnMapping) -> None:
+        """Read one place; what cannot be read becomes a candidate that is left out."""
+        path = str(found.path)
         try:
+            if found.no_history:
+                raise NoHistory(f"{path}: {found.no_history}")
             if found.container is None:
-                part, applied = _table_or_sweep(found, metric, columns, assignments)
-                used |= applied
-                parts.append(part)
-                provenance += _of_table(part, found)
-                continue
+                part, used = _table_or_sweep(found, metric, columns, self.rules)
+                self.used |= used
+                self._add_runs(part, found)
+                return
             for log in found.container.read(found.path):
-                logs.append(log)
-                if not found.named:
-                    searched.add(log.source)
-        except DataError as error:
-            problems.append(str(error))
-    logged, more, applied = assemble(logs, assignments, group_by, searched)
-    problems += more
-    used |= applied
-    problems = problems or _unused(assignments, used, result.found)
-    if problems:
-        bullets = "\n".join(f"  - {problem}" for problem in problems)
-        raise DataError(problems[0] if len(problems) == 1 else f"{len(problems)} problems\n{bullets}")
-    table_notes = [note for part in parts for note in part.notes]
-    if logged:
-        new = [_of_logged(run) for run in logged]
-        provenance += new
-        parts.append(
-            Runs(
-                pd.concat([run.table() for run in logged], ignore_index=True),
-                {run.name: run.attributes for run in logged},
-                source=" + ".join(str(source) for source in sources),
-                notes=tuple(_shared_notes(new)),
-            )
-        )
-    passed = f"{result.passed:,} of the files found are no logs; a configuration is read with its log"
-    notes = [*result.notes, *([passed] if result.passed else [])]
-    return Reading(Runs.concat(parts), provenance, notes, table_notes)
+                if self.wanted.keeps(log.run, [log.source]):
+                    self.logs.append(log)
+                else:
+                    self._heed(log.run, [log.source])
+        except (DataError, StoreError) as error:
+            container = found.container.name if found.container else "sweep" if found.sweep else ""
+            own = Candidate(path, found.framework, container, [path], _status(error, found))
+            own.message = str(error).removeprefix(f"{path}: ")
+            self._heed(path, [path])
+            if self.wanted.keeps(path, [path]):
+                self.candidates.append(own)
+
+    def _heed(self, run: str, sources: list[str]) -> None:
+        """Take the settings of a run that is left out as used."""
+        self.used |= {rule for rule in self.rules if rule.assigned(run, sources)}
+
+    def _add_runs(self, part: Runs, found: Found) -> None:
+        """Add the runs of a table or a sweep; of one name there can be only one."""
+        for own in _of_table(part, found):
+            if not self.wanted.keeps(own.run, own.sources):
+                continue
+            before, points = self.of_tables.get(own.run, (None, None))
+            rows = part.points[part.points["run_id"] == own.run].drop(columns="wall_s").reset_index(drop=True)
+            if before is None:
+                self.of_tables[own.run] = own, rows
+            elif rows.equals(points):
+                own.status, own.duplicate_of = Status.DUPLICATE, own.run
+                own.message = "its values are those of a run in another source"
+            else:
+                for one in (before, own):
+                    one.status, one.needs = Status.NEEDS, ["seed"]
+                    one.message = (
+                        "repeated (run, step): two sources have runs of this name, with other values"
+                    )
+            self.candidates.append(own)
+        self.tables.append(part)
+
+    def _ready_tables(self) -> list[Runs]:
+        """The tables without the runs that are left out."""
+        out, taken = [], set[str]()
+        for part in self.tables:
+            keep = [run for run in part.points["run_id"].unique() if run in self.of_tables]
+            keep = [run for run in keep if self.of_tables[run][0].status is Status.READY and run not in taken]
+            taken |= set(keep)
+            if keep:
+                out.append(part if len(keep) == len(part) else part.select(keep))
+        return out
+
+    def close(self, group_by: str | None, source: str) -> Reading:
+        """Make runs of the logs, and return what was found."""
+        runs, used = assemble(self.logs, self.rules, group_by)
+        self.used |= used
+        candidates = [run.candidate() for run in runs]
+        ready = [run for run in runs if run.status is Status.READY]
+        logged = None
+        if ready:
+            notes = tuple(_shared_notes([own for own in candidates if own.status is Status.READY]))
+            table = pd.concat([run.table() for run in ready], ignore_index=True)
+            logged = Runs(table, {run.name: run.attributes for run in ready}, source, notes)
+        return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
+
+
+def _status(error: Exception, found: Found) -> Status:
+    if isinstance(error, NoHistory):
+        return Status.NO_HISTORY
+    if isinstance(error, NotInstalled):
+        return Status.NOT_INSTALLED
+    return Status.DAMAGED if found.container or found.sweep else Status.UNKNOWN_FORMAT
+
+
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _table_or_sweep(
-    found: Found, metric: str | None, columns: ColumnMapping, assignments: Sequence[Assignment]
-) -> tuple[Runs, set[Assignment]]:
+    found: Found, metric: str | None, columns: ColumnMapping, rules: Sequence[Rule]
+) -> tuple[Runs, set[Rule]]:
     path = found.path
     if found.sweep:
         if columns:
             raise DataError(f"{path}: a sweep's directory needs no column mapping")
         return SweepStore(path).collect(), set()
-    own = {} if found.ours else applying(assignments, path.stem, [str(path)])
+    own = {} if found.ours else applying(rules, path.stem, [str(path)])
     values = {name: a.value for name, a in own.items() if name not in _NOT_FOR_TABLES}
     try:
         mapping = columns.model_copy(update={"constants": {**columns.constants, **values}})
@@ -206,37 +373,19 @@ def _table_or_sweep(
         if columns or found.ours:
             raise
         raise DataError(f"{error}\n  It is no known log either: expected {expected_formats()}") from None
-    return runs, set(own.values())
+    return runs, {assignment.rule for assignment in own.values()}
 
 
-def _unused(assignments: Sequence[Assignment], used: set[Assignment], sources: Sequence[Found]) -> list[str]:
-    """An assignment that no run uses is a mistake, as is a glob that matches nothing."""
+def _unused(rule: Rule, sources: Sequence[Found]) -> str:
+    """An assignment that no run uses is a mistake, as is a glob or pattern that matches nothing."""
     read = listed([str(found.path) for found in sources], 8)
-    return [
-        f"{own}: {f'no run matches {own.glob!r}' if own.glob else 'no run uses it'}; read: {read}"
-        for own in assignments
-        if own not in used
-    ]
+    if isinstance(rule, Assignment):
+        return f"{rule}: {f'no run matches {rule.glob!r}' if rule.glob else 'no run uses it'}; read: {read}"
+    return f"{rule}: no run matches it; read: {read}"
 
 
-def _of_logged(run: LoggedRun) -> Provenance:
-    """Return the provenance of a run read from logs."""
-    metrics: dict[str, dict[str, int]] = {}
-    for (eval_set, metric), curve in run.curves.of.items():
-        metrics.setdefault(eval_set, {})[metric] = curve.step.size
-    left_out = dict(run.curves.dropped)
-    if run.curves.ignored:
-        left_out["names that are no metric (timings and the like)"] = len(run.curves.ignored)
-    first, last = run.curves.steps or (0, 0)
-    batch = run.facts["rollouts_per_step"].value
-    origin = run.framework.name, run.container, run.sources
-    compute = first * batch, last * batch
-    notes = [*run.notes, *run.curves.notes]
-    return Provenance(run.name, *origin, run.facts, metrics, (first, last), compute, left_out, notes)
-
-
-def _of_table(runs: Runs, found: Found) -> list[Provenance]:
-    """Return the provenance of the runs of a table or a sweep."""
+def _of_table(runs: Runs, found: Found) -> list[Candidate]:
+    """Return the runs of a table or a sweep."""
     framework, container = ("isolaw", "sweep") if found.sweep else ("", "table")
     counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
     ends = runs.points.groupby("run_id")[["step", "compute"]].agg(["min", "max"])
@@ -249,19 +398,23 @@ def _of_table(runs: Runs, found: Found) -> list[Provenance]:
         for (eval_set, metric), size in counts.loc[run_id].items():
             metrics.setdefault(str(eval_set), {})[str(metric)] = int(size)
         first, last, least, most = (int(end) for end in ends.loc[run_id])
-        origin = framework, container, [str(found.path)]
-        out.append(Provenance(str(run_id), *origin, facts, metrics, (first, last), (least, most)))
+        out.append(
+            Candidate(
+                str(run_id), framework, container, [str(found.path)], facts=facts, metrics=metrics,
+                steps=(first, last), compute=(least, most),
+            )
+        )  # fmt: skip
     return out
 
 
-def _shared_notes(provenance: Sequence[Provenance]) -> list[str]:
+def _shared_notes(ready: Sequence[Candidate]) -> list[str]:
     """Return the notes of all runs, each once, with the runs it is about."""
     about: dict[str, list[str]] = {}
-    for own in provenance:
+    for own in ready:
         for note in own.notes:
             about.setdefault(note, []).append(own.run)
-    every = f" (all {len(provenance)} runs)" if len(provenance) > 1 else ""
+    every = f" (all {len(ready)} runs)" if len(ready) > 1 else ""
     return [
-        f"{note}{every}" if len(runs) >= len(provenance) else f"{listed(runs, 4)}: {note}"
+        f"{note}{every}" if len(runs) >= len(ready) else f"{listed(runs, 4)}: {note}"
         for note, runs in about.items()
     ]

@@ -25,6 +25,7 @@ _SYMBOL = {
 }
 # What may not change between the parts of one run.
 _ONE_VALUE = (*SPLIT, "seed", "problem_set", "algorithm", "on_policy")
+ASSUMED = "unless set"  # the origin of a default
 # Instructions to the reader, not facts of the run.
 _FOR_THE_READER = ("percent", "framework")
 
@@ -35,19 +36,14 @@ class Resolved:
 
     # Our name → value and origin; B_p, n, seed and so on are there unless there are problems.
     facts: dict[str, Fact] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)  # for the user to settle, each with the ``--set``
+    problems: list[str] = field(default_factory=list)  # what is unknown, or contradicts itself
+    needs: list[str] = field(default_factory=list)  # what the user has to set, as ``--set`` calls it
     notes: list[str] = field(default_factory=list)  # what was assumed
-    lacking: list[str] = field(default_factory=list)  # which of n and B_p the user has to give
     hints: dict[str, str] = field(default_factory=dict)  # what an unknown fact would follow from
 
 
-def resolve(
-    parts: Sequence[RawLog], framework: Framework, assignments: Mapping[str, Assignment], glob: str = ""
-) -> Resolved:
-    """Combine the configurations of a run's parts and what the user sets for it, by name.
-
-    ``glob`` is the beginning of a suggested ``--set``, so that it holds for this run only.
-    """
+def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[str, Assignment]) -> Resolved:
+    """Combine the configurations of a run's parts and what the user sets for it, by name."""
     out = Resolved()
     for part in parts:
         if not part.config and part.config_source:
@@ -57,10 +53,10 @@ def resolve(
     out.problems, out.notes = list(dict.fromkeys(out.problems)), list(dict.fromkeys(out.notes))
     for name, own in assignments.items():
         if name not in _FOR_THE_READER:
-            out.facts[name] = Fact(own.value, "--set")
-    _complete(out, [name for name in SPLIT if name in assignments], glob)
+            out.facts[name] = Fact(own.value, own.origin)
+    _complete(out, [name for name in SPLIT if name in assignments])
     for name, value in DEFAULTS.items():
-        out.facts.setdefault(name, Fact(value, "unless set"))
+        out.facts.setdefault(name, Fact(value, ASSUMED))
     return out
 
 
@@ -105,8 +101,11 @@ def _add(out: Resolved, name: str, fact: Fact, assignments: Mapping[str, Assignm
         return
     both = f"its parts differ in {name}: {before.value} ({before.origin}) and {value} ({fact.origin})"
     if name in _ONE_VALUE:
-        add = option("", _SYMBOL.get(name, name).replace(" ", "_"), "<value>")
-        out.problems.append(f"{both}. If they are several runs: --group-by file; if not, {add}")
+        symbol = _SYMBOL.get(name, name).replace(" ", "_")
+        out.needs.append(symbol)
+        out.problems.append(
+            f"{both}. If they are several runs: --group-by file; if not, {option('', symbol, '<value>')}"
+        )
     else:
         out.notes.append(f"{both}: the first was kept")
 
@@ -122,7 +121,7 @@ def _sound(name: str, value: Any) -> Any:
     return value if isinstance(value, bool | int | float) else str(value)[:200]
 
 
-def _complete(out: Resolved, given: Sequence[str], glob: str) -> None:
+def _complete(out: Resolved, given: Sequence[str]) -> None:
     """Derive the third of B_p, n and rollouts per step, or add the problem that prevents it."""
     facts = out.facts
     b, n, r = (facts.get(name) for name in SPLIT)
@@ -131,9 +130,9 @@ def _complete(out: Resolved, given: Sequence[str], glob: str) -> None:
         if len(given) not in (1, 2) or given == ["rollouts_per_step"]:
             out.problems.append(
                 f"rollouts per step = {r.value} ({r.origin}), but B_p · n = {b.value} · {n.value} = "
-                f"{b.value * n.value} ({b.origin}; {n.origin}): say which holds, as in "
-                f"{option(glob, 'n', '<number>')} {option(glob, 'B_p', '<number>')}"
+                f"{b.value * n.value} ({b.origin}; {n.origin}): set the two that hold"
             )
+            out.needs += ["n", "B_p"]
             return
         loser = next(name for name in reversed(SPLIT) if name not in given)
         old = facts.pop(loser)
@@ -148,14 +147,14 @@ def _complete(out: Resolved, given: Sequence[str], glob: str) -> None:
                 f"rollouts per step = {r.value} ({r.origin}) is no multiple of {divisor} = {known.value} "
                 f"({known.origin}): set two of n, B_p and rollouts_per_step"
             )
+            out.needs += ["n", "B_p"]
         else:
             facts[missing] = Fact(r.value // known.value, f"rollouts per step / {divisor}; {r.origin}")
     else:
         unknown = [symbol for symbol, fact in (("n", n), ("B_p", b)) if not fact]
-        out.lacking = ["n"] if r else unknown  # the product is known: n gives B_p
+        out.needs += ["n"] if r else unknown  # the product is known: n gives B_p
         there = ", ".join(f"{_SYMBOL[k]} = {facts[k].value} ({facts[k].origin})" for k in SPLIT if k in facts)
         out.problems.append(
             f"{' and '.join(unknown)} unknown{f' (known: {there})' if there else ''}"
-            + f": add {' '.join(option(glob, name, '<number>') for name in out.lacking)}"
             + "".join(f" ({hint})" for name, hint in out.hints.items() if name not in facts)
         )

@@ -11,6 +11,7 @@ import glob
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,9 +20,10 @@ from pathlib import Path
 from isolaw.errors import DataError
 from isolaw.readers import limits
 from isolaw.readers.containers import CONTAINERS, candidates
+from isolaw.readers.no_history import reason as no_history
 from isolaw.readers.raw_log import HEAD, Container
 from isolaw.readers.table_files import columns_of
-from isolaw.runs import COLUMNS
+from isolaw.runs import COLUMNS, listed
 from isolaw.store import SweepStore
 
 _DEEPEST = 24
@@ -32,14 +34,15 @@ _SKIPPED = {"__pycache__", "node_modules"}
 class Found:
     """Something to read: a log (it has a container), a sweep's directory, or else a table.
 
-    ``ours`` is a table with the data model's own columns; ``named`` by the user, not found in a directory.
+    ``ours`` is a table with the data model's own columns; ``no_history`` says why a run has no log.
     """
 
     path: Path
     container: Container | None = None
     sweep: bool = False
     ours: bool = False
-    named: bool = True
+    no_history: str = ""
+    framework: str = ""  # of a run without history
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Search:
     containers: list[Container]
     columns: set[str] | None  # that a table in a directory has
     found: list[Found] = field(default_factory=list)
-    passed: int = 0
+    passed: Counter[str] = field(default_factory=Counter)  # files that are no logs, by their extension
     notes: list[str] = field(default_factory=list)
 
     def add_directory(self, top: Path) -> None:
@@ -67,7 +70,7 @@ class Search:
             seen.add((status.st_dev, status.st_ino))
             if stat.S_ISREG(status.st_mode):  # no pipe: opening one may wait for ever
                 self._add_file(path)
-            elif stat.S_ISDIR(status.st_mode) and not self._is_whole(path, named=path == top):
+            elif stat.S_ISDIR(status.st_mode) and not self._is_whole(path):
                 entries = self._entries(path) if depth <= _DEEPEST else []
                 if depth > _DEEPEST:
                     self.notes.append(f"not searched, deeper than {_DEEPEST} directories: {path}")
@@ -85,27 +88,27 @@ class Search:
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(folder) as listed:
-                entries = list(islice(listed, limits.MOST_FILES + 1))
+            with os.scandir(folder) as inside:
+                entries = list(islice(inside, limits.MOST_FILES + 1))
         except OSError as error:
             self.notes.append(f"not searched: {folder}: {error.strerror or error}")
             return []
         visible = [own for own in entries if not own.name.startswith(".") and own.name not in _SKIPPED]
         return sorted(visible, key=lambda entry: natural(entry.name))
 
-    def _is_whole(self, path: Path, named: bool) -> bool:
+    def _is_whole(self, path: Path) -> bool:
         """Add a directory that is one log, or a sweep."""
         sweep = SweepStore(path).exists
         whole = None if sweep else next((own for own in self.containers if own.directory(path)), None)
         if sweep or whole:
-            self.found.append(Found(path, whole, sweep, named=named))
+            self.found.append(Found(path, whole, sweep))
         return sweep or whole is not None
 
     def _add_file(self, path: Path) -> None:
         try:
             head = limits.start(path, HEAD)
-            found = _classified(path, head, self.containers, named=False)
-            wanted: object = found.container or found.ours
+            found = _classified(path, head, self.containers)
+            wanted: object = found.container or found.ours or found.no_history
             if self.columns is not None:
                 there = columns_of(path, head)
                 wanted = there and self.columns <= set(there)
@@ -115,30 +118,42 @@ class Search:
         if wanted:
             self.found.append(found)
         else:
-            self.passed += 1
+            self.passed[path.suffix or path.name] += 1
+
+    def passed_over(self) -> str:
+        """Return how many files were no logs, by their extension; empty without any."""
+        kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
+        total = self.passed.total()
+        text = f"{total:,} of the files found are no logs ({listed(kinds, 6)})"
+        return f"{text}; a configuration is read with its log" if total else ""
 
 
 def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str] | None = None) -> Search:
     """Find what is to be read in files, directories and globs; in natural order (``step-50``, ``step-100``).
 
     ``format`` is a container's name; ``auto`` tries all. With ``columns`` every file is taken as a table, in
-    a directory those with these columns. Raises `DataError` if a source is missing, or has no log in it.
+    a directory those with these columns. Raises `DataError` if a source is missing, or none has
+    a log in it.
     """
     out = Search(list(candidates(format)) if columns is None else [], columns)
+    without: list[str] = []
     for source in sources:
-        found, passed = len(out.found), out.passed
+        found, passed = len(out.found), out.passed.total()
         for path in _expanded(source):
             if path.is_dir():
                 out.add_directory(path)
             else:
                 out.found.append(_named_file(path, out.containers, forced=format != "auto"))
         if len(out.found) == found:
-            files = out.passed - passed
+            files = out.passed.total() - passed
             expected = expected_formats() if columns is None else "a table with the mapped columns"
-            raise DataError(
+            without.append(
                 f"{source}: found no log and no sweep.json ({files:,} file{'' if files == 1 else 's'} "
                 f"searched); expected {expected}"
             )
+    if not out.found:
+        raise DataError("\n".join(without))
+    out.notes += [text.partition("; expected")[0] for text in without]
     return out
 
 
@@ -179,14 +194,12 @@ def _named_file(path: Path, containers: Sequence[Container], forced: bool) -> Fo
     if forced:
         return Found(path, containers[0])
     # A pipe can be read once only, so its content does not decide what it is.
-    return (
-        Found(path)
-        if stat.S_ISFIFO(mode)
-        else _classified(path, limits.start(path, HEAD), containers, named=True)
-    )
+    return Found(path) if stat.S_ISFIFO(mode) else _classified(path, limits.start(path, HEAD), containers)
 
 
-def _classified(path: Path, head: bytes, containers: Sequence[Container], named: bool) -> Found:
+def _classified(path: Path, head: bytes, containers: Sequence[Container]) -> Found:
     if is_ours(path, head):
-        return Found(path, ours=True, named=named)
-    return Found(path, next((own for own in containers if own.file(path, head)), None), named=named)
+        return Found(path, ours=True)
+    container = next((own for own in containers if own.file(path, head)), None)
+    reason, framework = (no_history(path, head) or ("", "")) if container is None and containers else ("", "")
+    return Found(path, container, no_history=reason, framework=framework)

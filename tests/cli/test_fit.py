@@ -160,8 +160,17 @@ def test_several_sources_are_one_set_of_runs(
     assert strict(stdout)["frontier"] == whole["frontier"]
 
 
-def test_several_sources_hold_a_run_once(isolaw: Call, csv: Path) -> None:
-    code, stdout, stderr = isolaw("fit", csv, csv, *MAPPED, *QUICK)
+def test_several_sources_hold_a_run_once(
+    isolaw: Call, table: pd.DataFrame, csv: Path, tmp_path: Path
+) -> None:
+    whole = strict(isolaw("fit", csv, *MAPPED, *QUICK, "--json")[1])
+    code, stdout, stderr = isolaw("fit", csv, csv, *MAPPED, *QUICK, "--json")
+    assert code == 0
+    assert strict(stdout)["frontier"] == whole["frontier"]
+    assert "note: left out: 8 duplicate" in stderr
+    reward = table.columns[-1]
+    table.assign(**{reward: table[reward] + 0.01}).to_csv(tmp_path / "other.csv", index=False)
+    code, stdout, stderr = isolaw("fit", csv, tmp_path / "other.csv", *MAPPED, *QUICK)
     assert (code, stdout) == (2, "")
     assert "repeated (run, step)" in stderr
 
@@ -311,7 +320,7 @@ WRONG: dict[str, tuple[list[object], list[str]]] = {
     "metric": (["{csv}", *MAPPED[2:], "--metric", "acuracy"], ["no column 'acuracy'", "'accuracy'"]),
     "evaluation set": (["{csv}", *MAPPED, "--eval-set", "test"], ["no evaluation set 'test'", "validation"]),
     "fixed": (["{csv}", *MAPPED, "--fixed", "problems_per_batch=64"], ["no run has that", "there are: 32"]),
-    "fixed name": (["{csv}", *MAPPED, "--fixed", "lr=1"], ["--fixed: no column 'lr'"]),
+    "fixed name": (["{csv}", *MAPPED, "--fixed", "lr=1"], ["--fixed lr=1: no column 'lr'"]),
     "no D": (["{csv}", *MAPPED, "--constant", "n_train_problems=0"], ["n_train_problems"]),
     "code in a derivation": (["{csv}", *MAPPED, "--derive", "x=__import__('os')"], ["not arithmetic"]),
     "no configuration": (

@@ -52,10 +52,10 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_a_directory_is_told_run_by_run(isolaw: Call, sweep: Path) -> None:
-    code, out, err = isolaw("read", sweep)
+    code, out, err = isolaw("read", sweep, "--verbose")
     assert code == 0
     blocks = out.split("\n\n")
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     assert blocks[0].splitlines()[0] == f"{sweep}/n8-s1 (veRL, jsonl)"
     for word in (
         "B_p            32       data.train_batch_size in config.yaml",
@@ -69,7 +69,10 @@ def test_a_directory_is_told_run_by_run(isolaw: Call, sweep: Path) -> None:
         "left out       names that are no metric (timings and the like): 1",
     ):
         assert word in blocks[0], word
-    assert blocks[-1].strip() == "6 runs: B_p = 32; n = 8, 32, 128"
+    assert blocks[-1].splitlines() == [
+        "6 runs: B_p = 32; n = 8, 32, 128", f"6 of 6 are ready: isolaw fit {sweep}",
+    ]  # fmt: skip
+    assert isolaw("read", sweep)[1] == "\n\n".join(blocks[-2:])
     assert "6 of the files found are no logs" in err
     assert "\x1b" not in out
 
@@ -118,16 +121,15 @@ def test_what_is_missing_is_asked_for(isolaw: Call, tmp_path: Path, tree: Tree) 
     before = tree(tmp_path)
     for command in (("read", "-o", tmp_path / "out.parquet"), ("fit", "--out", tmp_path / "law.json")):
         code, out, err = isolaw(*command, tmp_path / "runs")
-        assert (code, out) == (2, "")
-        assert "isolaw: 2 problems" in err
-        assert "--set 'n8:n=<number>' --set 'n8:B_p=<number>'" in err
-        assert "or, where it is the same for all, --set 'n=<number>' --set 'B_p=<number>'" in err
+        assert code == 2
+        assert "--name-pattern '*n{n}*' --set 'B_p=<number>'" in out + err
+        assert (out + err).count("n and B_p unknown") == 1
     assert tree(tmp_path) == before
     settings = ("--set", "B_p=32", "--set", "*/n8:n=8", "--set", "*/n32:n=32")
     code, out, _ = isolaw("read", tmp_path / "runs", *settings)
     assert code == 0
     assert "2 runs: B_p = 32; n = 8, 32" in out
-    assert out.count("--set") == 4
+    assert out.partition("run ")[0].count("--set") == 4
 
 
 def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> None:
@@ -214,7 +216,7 @@ def test_a_mapping_is_drafted_edited_and_used(isolaw: Call, tmp_path: Path) -> N
     mapping.write_text(mapping.read_text().replace("# problems_per_batch = ", "problems_per_batch = "))
     code, out, _ = isolaw("read", TAN, "--mapping", mapping)
     assert code == 0
-    assert out.splitlines()[-1] == "4 runs: B_p = 512; n = 4, 8, 16, 32"
+    assert out.splitlines()[-2] == "4 runs: B_p = 512; n = 4, 8, 16, 32"
     code, out, err = isolaw("fit", TAN, "--mapping", mapping, "--bootstrap", 5, "--json")
     assert code == 0, err
     assert json.loads(out)["metric"] == "holdout_acc_raw"

@@ -152,7 +152,7 @@ def test_the_same_run_in_several_forms_is_found_once(tmp_path: Path) -> None:
         form(tmp_path, VERL)
     reading = survey([tmp_path], settings=SETTINGS)
     assert len(reading.runs) == 1
-    (provenance,) = reading.provenance
+    (provenance,) = reading.ready
     assert any("13 steps repeated with the same values, counted once" in note for note in provenance.notes)
     assert any("found again" in note for note in provenance.notes)
     found, known = rows(reading.runs), expected(VERL, VERL_NAMES)
@@ -167,7 +167,7 @@ def test_what_is_exact_wins_over_what_was_rounded(tmp_path: Path) -> None:
     console(tmp_path, rounded).rename(tmp_path / "train.log")
     reading = survey([tmp_path], settings=SETTINGS)
     assert rows(reading.runs) == expected(VERL, VERL_NAMES)
-    (provenance,) = reading.provenance
+    (provenance,) = reading.ready
     assert provenance.container == "jsonl, verl-console"
     assert "13 steps repeated with the same values, counted once" in provenance.notes
 
@@ -212,7 +212,7 @@ def test_dictionaries_on_stdout_have_no_step(tmp_path: Path) -> None:
         if held_out := {k: str(v) for k, v in own.items() if k.startswith("eval")}:
             lines.append(str({**held_out, "eval_runtime": "3.5", "epoch": "0.1"}))
     (tmp_path / "train.out").write_text("\n".join(lines))
-    with pytest.raises(DataError, match="add --set 'logging_steps=<number>', the update steps between two"):
+    with pytest.raises(DataError, match="set logging_steps, the update steps between two"):
         isolaw.read(tmp_path / "train.out", settings=SETTINGS)
     runs = isolaw.read(tmp_path / "train.out", settings={**SETTINGS, "logging_steps": 1})
     assert rows(runs) == expected(TRL, TRL_NAMES)
@@ -237,7 +237,7 @@ def test_old_trl(samples: Path, name: str) -> None:
     path = samples / "trl" / "nhockid235" / name / "trainer_state.json"
     with pytest.raises(DataError) as error:
         isolaw.read(path)
-    for word in ("(TRL, trainer-state): n and B_p unknown", "--set 'n=<number>'", "counts prompts"):
+    for word in (": n and B_p unknown", "--set 'n=<number>'", "counts prompts"):
         assert word in str(error.value)
     points = isolaw.read(path, settings={"n": 6, "B": 96}).points
     history = json.loads(path.read_text())["log_history"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
+from isolaw.readers.candidates import Status
 from isolaw.readers.read import Reading, survey
 
 Toy = Callable[..., Path]
@@ -53,7 +55,7 @@ def test_a_log_is_the_known_table(toy: Toy, tmp_path: Path) -> None:
 
 def test_an_account_says_where_from(toy: Toy, tmp_path: Path) -> None:
     path = toy(tmp_path / "log", config={"toy.n": 8, "toy.rollouts": 32, "toy.on_policy": True})
-    (provenance,) = survey([path], settings=["seed=5"]).provenance
+    (provenance,) = survey([path], settings=["seed=5"]).ready
     assert (provenance.framework, provenance.container, provenance.sources) == ("Toy", "toy", [str(path)])
     facts = {name: (fact.value, fact.origin) for name, fact in provenance.facts.items()}
     assert facts["rollouts_per_problem"] == (8, "toy.n in toy.yaml")
@@ -92,27 +94,31 @@ def test_what_makes_one_run(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     assert names(settings={"*a:seed": 0, "*b:seed": 1}, group_by="directory") == ["a", "b"]
     assert names(group_by="name") == ["s1", "s2"]
     text = refusal(tmp_path, group_by="nam")
-    for word in ("3 problems", "--group-by nam", "did you mean 'name'?", "expected file, directory or a key"):
+    for word in ("--group-by nam", "did you mean 'name'?", "expected file, directory or a key"):
         assert word in text
 
 
 def test_what_is_unknown_is_asked_for_of_every_run_at_once(
     toy: Toy, toy_curve: Curve, tmp_path: Path
 ) -> None:
-    toy(tmp_path / "a" / "log", run="a", config={"toy.n": 8})
-    toy(tmp_path / "b" / "log", run="b")
-    toy(tmp_path / "c" / "log", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.seed": 1})
+    toy(tmp_path / "a" / "log", toy_curve(ceiling=0.5), run="a", config={"toy.n": 8})
+    toy(tmp_path / "b" / "log", toy_curve(ceiling=0.6), run="b")
     text = refusal(tmp_path)
     for word in (
-        "2 problems",
-        "a (Toy, toy): B_p unknown (known: n = 8 (toy.n in toy.yaml)): add --set 'a:B_p=<number>'",
-        "b (Toy, toy): n and B_p unknown: add --set 'b:n=<number>' --set 'b:B_p=<number>'",
-        "or, where it is the same for all, --set 'B_p=<number>' --set 'n=<number>'",
+        "none of 2 logs can be fitted",
+        "a: B_p unknown (known: n = 8 (toy.n in toy.yaml))",
+        "b: n and B_p unknown",
+        "Add --set 'B_p=<number>' --set 'b:n=<number>'",
     ):
         assert word in text
+    toy(tmp_path / "c" / "log", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.seed": 1})
+    found = {own.run: (own.status, own.needs) for own in survey([tmp_path]).candidates}
+    assert found == {
+        "a": (Status.NEEDS, ["B_p"]), "b": (Status.NEEDS, ["n", "B_p"]), "c": (Status.READY, []),
+    }  # fmt: skip
     runs = isolaw.read(tmp_path, settings=["B_p=4", "b:n=16"])
     assert runs.table()["rollouts_per_problem"].to_dict() == {"a": 8, "b": 16, "c": 8}
-    assert "--set 'n=<number>'" in refusal(tmp_path / "b")
+    assert "--set 'n=<number>' --set 'B_p=<number>'" in refusal(tmp_path / "b")
 
 
 def test_settings_that_nobody_heeds(toy: Toy, tmp_path: Path, tiny: Any) -> None:
@@ -128,13 +134,19 @@ def test_off_policy_among_on_policy(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     for name, policy in (("a", True), ("b", False), ("c", True)):
         config = KNOWN | {"toy.on_policy": policy, "toy.seed": ord(name)}
         toy(tmp_path / name, toy_curve(ceiling=ord(name)), name, config)
-    text = refusal(tmp_path)
-    for word in ("1 off-policy and 2 on-policy runs", "b (toy.on_policy in toy.yaml)", "Leave them out"):
-        assert word in text
-    assert "--set 'b:on_policy=true'" in text
+    (left_out,) = survey([tmp_path]).left_out
+    assert (left_out.run, left_out.status) == ("b", Status.OFF_POLICY)
+    assert "off-policy, among on-policy runs (toy.on_policy in toy.yaml)" in left_out.message
+    for name in ("d", "e"):
+        config = KNOWN | {"toy.on_policy": False, "toy.seed": ord(name)}
+        toy(tmp_path / "off" / name, toy_curve(ceiling=ord(name)), name, config)
+    assert {own.run: own.status for own in survey([tmp_path]).left_out} == {
+        "a": Status.ON_POLICY, "c": Status.ON_POLICY,
+    }  # fmt: skip
+    shutil.rmtree(tmp_path / "off")
     assert len(isolaw.read(tmp_path, settings={"b:on_policy": True})) == 3
     assert len(isolaw.read(tmp_path / "a", tmp_path / "c")) == 2
-    (provenance,) = survey([tmp_path / "b"]).provenance
+    (provenance,) = survey([tmp_path / "b"]).ready
     assert provenance.facts["on_policy"].value is False
 
 
@@ -143,26 +155,39 @@ def test_two_runs_with_one_identity(toy: Toy, toy_curve: Curve, tmp_path: Path) 
     b = toy(tmp_path / "b", toy_curve(ceiling=0.6), "b", KNOWN)
     text = refusal(a, b)
     for word in (
-        "a and b: 2 runs of one configuration and seed (B_p = 4, n = 8, seed 0)",
+        "a, b: 2 runs of one configuration and seed (B_p = 4, n = 8, seed 0)",
         "--set 'b:seed=1'",
     ):
         assert word in text
     assert "identical" not in text
     assert isolaw.read(a, b, settings=["b:seed=1"]).table()["seed"].to_dict() == {"a": 0, "b": 1}
     other = toy(tmp_path / "c", toy_curve(ceiling=0.7), "c", KNOWN | {"toy.lr": 1.0})
-    assert "a and c" in refusal(a, other)  # lr is known of one only, so it cannot tell them apart
+    assert "a, c" in refusal(a, other)  # lr is known of one only, so it cannot tell them apart
 
 
 def test_the_same_run_twice(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     a = toy(tmp_path / "a", toy_curve(), "a", KNOWN)
     rounded = [{k: round(v, 4) for k, v in own.items()} for own in toy_curve(range(1, 6))]
     b = toy(tmp_path / "b", rounded, "b", KNOWN)
-    text = refusal(a, b)
-    assert f"Their values are identical: the same run twice? Leave out {b}" in text
-    assert "seed=" not in text
-    found = survey([tmp_path])  # found beside each other, as a console and event files are
-    assert [provenance.run for provenance in found.provenance] == ["a"]
-    assert any(f"found again in {b} (toy): left out" in note for note in found.provenance[0].notes)
+    found = survey([a, b])  # as a console and event files are
+    assert [own.run for own in found.ready] == ["a"]
+    assert any(f"found again in {b} (toy): left out" in note for note in found.ready[0].notes)
+    (left_out,) = found.left_out
+    assert (left_out.run, left_out.status, left_out.duplicate_of) == ("b", Status.DUPLICATE, "a")
+
+
+def test_what_one_log_of_a_run_says_holds_for_the_other(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
+    """trainer_state.json has all the values, and the event files n and the seed."""
+    toy(tmp_path / "state", toy_curve(), "state", {"toy.prompts": 4})
+    toy(tmp_path / "events", toy_curve(range(1, 6)), "events", KNOWN | {"toy.seed": 42})
+    toy(tmp_path / "other", toy_curve(range(1, 6)), "other", KNOWN | {"toy.seed": 43})  # says that it differs
+    found = survey([tmp_path])
+    assert {own.run: own.status for own in found.candidates} == {
+        "state": Status.READY, "events": Status.DUPLICATE, "other": Status.READY,
+    }  # fmt: skip
+    state = next(own for own in found.ready if own.run == "state")
+    assert (state.facts["rollouts_per_problem"].value, state.facts["seed"].value) == (8, 42)
+    assert state.steps == (1, 10)
 
 
 def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
@@ -172,7 +197,7 @@ def test_a_run_that_goes_on_is_no_copy(toy: Toy, toy_curve: Curve, tmp_path: Pat
     text = refusal(tmp_path)
     assert "if one continues the other: --group-by directory" in text
     assert "identical" not in text
-    (provenance,) = survey([tmp_path], group_by="directory").provenance
+    (provenance,) = survey([tmp_path], group_by="directory").ready
     assert provenance.steps == (1, 40)
     assert "3 steps repeated with the same values, counted once" in provenance.notes
 
@@ -227,16 +252,16 @@ def test_names_of_nobody(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
 def test_all_that_is_wrong_is_said_at_once(toy: Toy, toy_curve: Curve, tmp_path: Path) -> None:
     toy(tmp_path / "broken").write_text("TOY LOG\n[")
     toy(tmp_path / "unknown", [{"at": 1, "x": 1.0}], "u")
-    toy(tmp_path / "silent", run="s")
+    toy(tmp_path / "silent", toy_curve(ceiling=0.3), run="s")
     toy(tmp_path / "a", toy_curve(ceiling=0.5), "a", KNOWN)
     toy(tmp_path / "b", toy_curve(ceiling=0.6), "b", KNOWN)
     text = refusal(tmp_path)
     for word in (
-        "4 problems",
+        "none of 5 logs can be fitted",
         f"{tmp_path}/broken: a toy that is broken",
-        "u (toy): no known framework",
-        "s (Toy, toy): n and B_p unknown",
-        "a and b: 2 runs",
+        "u: no known framework",
+        "s: n and B_p unknown",
+        "a, b: 2 runs",
     ):
         assert word in text
 
@@ -264,7 +289,7 @@ def test_sweeps_tables_and_logs_together(toy: Toy, tiny: Any, tmp_path: Path) ->
     )
     reading: Reading = survey([tmp_path / "all"], settings=["seed=7"])
     assert len(reading.runs) == 2 * len(made) + 1
-    assert {provenance.container for provenance in reading.provenance} == {"sweep", "table", "toy"}
+    assert {provenance.container for provenance in reading.ready} == {"sweep", "table", "toy"}
     seeds = reading.runs.table()["seed"]
     assert seeds["theirs"] == 7
     assert set(seeds.drop("theirs")) == {0, 1}  # a sweep knows its seeds

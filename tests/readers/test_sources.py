@@ -26,7 +26,7 @@ def names(found: Search, top: Path) -> list[str]:
 def test_a_file(toy: Toy, tmp_path: Path) -> None:
     (found,) = search([toy(tmp_path / "a.txt")]).found
     assert found.container is not None
-    assert (found.container.name, found.named, found.sweep) == ("toy", True, False)
+    assert (found.container.name, found.sweep) == ("toy", False)
 
 
 def test_a_directory_in_natural_order(toy: Toy, tmp_path: Path) -> None:
@@ -40,7 +40,6 @@ def test_a_directory_in_natural_order(toy: Toy, tmp_path: Path) -> None:
         "checkpoint-100/state",
         "final",
     ]
-    assert not any(own.named for own in found.found)
 
 
 def test_globs(toy: Toy, tmp_path: Path) -> None:
@@ -71,7 +70,11 @@ def test_what_is_no_log_is_passed_over_and_counted(toy: Toy, tmp_path: Path) -> 
     toy(tmp_path / "__pycache__" / "log")
     found = search([tmp_path])
     assert names(found, tmp_path) == ["log"]
-    assert found.passed == 5
+    assert found.passed.total() == 5
+    assert found.passed_over() == (
+        "5 of the files found are no logs (1 .md, 1 empty, 1 .safetensors, 1 .parquet, 1 .csv); "
+        "a configuration is read with its log"
+    )
 
 
 def test_links_are_followed_once_and_last(toy: Toy, tmp_path: Path) -> None:
@@ -154,7 +157,7 @@ def test_tables_are_chosen_by_their_columns(tmp_path: Path) -> None:
     frame.drop(columns="acc").to_csv(tmp_path / "d.csv", index=False)
     found = search([tmp_path], columns={"it", "acc"})
     assert names(found, tmp_path) == ["a.csv", "b.parquet", "c.jsonl"]
-    assert found.passed == 1
+    assert found.passed == {".csv": 1}
 
 
 def test_natural_order_of_any_name() -> None:

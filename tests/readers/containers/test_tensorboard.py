@@ -110,7 +110,7 @@ def test_the_known_table(tmp_path: Path) -> None:
 def test_it_becomes_a_run(tmp_path: Path) -> None:
     """veRL writes no configuration to TensorBoard."""
     file = verl(tmp_path)
-    with pytest.raises(DataError, match="n and B_p unknown: add --set"):
+    with pytest.raises(DataError, match="n and B_p unknown"):
         isolaw.read(file)
     runs = isolaw.read(tmp_path, settings={"n": 8, "B_p": 32})
     held_out = runs.points[(runs.points["eval_set"] == "aime24") & (runs.points["metric"] == "avg@8")]

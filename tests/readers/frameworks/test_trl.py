@@ -220,7 +220,7 @@ def test_prompts_or_completions() -> None:
     }
     assert split(old) == (None, 8, None)
     out = resolved(old)
-    assert "--set 'B_p=<number>'" in out.problems[0]
+    assert out.needs == ["B_p"]
     hint = FRAMEWORK.facts(old, "c.yaml")["problems_per_batch"]
     assert hint.value is None
     assert (
@@ -281,7 +281,7 @@ def test_old_names(name: str) -> None:
     assert FRAMEWORK.recognises(log.series, log.config)
     out = resolve([log], FRAMEWORK, {})
     (problem,) = out.problems
-    assert problem.startswith("n and B_p unknown: add --set 'n=<number>' --set 'B_p=<number>'")
+    assert out.needs == ["n", "B_p"]
     assert "B_p = train_batch_size in trainer_state.json (6) · devices" in problem
     out = resolve([log], FRAMEWORK, applying(parse(["n=6", "B_p=16"]), log.run, [log.source]))
     assert not out.problems

@@ -1,0 +1,114 @@
+"""``--name-pattern 's{seed}-p{B_p}-n{n}-*'``: values that the names of runs carry.
+
+A meaning must not hang on a name, so isolaw applies only the patterns that the user gives; it offers one
+where the names of runs that lack values vary in them.
+
+>>> NamePattern("*-s{seed}-n{n}").values("grpo-s21-n128")
+{'seed': '21', 'rollouts_per_problem': '128'}
+>>> offer(["grpo-s21-p8-n128-m4", "grpo-s22-p8-n32-m4"], ["n", "seed"])
+('*-s{seed}-p8-n{n}*', ['n', 'seed'])
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+
+from isolaw.errors import InputError
+from isolaw.readers.assignments import WHOLE, Assignment, assignment, settable
+
+_FIELD = re.compile(r"\{(\w+)\}")
+# How people abbreviate, before the number.
+_WRITTEN = {
+    "n": r"n|g|k|rollouts?|rollout_n|num_generations|group_?size|gen",
+    "B_p": r"b_?p|p|prompts?|problems?|bs|batch",
+    "seed": r"s|seed",
+}
+
+
+@dataclass(frozen=True)
+class NamePattern:
+    """Text with ``{name}`` where the name of a run has a value, and ``*`` for anything.
+
+    Raises `InputError` without a ``{name}``, with one twice, or with what cannot be set.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        names = [settable(name, str(self)) for name in _FIELD.findall(self.text)]
+        if not names or len(set(names)) < len(names):
+            raise InputError(f"{self}: expected each value once, as in 's{{seed}}-p{{B_p}}-n{{n}}-*'")
+
+    def __str__(self) -> str:
+        return f"--name-pattern {self.text!r}"
+
+    def assigned(self, run: str, sources: Sequence[str]) -> Sequence[Assignment]:
+        """Return the values in the name of a run, or else of a file it was read from."""
+        for name in (PurePath(run).name, run, *(PurePath(source).name for source in sources), *sources):
+            if values := self.values(name):
+                found = [assignment(own, value, "", f"{self}: {name}") for own, value in values.items()]
+                return [Assignment(own.name, own.value, pattern=self) for own in found]
+        return []
+
+    def values(self, name: str) -> dict[str, str]:
+        """Return the values in a name; raise `InputError` if it can be read in two ways."""
+        # Where a * may take more or less of the name, both must give the same values.
+        one, other = (
+            match.groupdict() if (match := pattern.fullmatch(name)) else {} for pattern in self._expressions
+        )
+        if one != other:
+            values = " or ".join(", ".join(f"{k} = {v}" for k, v in own.items()) for own in (one, other))
+            raise InputError(f"{self}: {name} gives {values}; write more of the name around each value")
+        return one
+
+    @cached_property
+    def _expressions(self) -> list[re.Pattern[str]]:
+        out = []
+        for anything in (".*", ".*?"):
+            text = ""
+            for i, part in enumerate(_FIELD.split(self.text)):
+                if i % 2 == 0:
+                    text += anything.join(re.escape(piece) for piece in part.split("*"))
+                    continue
+                name = settable(part, str(self))
+                text += f"(?P<{name}>(?<![0-9])[0-9]+(?![0-9]))" if name in WHOLE else f"(?P<{name}>[^-_/ ]+)"
+            out.append(re.compile(text, re.S))
+        return out
+
+
+def offer(runs: Sequence[str], needs: Sequence[str]) -> tuple[str, list[str]]:
+    """Return a pattern that gives what these runs need, as far as their names vary in it, and what it gives.
+
+    The pattern is empty where names do not carry a value, or carry it in several places.
+    """
+    names = [PurePath(run).name for run in runs]
+    if len(set(names)) < len(names) or len(names) < 2:
+        return "", []
+    found: dict[str, list[re.Match[str]]] = {}
+    for need in (need for need in needs if need in _WRITTEN):
+        expression = re.compile(rf"(?:^|[^A-Za-z0-9])(?:{_WRITTEN[need]})[-_=]?([0-9]+)", re.I)
+        own = [list(expression.finditer(name)) for name in names]
+        before = {matches[0][0][: -len(matches[0][1])] for matches in own if len(matches) == 1}
+        if len(before) == 1 and all(len(matches) == 1 for matches in own):
+            found[need] = [matches[0] for matches in own]
+    order = sorted(found, key=lambda need: found[need][0].start())
+    text, ends = "", [0] * len(names)
+    for need in order:
+        between = {name[end : own.start(1)] for name, end, own in zip(names, ends, found[need], strict=True)}
+        first = found[need][0]
+        text += between.pop() if text and len(between) == 1 else f"*{first[0][: -len(first[1])]}"
+        text += f"{{{need}}}"
+        ends = [own.end() for own in found[need]]
+    if not text:
+        return "", []
+    pattern = NamePattern(f"{text}*")
+    try:
+        read = [tuple(pattern.values(name).items()) for name in names]
+    except InputError:
+        return "", []
+    varies = all(read) and len(set(read)) > 1
+    return (pattern.text, [need for need in needs if need in found]) if varies else ("", [])

@@ -1,0 +1,36 @@
+"""Files that are no log, but of a run: empty ones, and consoles that end before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isolaw.readers import frameworks
+from isolaw.readers.containers.printed_config import PrintedArguments, PrintedConfig
+from isolaw.readers.text_lines import clean, is_text, unprefixed
+
+_LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
+_CONSOLES = {".log", ".out", ".txt", ".err", ".stdout", ""}
+# What a printed configuration contains, in any of its forms.
+_SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
+
+
+def reason(path: Path, head: bytes) -> tuple[str, str] | None:
+    """Return why a file that no container reads is a run without history, and the run's framework.
+
+    None if it is something else. ``head`` is its beginning.
+    """
+    if not head:
+        empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
+        return ("the file is empty", "") if empty else None
+    if path.suffix.lower() not in _CONSOLES or not any(sign in head for sign in _SIGNS) or not is_text(head):
+        return None
+    printed, arguments = PrintedConfig(), PrintedArguments()
+    for line in head.replace(b"\r", b"\n").split(b"\n"):
+        worker, text = unprefixed(clean(line))
+        printed.add(worker, text)
+        arguments.add(text)
+    printed.close()
+    framework = frameworks.find((), {**printed.command, **printed.config, **arguments.config})
+    if framework is None:
+        return None
+    return "it holds a configuration, but no step was logged", framework.name

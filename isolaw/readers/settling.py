@@ -1,0 +1,111 @@
+"""What would settle all that the runs of a folder need: options, or a file of settings to fill in."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from isolaw.config.parsing import read_text
+from isolaw.errors import InputError
+from isolaw.readers.assignments import Assignment, assignment
+from isolaw.readers.candidates import Candidate, Group, Status, groups
+from isolaw.readers.name_patterns import NamePattern, offer
+from isolaw.readers.resolve import ASSUMED, only, option
+
+_MOST_OPTIONS = 12  # beyond, a file is easier to fill in
+_VALUES = {"percent": "<true|false>", "problem_set": "<name>", "algorithm": "<name>"}
+
+
+def settling(candidates: Sequence[Candidate]) -> list[str] | None:
+    """Return the options that would make all runs ready, ``<number>`` where the user has to fill in.
+
+    None if there would be too many: then `draft` writes a file.
+    """
+    needing = [own for own in candidates if own.status is Status.NEEDS]
+    usable = [own for own in candidates if own.status in (Status.NEEDS, Status.READY)]
+    pattern, given = offer([own.run for own in needing], _carried(needing))
+    out = [f"--name-pattern {shlex.quote(pattern)}"] if pattern else []
+    names = [own.run for own in candidates]
+    for need in (need for need in _needs(needing) if need not in given):
+        lacking = [own for own in needing if need in own.needs]
+        value = _VALUES.get(need, "<number>")
+        if need == "seed":
+            out += _seeds(groups(lacking), {own.run: own for own in lacking}, names)
+        elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
+            out.append(option("", need, value))
+        else:
+            out += [option(only(own.run, names), need, value) for own in lacking]
+    return out if len(out) <= _MOST_OPTIONS else None
+
+
+def _needs(candidates: Sequence[Candidate]) -> list[str]:
+    return list(dict.fromkeys(need for own in candidates for need in own.needs))
+
+
+def _carried(candidates: Sequence[Candidate]) -> list[str]:
+    """What to look for in names: what runs need, and seeds that are only assumed, or they would come next."""
+    assumed = all(own.facts["seed"].origin == ASSUMED for own in candidates if "seed" in own.facts)
+    return list(dict.fromkeys([*_needs(candidates), *(["seed"] if assumed else [])]))
+
+
+def _seeds(repeated: Sequence[Group], runs: dict[str, Candidate], names: Sequence[str]) -> list[str]:
+    """The first run of each group keeps its seed."""
+    out = []
+    for group in repeated:
+        fact = runs[group.runs[0]].facts.get("seed")
+        first = fact.value if fact else 0
+        out += [option(only(run, names), "seed", first + i) for i, run in enumerate(group.runs[1:], 1)]
+    return out
+
+
+def draft(candidates: Sequence[Candidate], command: str) -> str:
+    """Return a file of settings, a table for each run that needs some, to fill in.
+
+    Values that the names of the runs carry are filled in, as comments: a name proves nothing.
+    """
+    needing = [own for own in candidates if own.status is Status.NEEDS]
+    text, _ = offer([own.run for own in needing], _carried(needing))
+    pattern = NamePattern(text) if text else None
+    lines = [f"# What the logs lack. Remove the # and fill in each value, then: {command}"]
+    for own in needing:
+        lines += ["", f"[{_quoted(only(own.run))}]"]
+        lines += [f"# {part}" for part in own.message.split("\n")]
+        carried = {a.name: a.value for a in pattern.assigned(own.run, own.sources)} if pattern else {}
+        for need in own.needs:
+            name = assignment_name(need)
+            found = f"{carried[name]}  # in the run's name" if name in carried else ""
+            lines.append(f"# {need} = {found}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def assignment_name(symbol: str) -> str:
+    """Return the name in code of a symbol."""
+    from isolaw.readers.assignments import ALIASES
+
+    return ALIASES.get(symbol, symbol)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+
+
+def read_settings(path: str | Path) -> list[Assignment]:
+    """Read a file of settings: ``["GLOB"]``, then ``n = 8``; values before any table are for all runs.
+
+    Raises `InputError` if it is missing, is not TOML, or sets what cannot be set.
+    """
+    try:
+        tables = tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    out = []
+    for glob, own in tables.items():
+        settings = own if isinstance(own, dict) else {glob: own}
+        for name, value in settings.items():
+            if not isinstance(value, bool | int | float | str):
+                raise InputError(f"{path}: {glob}: {name}: found {value!r}; expected a number or a text")
+            out.append(assignment(name, str(value), glob if settings is own else "", f"{path}: {name}"))
+    return out

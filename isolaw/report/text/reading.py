@@ -1,0 +1,125 @@
+"""What was found in logs, as a table, and what its runs need."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+from isolaw.readers.candidates import Candidate, Status, groups
+from isolaw.readers.resolve import ASSUMED
+from isolaw.report.text.numbers import count, number
+from isolaw.runs import listed
+
+_MOST_METRICS = 2
+_MOST_NAMED = 4
+# Status → in the table, and of several runs.
+_WORDS = {
+    Status.READY: ("ready", "are ready"),
+    Status.NOT_INSTALLED: ("needs a package", "need a package"),
+    Status.OFF_POLICY: ("off-policy", "are off-policy"),
+    Status.ON_POLICY: ("on-policy", "are on-policy"),
+    Status.UNKNOWN_FORMAT: ("unknown format", "have an unknown format"),
+    Status.DAMAGED: ("damaged", "are damaged"),
+    Status.NO_HISTORY: ("no history", "have no history"),
+    Status.SUPERVISED: ("supervised", "are supervised"),
+    Status.DUPLICATE: ("duplicate", "are duplicates"),
+}
+
+
+def status(own: Candidate) -> str:
+    """Return whether a log can be fitted, in some words."""
+    if own.needs:
+        return f"needs {', '.join(own.needs)}"
+    if own.duplicate_of:
+        return f"duplicate of {own.duplicate_of}"
+    return _WORDS[own.status][0]
+
+
+def listing(candidates: Sequence[Candidate]) -> list[str]:
+    """Return a line for each log, below a heading, and what those need that are not ready.
+
+    The folder that all names begin with is its first line.
+    """
+    folder = _common_folder([own.run for own in candidates])
+    lines = [*_table(candidates, folder), ""]
+    for group in groups(candidates):
+        names = [run.removeprefix(folder) for run in group.runs]
+        if group.status is not Status.DUPLICATE:  # the table says of what
+            lines.append(f"{listed(names, _MOST_NAMED)}: {group.message}")
+    return lines
+
+
+def _table(candidates: Sequence[Candidate], folder: str) -> list[str]:
+    names = {own.run: own.run.removeprefix(folder) for own in candidates}
+    rows = [["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]]
+    for own in candidates:
+        facts = {name: str(fact.value) for name, fact in own.facts.items()}
+        if "seed" in facts and own.facts["seed"].origin == ASSUMED:
+            facts["seed"] = f"({facts['seed']})"
+        known = [facts.get(name, "") for name in ("problems_per_batch", "rollouts_per_problem", "seed")]
+        steps = f"{own.steps[1]:,}" if own.steps else ""
+        text = (
+            f"duplicate of {names.get(own.duplicate_of, own.duplicate_of)}"
+            if own.duplicate_of
+            else status(own)
+        )
+        total = number(own.compute[1]) if own.compute else ""
+        rows.append(
+            [names[own.run], own.framework or own.container, *known, steps, total, _metrics(own), text]
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    right = range(2, 7)
+    lines = [
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return [f"{folder}:", *lines] if folder else lines
+
+
+def summary(candidates: Sequence[Candidate]) -> str:
+    """Return how many logs are ready, and what the others are."""
+    found = Counter(own.status for own in candidates)
+    ready = found.pop(Status.READY, 0)
+    parts = []
+    if found.pop(Status.NEEDS, 0):
+        needs = Counter(", ".join(own.needs) for own in candidates if own.needs)
+        parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
+    parts += [f"{times} {_of(status, times)}" for status, times in found.items()]
+    head = f"{ready} of {len(candidates)} {'is' if len(candidates) == 1 else 'are'} ready"
+    return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
+
+
+def configurations(ready: Sequence[Candidate]) -> str:
+    """Return the B_p and n of the runs that are ready."""
+    b, n = (
+        ", ".join(str(value) for value in sorted({own.facts[name].value for own in ready}))
+        for name in ("problems_per_batch", "rollouts_per_problem")
+    )
+    return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
+
+
+def _of(status: Status, times: int) -> str:
+    words = _WORDS[status][1]
+    if times > 1:
+        return words
+    return words.replace("are ", "is ", 1).replace("have ", "has ", 1).replace("duplicates", "a duplicate")
+
+
+def _metrics(own: Candidate) -> str:
+    held_out = sorted(own.metrics, key=lambda name: (name == "train", name))
+    names = [f"{metric} on {where}" for where in held_out for metric in own.metrics[where]]
+    more = f", {len(names) - _MOST_METRICS} more" if len(names) > _MOST_METRICS else ""
+    return ", ".join(names[:_MOST_METRICS]) + more
+
+
+def _common_folder(names: Sequence[str]) -> str:
+    """The directory that all paths among the names begin with, with its slash."""
+    folders = {name[: name.rfind("/")] for name in names if "/" in name}
+    if len(names) < 2 or not folders or len({folder[:1] == "/" for folder in folders}) > 1:
+        return ""
+    shared = os.path.commonpath(folders)
+    return f"{shared.rstrip('/')}/" if shared else ""

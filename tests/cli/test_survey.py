@@ -1,0 +1,287 @@
+"""``isolaw read`` on mixed folders: one table, everything that is sound, and what the rest needs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Call = Callable[..., tuple[int, str, str]]
+LOGS = Path(__file__).parents[2] / "examples" / "logs"
+ONE_OF_EACH = (
+    *(
+        "easyr1/n8-seed0",
+        "verl-console/n8-seed0",
+        "trl/n8-seed0",
+        "tensorboard/n32-seed0",
+        "skyrl/n8-seed0.log",
+    ),
+    *("skyrl/n8-seed0.yaml", "slime/n8-seed0.log", "prime-rl/n8-seed0", "wandb-export/wandb_export.csv"),
+    "openrlhf/wandb/offline-run-20260101_000000-n8seed0",
+    "open-instruct/wandb/offline-run-20260101_000000-n8seed0",
+    "nemo-rl/mlruns/1/716ddd529121aedb3e93309f0e1d614a",
+)
+
+
+def curve(n: int, seed: int, steps: int = 40) -> list[dict[str, float]]:
+    """Rewards that rise with the rollouts."""
+    out = []
+    for step in range(1, steps + 1):
+        value = 0.6 - 0.3 * math.exp(-step * n / 400) + 0.01 * math.sin(7 * step + 3 * seed + n)
+        out.append({"critic/score/mean": value - 0.1, "val-core/math/acc/mean@4": value})
+    return out
+
+
+def verl(path: Path, n: int, seed: int, config: bool = True, steps: int = 40) -> Path:
+    path.mkdir(parents=True)
+    rows = [{"step": s, "data": row} for s, row in enumerate(curve(n, seed, steps), 1)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if config:
+        own = {"data": {"train_batch_size": 32, "seed": seed}, "actor_rollout_ref": {"rollout": {"n": n}}}
+        (path / "config.json").write_text(json.dumps(own))
+    return path
+
+
+def zoo(folder: Path) -> Path:
+    """Sound runs, and one of everything else that folders hold."""
+    for n in (8, 32, 128):
+        for seed in (0, 1):
+            verl(folder / f"verl/n{n}-s{seed}", n, seed)
+    for name in ONE_OF_EACH:
+        source, target = LOGS / name, folder / "others" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy(source, target)
+    # Two logs of one run: the console of a run whose metrics are there, too.
+    lines = [
+        f"step:{step} - " + " - ".join(f"{key}:{value:.4f}" for key, value in row.items())
+        for step, row in enumerate(curve(8, 0), 1)
+    ]
+    (folder / "verl" / "console-of-n8-s0.log").write_text("\n".join(lines) + "\n")
+    sft = [{"loss": 2.0 - s / 100, "learning_rate": 1e-5, "epoch": s / 50, "step": s} for s in range(1, 40)]
+    (folder / "sft").mkdir()
+    (folder / "sft" / "trainer_state.json").write_text(json.dumps({"global_step": 39, "log_history": sft}))
+    (folder / "sft" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sft))
+    empty = folder / "wandb" / "run-20260101_000000-abcd1234"
+    (empty / "files").mkdir(parents=True)
+    (empty / "run-abcd1234.wandb").write_bytes(b"")
+    (folder / "empty.wandb").write_bytes(b"")
+    (folder / "killed.log").write_text(
+        "{'actor_rollout_ref': {'rollout': {'n': 8, 'name': 'vllm'},\n"
+        "                       'actor': {'lr': 1}},\n"
+        " 'data': {'train_batch_size': 32,\n          'a': 1, 'b': 2, 'c': 3, 'd': 4, 'e': 5},\n"
+        " 'trainer': {'x': 1}}\nRay started\nCUDA out of memory\n"
+    )
+    (folder / "stray.json").write_text('{"accuracy": 0.3}')
+    (folder / "damaged.wandb").write_bytes(b":W&B" + b"\x00" * 3 + b"\xff" * 60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return zoo(tmp_path_factory.mktemp("mixed") / "runs")
+
+
+def listed(isolaw: Call, *arguments: object) -> tuple[int, dict[str, dict[str, Any]]]:
+    code, out, err = isolaw("read", *arguments, "--json")
+    assert out, err
+    return code, {own["run"]: own for own in json.loads(out)["runs"]}
+
+
+def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
+    code, runs = listed(isolaw, mixed)
+    assert code == 3
+    status = {Path(name).name: own["status"] for name, own in runs.items()}
+    assert {
+        name: status[name] for name in status if name.startswith("n") and "-s" in name and "seed" not in name
+    } == {f"n{n}-s{seed}": "ready" for n in (8, 32, 128) for seed in (0, 1)}
+    expected = {"sft": "supervised", "killed.log": "no_history", "empty.wandb": "no_history"}
+    expected |= {"run-20260101_000000-abcd1234": "no_history", "console-of-n8-s0": "duplicate"}
+    assert {name: status.get(name) for name in expected} == expected
+    duplicate = runs[f"{mixed}/verl/console-of-n8-s0"]
+    assert duplicate["duplicate_of"] == f"{mixed}/verl/n8-s0"
+    assert runs[f"{mixed}/killed.log"]["framework"] == "veRL"
+    frameworks = {own["framework"] for own in runs.values()}
+    assert frameworks >= {"veRL", "TRL", "SkyRL", "slime", "prime-rl", "OpenRLHF", "open-instruct", "NeMo-RL"}
+    code, out, err = isolaw("read", mixed)
+    assert code == 3
+    lines = out.splitlines()
+    assert lines[1].split() == ["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]
+    ready = sum(own["status"] == "ready" for own in runs.values())
+    assert lines[-1].startswith(f"{ready} of {len(runs)} are ready: isolaw fit {mixed}; ")
+    assert "no history" in lines[-1]
+    assert ".json" in err
+    for name in runs:
+        assert sum(line.startswith(name.removeprefix(f"{mixed}/") + " ") for line in lines) >= 1, name
+
+
+def test_the_largest_sound_group_is_fitted(isolaw: Call, mixed: Path) -> None:
+    code, out, err = isolaw("fit", mixed, "--bootstrap", 0, "--json")
+    assert code == 0, err
+    law = json.loads(out)
+    assert (law["metric"], law["eval_set"]) == ("avg@4", "math")
+    assert "left out" in err
+    assert "1 supervised" in err
+    assert "framework TRL" in err
+    assert err.count("n and B_p unknown") <= 2  # not once for each run
+
+
+def test_only_and_exclude(isolaw: Call, mixed: Path) -> None:
+    code, runs = listed(isolaw, mixed, "--only", "*/verl/*", "--exclude", "console-*")
+    assert (code, len(runs)) == (0, 6)
+    code, runs = listed(
+        isolaw, mixed, "--only", "*/verl/*", "--exclude", "*-s1", "--exclude", "*/console-of*"
+    )
+    assert {Path(run).name for run in runs} == {"n8-s0", "n32-s0", "n128-s0"}
+    code, _, err = isolaw("fit", mixed, "--only", "*/verl/n*", "--bootstrap", 0)
+    assert code == 0, err
+    assert "left out" not in err
+    code, _, err = isolaw("read", mixed, "--only", "nothing*")
+    assert code == 2
+    assert "no log matches" in err
+
+
+def test_names_carry_what_the_logs_lack(isolaw: Call, tmp_path: Path) -> None:
+    for n in (8, 32, 128):
+        for seed in (21, 22):
+            verl(tmp_path / "runs" / f"GRPO-s{seed}-p32-n{n}-m32-ga4", n, seed, config=False)
+    code, out, err = isolaw("read", tmp_path / "runs")
+    assert (code, err.count("--set")) == (2, 0)
+    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    pattern = "*-s{seed}-p{B_p}-n{n}*"
+    assert settles == f"To settle this: isolaw read {tmp_path}/runs --name-pattern '{pattern}'"
+    assert out.count("n and B_p unknown") == 1
+    assert out.splitlines()[-1] == "0 of 6 are ready; 6 need n, B_p"
+    code, out, err = isolaw("read", tmp_path / "runs", "--name-pattern", "*-p{B_p}-n{n}-*")
+    assert code == 2
+    assert "2 runs of one configuration and seed" in out
+    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    assert settles.endswith("--name-pattern '*-s{seed}*'")
+    both = ("--name-pattern", pattern)
+    code, runs = listed(isolaw, tmp_path / "runs", *both)
+    assert code == 0
+    facts = {
+        (own["facts"]["seed"]["value"], own["facts"]["rollouts_per_problem"]["value"])
+        for own in runs.values()
+    }
+    assert facts == {(seed, n) for seed in (21, 22) for n in (8, 32, 128)}
+    assert {own["facts"]["seed"]["origin"] for own in runs.values()} == {"--name-pattern"}
+    assert isolaw("fit", tmp_path / "runs", *both, "--bootstrap", 0)[0] == 0
+    code, _, err = isolaw("read", tmp_path / "runs", "--name-pattern", "x{n}")
+    assert code == 2
+    assert "--name-pattern 'x{n}': no run matches it" in err
+
+
+def test_settings_are_drafted_edited_and_passed_back(isolaw: Call, tmp_path: Path) -> None:
+    for n in (8, 32, 128):
+        verl(tmp_path / "runs" / "abc"[(8, 32, 128).index(n)], n, 0, config=False)
+    file = tmp_path / "runs.toml"
+    code, out, err = isolaw("read", tmp_path / "runs", "--write-settings", file)
+    assert (code, err) == (0, "")
+    command = f"isolaw fit {tmp_path}/runs --settings {file}"
+    assert out.strip() == f"Settings: {file}. Edit it, then: {command}"
+    text = file.read_text()
+    assert set(tomllib.loads(text)) == {f"{tmp_path}/runs/{name}" for name in "abc"}
+    assert command in text
+    code, _, err = isolaw("read", tmp_path / "runs", "--write-settings", file)
+    assert (code, file.read_text()) == (2, text)
+    for n in (8, 32, 128):
+        text = text.replace("# n =", f"n = {n}", 1)
+    file.write_text(text.replace("# B_p =", "B_p = 32"))
+    code, runs = listed(isolaw, tmp_path / "runs", "--settings", file)
+    assert code == 0
+    assert [own["facts"]["rollouts_per_problem"]["value"] for own in runs.values()] == [8, 32, 128]
+    assert isolaw(*command.split()[1:], "--bootstrap", 0)[0] == 0
+    for content, word in (
+        ("[", "not valid TOML"),
+        ("n = [1]", "expected a number"),
+        ("n = 0", "whole number"),
+    ):
+        file.write_text(content)
+        code, _, err = isolaw("read", tmp_path / "runs", "--settings", file)
+        assert code == 2
+        assert word in err
+
+
+def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Path) -> None:
+    """The command that isolaw prints, its numbers filled in, settles everything."""
+    for i, n in enumerate((8, 32)):
+        verl(tmp_path / "runs" / f"run-{'xy'[i]}", n, 0, config=False)
+    verl(tmp_path / "runs" / "known", 128, 0)
+    code, out, _ = isolaw("read", tmp_path / "runs")
+    assert code == 3
+    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    for run in ("run-x", "run-y"):
+        assert f"'{run}:n=<number>'" in settles
+        assert f"'{run}:B_p=<number>'" in settles  # not for the run that knows it
+    words = shlex.split(
+        settles.partition(": ")[2].replace("run-y:n=<number>", "run-y:n=8").replace("<number>", "16")
+    )
+    code, runs = listed(isolaw, *words[2:])
+    assert code == 0
+    assert [own["facts"]["problems_per_batch"]["value"] for own in runs.values()].count(32) == 1
+
+
+def test_a_mix_marks_only_the_runs_concerned(isolaw: Call, tmp_path: Path) -> None:
+    for n in (8, 32, 128):
+        verl(tmp_path / f"n{n}", n, 0)
+    for name in ("again-1", "again-2"):
+        verl(tmp_path / name, 8, 7 + (name == "again-2"))
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        config["data"]["seed"] = 7
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    percent = verl(tmp_path / "percent", 64, 0) / "metrics.jsonl"
+    rows = [json.loads(line) for line in percent.read_text().splitlines()]
+    for row in rows:
+        row["data"]["val-core/math/acc/mean@4"] *= 100
+    percent.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, runs = listed(isolaw, tmp_path)
+    assert code == 3
+    needs = {Path(name).name: own["needs"] for name, own in runs.items() if own["status"] == "needs"}
+    assert needs == {"again-1": ["seed"], "again-2": ["seed"], "percent": ["percent"]}
+    assert sum(own["status"] == "ready" for own in runs.values()) == 3
+    code, out, _ = isolaw("read", tmp_path)
+    assert "again-2:seed=8" in out
+    assert "percent=<true|false>" in out
+    assert isolaw("fit", tmp_path, "--bootstrap", 0)[0] == 0
+
+
+def test_a_missing_package_blocks_nothing_else(
+    isolaw: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verl(tmp_path / "run", 8, 0)
+    shutil.copytree(LOGS / "tensorboard" / "n8-seed0", tmp_path / "events")
+    monkeypatch.setitem(__import__("sys").modules, "tensorboard.compat.proto.event_pb2", None)
+    code, runs = listed(isolaw, tmp_path)
+    assert code == 3
+    assert sorted(own["status"] for own in runs.values()) == ["not_installed", "ready"]
+
+
+def test_python_reads_what_is_ready_and_warns(mixed: Path) -> None:
+    import isolaw
+
+    with pytest.warns(UserWarning, match="left out"):
+        runs = isolaw.read(mixed / "verl", mixed / "sft")
+    assert len(runs) == 6
+    assert {own.status.value for own in runs.left_out} == {"supervised", "duplicate"}
+    assert len(isolaw.read(mixed, only="*/verl/n*", exclude=["*-s1"])) == 3
+    with pytest.raises(isolaw.errors.DataError, match="supervised"):
+        isolaw.read(mixed / "sft" / "train.jsonl")
+
+
+def test_many_runs_are_a_table_and_few_are_shown_in_full(isolaw: Call, tmp_path: Path) -> None:
+    for n in (8, 32, 128, 512):
+        verl(tmp_path / f"n{n}", n, 0)
+    origin = "actor_rollout_ref.rollout.n in config.json"
+    assert origin not in isolaw("read", tmp_path)[1]
+    assert isolaw("read", tmp_path, "--verbose")[1].count(origin) == 4
+    assert isolaw("read", tmp_path / "n8")[1].count(origin) == 1
