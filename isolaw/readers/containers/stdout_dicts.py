@@ -29,8 +29,6 @@ from isolaw.readers.text_lines import clean, is_text, lines, unprefixed
 _SEARCHED = 1 << 22  # bytes: what is printed before the first metrics may be long
 _LARGEST = 1 << 16  # characters of a dictionary over several lines
 _MOST_ENDS = 20
-# Every line that matters has one of them, unless a line before it waits for more.
-_SIGNS = (b"{'", b"%|", b"% ", b"tep ", b"-----", b"model_name_or_path=", b" = ")
 _STEP = re.compile(
     r"\b(?:global[_ ]step|step|rollout|eval|perf|passrate|multi_turn) (\d{1,9})(?:, eval_metrics)?: ?$", re.I
 )
@@ -71,7 +69,7 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "stdout-dicts", str(path))
     reader = _Reader(log)
     for _, line in lines(path, log, returns=True):
-        if reader.waits or any(sign in line for sign in _SIGNS) or line.rstrip().endswith(b"("):
+        if reader.waits or _may_matter(line) or line.rstrip().endswith(b"("):
             reader.add(*unprefixed(clean(line)))
     reader.close()
     config, source = beside(path)
@@ -86,6 +84,14 @@ def read(path: Path) -> Iterator[RawLog]:
     # Of a model's arguments alone, one is kept.
     log.config_source = path.name if len(printed) > 1 or (printed and not source) else source
     yield log
+
+
+def _may_matter(line: bytes) -> bool:
+    """Return whether a line has a sign of what is read; each line is asked, so that it has to be quick."""
+    return (
+        b"{'" in line or b"%|" in line or b"it/s" in line or b"s/it" in line or b"tep " in line
+        or b"-----" in line or b" steps = " in line or b"atch size" in line or b"model_name_or_path=" in line
+    )  # fmt: skip
 
 
 class _Reader:
@@ -115,7 +121,8 @@ class _Reader:
         if begin >= 0:
             self._begin(worker, text, begin)
             return
-        self.steps.bars(text)
+        if "%" in text:
+            self.steps.bars(text)
         numbered = _STEP.search(text[-60:])
         if numbered:
             self._next = worker, float(numbered[1])
