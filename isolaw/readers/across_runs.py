@@ -154,11 +154,11 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
             twin.take(resolve(twin.configurations, twin.framework, twin.assignments))
 
 
-def _worth(run: LoggedRun) -> tuple[int, bool, int]:
-    """The fuller log is kept; of equal ones, one that says what its run was, and then the more exact one."""
+def _worth(run: LoggedRun) -> tuple[int, int, bool]:
+    """The fuller log is kept; of equal ones the more exact, and then one that says what its run was."""
     size = sum(curve.step.size for curve in run.curves.of.values())
     exactness = _ROUNDED.index(run.container) if run.container in _ROUNDED else len(_ROUNDED)
-    return size, run.status is Status.READY, exactness
+    return size, exactness, run.status is Status.READY
 
 
 def _contradict(a: LoggedRun, b: LoggedRun) -> bool:

@@ -147,3 +147,23 @@ def test_trackers_have_the_arguments_too(write: Callable[[Path], Path], tmp_path
     ((_, run),) = runs.table().iterrows()
     assert (run["problems_per_batch"], run["rollouts_per_problem"], run["seed"]) == (48, 8, 42)
     assert run["lr"] == 1e-6
+
+
+def test_a_state_and_its_event_files_are_one_run(tmp_path: Path) -> None:
+    """Of two folders and, as far as their files say, of two seeds: the values at shared steps tell."""
+    tensorboard(trainer_state(tmp_path / "n8")).joinpath("runs").rename(tmp_path / "n8" / "logs")
+    runs = isolaw.read(tmp_path)  # n and the seed are in the event files, the exact values in the state
+    ((_, run),) = runs.table().iterrows()
+    assert (run["problems_per_batch"], run["rollouts_per_problem"], run["seed"]) == (48, 8, 42)
+    kl = runs.points[(runs.points["metric"] == "kl") & (runs.points["eval_set"] == "train")]
+    assert kl["value"].tolist() == [own["kl"] for own in history() if "kl" in own]
+
+
+def test_a_console_is_the_run_of_its_state(tmp_path: Path) -> None:
+    folder = trainer_state(tmp_path / "n8")
+    records = [{k: v for k, v in own.items() if k != "step"} for own in history()[:-1]]
+    bars = "".join(f"\r{step}%|#    | {step}/250 [10:00<20:00, 1.5s/it]" for step in range(101))
+    (folder / "train.log").write_text(bars + "\n" + "\n".join(map(str, records)))
+    runs = isolaw.read(tmp_path, settings=SETTINGS)
+    assert len(runs) == 1
+    assert sorted(runs.points["step"].unique()) == list(range(5, 101, 5))
