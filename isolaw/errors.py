@@ -22,6 +22,8 @@ grid.rollouts_per_proble: found [8] (did you mean 'grid.rollouts_per_problem'?)
 from __future__ import annotations
 
 import difflib
+import json
+import shlex
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -118,6 +120,18 @@ class SpecError(InputError):
             texts.append(f"{place}{issue}")
         head = f"{source}: {len(texts)} issues" if source else f"{len(texts)} issues"
         super().__init__(texts[0] if alone else "\n  - ".join([head, *texts]))
+
+
+def option(keyword: str, name: str, value: object) -> str:
+    """Return what gives ``name`` a value: an option of the command line, or in Python a keyword.
+
+    >>> option("columns", "seed", "trial")
+    'columns={"seed": "trial"}'
+    """
+    if at_command_line.get():
+        text = f"{name}={value}"
+        return f"--{keyword.removesuffix('s')} {text if '<' in text else shlex.quote(text)}"
+    return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
 
 
 def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from isolaw.errors import DataError, InputError, nearest
+from isolaw.errors import DataError, InputError, nearest, option
 from isolaw.parquet import read_parquet
 
 # Columns of the table, in order, with their dtypes. Nullable ones may be unknown.
@@ -60,7 +60,6 @@ _HUGE = 1e100
 LARGEST_EXACT = 2**53  # beyond this a float64 is no longer exact
 _LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
 _INSTEAD = "isolaw.read(df, columns={…}, constants={…}) makes runs of a table with other columns"
-_SEVERAL_RUNS = "If these are several runs, tell them apart with a column, as in --column seed=<column>"
 
 
 class Runs:
@@ -237,7 +236,7 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         if len(runs):
             raise DataError(f"{where}run {runs[0]!r} has several values of {name}; a run has one")
     if len(repeated := table.index[table.duplicated(KEY)]):
-        raise DataError(f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. {_SEVERAL_RUNS}")
+        raise DataError(f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. {_several_runs()}")
     steps = table.drop_duplicates(["run_id", "step", "compute"])
     if len(twice := steps.index[steps.duplicated(["run_id", "step"])]):
         raise DataError(f"{where}one step has two values of compute: {_rows(table, twice, 'compute')}")
@@ -249,8 +248,13 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         raise DataError(
             f"{where}compute must grow with the step: {_at(table, steps.index[bad[0]])} (step {new['step']}) "
             f"has {new['compute']} after {old['compute']} (step {old['step']}) in the same run. "
-            f"{_SEVERAL_RUNS}"
+            f"{_several_runs()}"
         )
+
+
+def _several_runs() -> str:
+    way = option("columns", "seed", "<column>")
+    return f"If these are several runs, tell them apart with a column, as in {way}"
 
 
 def full_names(given: Mapping[str, Any], symbols: Mapping[str, str] = SYMBOLS) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def test_text_names_runs(tmp_path: Path) -> None:
 def test_unmapped_columns_that_tell_runs_apart(tmp_path: Path) -> None:
     constants = {"problems_per_batch": 4, "rollouts_per_problem": 8}
     (tmp_path / "t.csv").write_text("step,score,eta\n1,0.1,0.01\n1,0.2,0.02\n")
-    with pytest.raises(DataError, match=r"differ in eta.*--column eta=eta"):
+    with pytest.raises(DataError, match=r'differ in eta.*columns=\{"eta": "eta"\}'):
         read_table(tmp_path / "t.csv", ColumnMapping(constants=constants), "score")
     (tmp_path / "t.csv").write_text("step,score,eta,trial\n1,0.1,0.01,0\n1,0.2,0.02,1\n")
     runs = read_table(

@@ -65,8 +65,11 @@ def test_sorted_by_key_whatever_the_order() -> None:
         (table({}, {"rollouts_per_problem": 0}), ["rollouts_per_problem must be at least 1", "row 1"]),
         (table({"problems_per_batch": -4}), ["problems_per_batch must be at least 1", "row 0"]),
         (table({"compute": -1}), ["compute must be at least 0", "row 0"]),
-        (table({}, {}, {"step": 1}), ["repeated (run, step)", "row 2", "--column seed="]),
-        (table({}, {}, {"compute": 16}), ["must grow", "row 2", "16 after 32", "--column seed="]),
+        (table({}, {}, {"step": 1}), ["repeated (run, step)", "row 2", 'columns={"seed": "<column>"}']),
+        (
+            table({}, {}, {"compute": 16}),
+            ["must grow", "row 2", "16 after 32", 'columns={"seed": "<column>"}'],
+        ),
         (table({}, {}, {"compute": 32}), ["must grow", "32 after 32"]),
     ],
 )

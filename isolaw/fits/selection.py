@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, Refused, unknown
+from isolaw.errors import DataError, InputError, Refused, option, unknown
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.runs import Runs, full_names, plain
@@ -150,9 +150,10 @@ def select(
         table = table[table[axis] == held[axis]]
     for name in differing(table.drop(columns="batch_rollouts")):
         values = sorted({str(v) for v in table[name]})
+        first = next(plain(v) for v in table[name] if str(v) == values[0])
         raise DataError(
             f"{runs.source}: the runs differ in {name} ({', '.join(values)}); a law holds for one value. "
-            f"Choose with --fixed {name}={values[0]}"
+            f"Choose with {option('fixed', name, first)}"
         )
     configurations = configurations_of(points, table, flags, x)
     _refuse_too_few(configurations, setting, flags)
@@ -202,11 +203,12 @@ def hold(table: pd.DataFrame, held: dict[str, Any]) -> pd.DataFrame:
     """Return the runs of ``table`` that have these values, and put the values themselves into ``held``."""
     for name, value in held.items():
         if name not in table.columns:
-            raise DataError(f"--fixed: {unknown('column', name, table.columns, 'there are')}")
+            missing = unknown("column", name, table.columns, "there are")
+            raise DataError(f"{option('fixed', name, value)}: {missing}")
         kept = table[table[name].map(lambda v, value=value: v == value or str(v) == str(value))]
         if kept.empty:
             there = ", ".join(str(v) for v in sorted(table[name].unique(), key=str))
-            raise DataError(f"--fixed {name}={value}: no run has that; there are: {there}")
+            raise DataError(f"{option('fixed', name, value)}: no run has that; there are: {there}")
         table = kept
         held[name] = plain(table[name].iloc[0])
     return table

@@ -31,7 +31,7 @@ import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from isolaw.config.parsing import located, parse_section, read_text
-from isolaw.errors import DataError, InputError, SpecError, unknown
+from isolaw.errors import DataError, InputError, SpecError, option, unknown
 from isolaw.metrics import is_accuracy
 from isolaw.readers.assignments import ALIASES
 from isolaw.runs import full_names
@@ -144,7 +144,7 @@ class ColumnMapping(BaseModel):
         for name, column in self.columns.items():
             if column not in frame.columns:
                 missing = unknown("column", column, frame.columns)
-                raise DataError(f"{source}: --column {name}={column}: {missing}")
+                raise DataError(f"{source}: {option('columns', name, column)}: {missing}")
             out[name] = frame[column]
         for name, value in self.constants.items():
             out[name] = value
@@ -204,14 +204,14 @@ def derive(expression: str, columns: Mapping[str, Any]) -> Any:
     array([4., 6.])
     """
     if len(expression) > _LONGEST:
-        raise DataError(f"--derive: the expression is longer than {_LONGEST} characters")
+        raise DataError(f"derive: the expression is longer than {_LONGEST} characters")
     try:
         with np.errstate(all="ignore"):  # a division by zero is reported as a value that is not finite
             return _value(ast.parse(expression.strip(), mode="eval").body, columns)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise DataError(f"--derive {expression!r}: not arithmetic; expected {_EXPECTED}") from None
+        raise DataError(f"derive {expression!r}: not arithmetic; expected {_EXPECTED}") from None
     except DataError as error:
-        raise DataError(f"--derive {expression!r}: {error}") from None
+        raise DataError(f"derive {expression!r}: {error}") from None
 
 
 def _value(node: ast.expr, columns: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, nearest
+from isolaw.errors import DataError, nearest, option
 from isolaw.readers.assignments import DEFAULTS, SPLIT
 from isolaw.readers.frames import SOURCE, as_pandas
 from isolaw.readers.mapping import ColumnMapping, in_percent
@@ -128,16 +128,19 @@ def _check_unused(table: pd.DataFrame, unused: list[str], source: str) -> list[s
         differing = [c for c in unused if group[c].nunique(dropna=False) > 1]
         if differing:
             lines = " and ".join(f"{table.index.name} {i}" for i in group.index[:2])
+            first = differing[0]
             raise DataError(
                 f"{source}: repeated (run, step): {lines} are both step {group['step'].iloc[0]} of one run, "
-                f"but differ in {', '.join(differing)}. If that tells runs apart, map it, as in --column "
-                f"{differing[0]}={differing[0]} (or --column seed={differing[0]} if it is the seed)"
+                f"but differ in {', '.join(differing)}. If that tells runs apart, map it, as in "
+                f"{option('columns', first, first)} (or {option('columns', 'seed', first)} if it is the seed)"
             )
         return []
     per_run = table.groupby("run_id")[unused].nunique(dropna=False) if unused else {}
     of_runs = [c for c in unused if (per_run[c] == 1).all() and table[c].nunique() > 1]
-    option = f" (--column {of_runs[0]}={of_runs[0]})" if of_runs else ""
-    return [f"not mapped, but it differs between runs: {', '.join(of_runs)}{option}"] if of_runs else []
+    if not of_runs:
+        return []
+    names = ", ".join(of_runs)
+    return [f"not mapped, but it differs between runs: {names} ({option('columns', of_runs[0], of_runs[0])})"]
 
 
 def _run_ids(table: pd.DataFrame, identity: list[str]) -> pd.Series:

@@ -203,9 +203,15 @@ def test_no_such_file(tmp_path: Path, path: str) -> None:
         ("step,score\n1,nan\n2,NaN\n", ["2 values are not finite", "2 (value nan"]),
         ("step,score\n1,0.1\n2,inf\n", ["not finite", "3 (value inf"]),
         ("step,score\n1,0.1\n2,good\n", ["value is not a number", "3 has 'good'"]),
-        ("step,score\n1,0.1\n2,0.2\n2,0.3\n", ["repeated (run, step)", "4 (step 2", "--column seed="]),
+        (
+            "step,score\n1,0.1\n2,0.2\n2,0.3\n",
+            ["repeated (run, step)", "4 (step 2", 'columns={"seed": "<column>"}'],
+        ),
         ("step,compute,score\n1,64,0.1\n2,32,0.2\n", ["compute must grow", "3 (step 2)", "32 after 64"]),
-        ("compute,score\n64,0.1\n32,0.2\n", ["compute must grow", "32 after 64", "--column seed="]),
+        (
+            "compute,score\n64,0.1\n32,0.2\n",
+            ["compute must grow", "32 after 64", 'columns={"seed": "<column>"}'],
+        ),
         ("compute,score\n64,0.1\n64,0.2\n", ["compute must grow", "64 after 64"]),
         ("step,compute,score\n1,-5,0.1\n", ["compute must be at least 0"]),
         ("step,score\n-1,0.1\n", ["step must be at least 0"]),

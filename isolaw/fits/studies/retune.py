@@ -19,7 +19,7 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
-from isolaw.errors import DataError, Refused, unknown
+from isolaw.errors import DataError, Refused, option, unknown
 from isolaw.fits.selection import hold, measured_points
 from isolaw.runs import Runs, full_names, plain
 from isolaw.source import Reading, Source, as_runs
@@ -111,9 +111,8 @@ def _shared(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
     A value that let a run diverge is thus out of the choice from there on.
     """
     if group.duplicated([name, "seed", "step"]).any():
-        raise DataError(
-            f"runs with {label} differ in more than {name}; --fixed NAME=VALUE chooses among them"
-        )
+        way = option("fixed", "NAME", "VALUE")
+        raise DataError(f"runs with {label} differ in more than {name}; {way} chooses among them")
     seeds = group["seed"].nunique()
     if seeds < 2:
         raise Refused(f"{label}: one seed; {name} is chosen on some seeds and judged on others: add a seed")
