@@ -44,6 +44,10 @@ class Reading(TypedDict, total=False):
     settings: Iterable[str] | Mapping[str, Any]
     format: str
     group_by: str
+    only: str | Iterable[str]
+    exclude: str | Iterable[str]
+    name_pattern: str | Iterable[str]
+    settings_file: str | Path
 
 
 Source: TypeAlias = Runs | pd.DataFrame | str | os.PathLike[str] | Arrow | Interchangeable | Dataset

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import json_option, mapping_options
+from isolaw.cli.options import json_option, read_to_fit, source_options
 
 
 @click.command()
@@ -17,14 +17,14 @@ from isolaw.cli.options import json_option, mapping_options
 @click.option("--metric", default="avg@4", help="Reward metric.")
 @click.option("--eval-set", default="validation", help="Evaluation set.")
 @click.option("--compute", type=float, help="Also compare the rewards at this budget C, in rollouts.")
-@mapping_options
+@source_options
 @json_option
 def compare(
-    first: str, second: str, metric: str, eval_set: str, compute: float | None, as_json: bool, **mapping: Any
+    first: str, second: str, metric: str, eval_set: str, compute: float | None, as_json: bool, **options: Any
 ) -> None:
     """Compare the learning curves of two recipes, FIRST and SECOND.
 
-    Each is a sweep's directory, or a Parquet or CSV table. Hill curves (ScaleRL, arXiv 2510.13786) show
+    Each is a SOURCE as in isolaw fit. Hill curves (ScaleRL, arXiv 2510.13786) show
     which recipe ends higher (A) and which is faster (C_mid). Curves of the first half of the compute are
     checked on the second half.
     """
@@ -32,11 +32,10 @@ def compare(
     from isolaw.report.text.recipes import comparison_summary, verdict
 
     of_a_table = Path(first).is_dir() != Path(second).is_dir()  # the mapping
+    without = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
     one, other = (
-        isolaw.read(source)
-        if of_a_table and Path(source).is_dir()
-        else isolaw.read(source, metric=metric, **mapping)
-        for source in (first, second)
+        read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
+        for source, alone in ((source, of_a_table and Path(source).is_dir()) for source in (first, second))
     )
     names = _names(first, second)
     found = isolaw.compare(one, other, metric, eval_set=eval_set, compute=compute, names=names)

@@ -355,7 +355,6 @@ def test_a_configuration_beyond_the_limits_is_named_where_it_is_missed(tmp_path:
 
 class TestDirectories:
     def test_pipes_are_not_opened(self, tmp_path: Path) -> None:
-        (tmp_path / "run.jsonl").write_bytes(STEP)
         for name in ("x.jsonl", "config.yaml", "run.yaml", "sweep.json"):
             os.mkfifo(tmp_path / name)
         wandb = tmp_path / "run-1-a"
