@@ -29,7 +29,9 @@ _ROUNDED = 5e-3  # of an epoch with two, as transformers 4 prints it
 _FINE = 8  # roundings between two records, so that a record that is missing shows
 _OFF = 0.2  # of the epochs between two records
 _TOLERANCE = 0.002  # relative: a last batch that is not full shifts the epochs
-_MOST_EPOCHS = 100
+_LEAST_PERIOD = 1e-9  # epochs between two records
+_MOST_EPOCHS = 100  # tried where their number is not known
+_LAST_EPOCH = 1e6  # a larger number is no epoch
 Floats = NDArray[np.float64]
 
 
@@ -112,7 +114,7 @@ class TrainerSteps:
         epochs = np.array([finite(own.epoch) for own in trained])
         two_digits = all(len(own.epoch.partition(".")[2]) <= 2 and "e" not in own.epoch for own in self._seen)
         rounding = _ROUNDED if two_digits else _EXACT
-        if np.isnan(epochs).any():
+        if np.isnan(epochs).any() or epochs.max() > _LAST_EPOCH:
             return None
         first = int(len(epochs) > 2 and epochs[0] < 0.55 * np.median(np.diff(epochs)))  # logging_first_step
         found = _multiples(epochs[first:], rounding, torn)
@@ -129,11 +131,11 @@ class TrainerSteps:
             if own.training:
                 last, last_epoch = next(trained_steps), own.epoch
                 steps.append(last)
-            elif finite(own.epoch) == finite(last_epoch):
+            elif (epoch := finite(own.epoch)) == finite(last_epoch):
                 steps.append(last)
             else:  # evaluated between two records
-                exact = rounding * interval / period < 0.5
-                steps.append(float(round(finite(own.epoch) * interval / period)) if exact else math.nan)
+                exact = rounding * interval / period < 0.5 and epoch <= _LAST_EPOCH
+                steps.append(float(round(epoch * interval / period)) if exact else math.nan)
         return steps, f"no step in the log: one record every {interval} steps ({origin})"
 
     def _interval(
@@ -152,22 +154,22 @@ class TrainerSteps:
         if interval:
             sound = not bars or any(interval * last <= done for done in bars.values())
             return (interval if sound else 0), "logging_steps"
-        if not math.isnan(self._ended):
+        if self._ended > 0:
             epochs = [self._ended]
         elif whole(config.get("max_steps"), 1):
             return 0, ""  # it ends within an epoch, and nothing says where
         else:
             named = finite(config.get("num_train_epochs"))
-            epochs = list(range(1, _MOST_EPOCHS)) if math.isnan(named) else [named]
+            epochs = [named] if named > 0 else list(range(1, _MOST_EPOCHS))
         tolerance = rounding / (last * period) + _TOLERANCE
         candidates: set[int] = set()
         for total, done in bars.items():
             for all_epochs in epochs:
-                exact = (total if math.isnan(self._ended) else done) * period / all_epochs
-                fit = math.ceil(exact * (1 - tolerance)), math.floor(exact * (1 + tolerance))
-                for own in range(max(fit[0], 1), min(fit[1], done // last) + 1):
-                    if len(epochs) == 1 or done < own * (last + 1):
-                        candidates.add(own)
+                exact = (done if self._ended > 0 else total) * period / all_epochs
+                least, most = max(math.ceil(exact * (1 - tolerance)), 1), math.floor(exact * (1 + tolerance))
+                if len(epochs) > 1:  # otherwise records may be missing at the end
+                    least = max(least, done // (last + 1) + 1)
+                candidates.update(range(least, min(most, done // last, least + 1) + 1))
         origin = "from epoch and the progress bar"
         return (candidates.pop(), origin) if len(candidates) == 1 else (0, "")
 
@@ -203,4 +205,4 @@ def _multiples(epochs: Floats, rounding: float, torn: bool) -> tuple[NDArray[np.
         return None
     period = float(epochs @ multiples / (multiples @ multiples))
     off = np.abs(epochs - multiples * period) > 2 * rounding + _OFF * period
-    return None if off.any() else (multiples, round(period, 12))
+    return None if off.any() or period < _LEAST_PERIOD else (multiples, round(period, 12))

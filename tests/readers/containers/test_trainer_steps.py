@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isolaw.readers.containers.trainer_steps import TrainerSteps
 from isolaw.readers.raw_log import RawLog
@@ -98,11 +101,35 @@ def test_what_is_not_certain_is_not_numbered() -> None:
     assert steps(["0.01", "0.01", "0.02", "0.01"], bar(20, 100)) == UNKNOWN  # rounded, and resumed
     assert steps(["0.1", "0.2"], f"Map: {bar(20, 100)[1:]}") == UNKNOWN
     assert steps(["0", "0"], bar(20, 100)) == UNKNOWN
+    assert steps(["0.1", "0.2"], bar(8, 100), {"num_train_epochs": 0}, ended="0") == UNKNOWN
 
 
 def test_a_bar_without_its_drawing() -> None:
     """As notebooks and narrow terminals print it."""
     assert steps(["0.1", "0.2"], "\r 20% 20/100 [10:00<20:00, 1.5s/it]") == [10, 20]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["0", "0.1", "0.2", "0.3", "0.25", "1e300", "-1", "x", "nan", "1e-320"]), max_size=8
+    ),
+    st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), max_size=4),
+    st.sampled_from(["", "0", "0.2", "-1", "nan", "1e300"]),
+    st.sets(st.integers(0, 7)),
+)
+def test_anything(epochs: list[str], bars: list[tuple[int, int]], ended: str, evaluated: set[int]) -> None:
+    text = "".join(f"\r 1%|#| {done}/{total} [00:00<00:00, 1s/it]" for done, total in bars)
+    for config in ({}, {"logging_steps": 5}, {"num_train_epochs": 1}):
+        found = steps(epochs, text, config, ended, tuple(evaluated))
+        assert found == UNKNOWN or all(math.isnan(step) or step >= 0 for step in found)
+
+
+def test_long_bars_take_no_time() -> None:
+    began = time.process_time()
+    bars = "".join(bar(999_999_999 - i, 999_999_999 - i) for i in range(60))
+    assert steps(["0.01", "0.02"], bars) == UNKNOWN
+    assert steps(["0.01", "0.02"], bars, {"num_train_epochs": 1}) == UNKNOWN
+    assert time.process_time() - began < 1
 
 
 def interleaved(bars: list[int], epochs: list[str], total: int, config: dict[str, Any]) -> list[float] | str:
