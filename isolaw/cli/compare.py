@@ -32,7 +32,7 @@ def compare(
     from isolaw.report.text.recipes import comparison_summary, verdict
 
     of_a_table = Path(first).is_dir() != Path(second).is_dir()  # the mapping
-    without = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
+    without: dict[str, Any] = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
     one, other = (
         read_to_fit((source,), {**options, "metric": metric, **(without if alone else {})}).runs
         for source, alone in ((source, of_a_table and Path(source).is_dir()) for source in (first, second))

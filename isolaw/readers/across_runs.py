@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isolaw.metrics import is_accuracy
+from isolaw.readers import frameworks
 from isolaw.readers.assignments import SPLIT
 from isolaw.readers.candidates import Status
 from isolaw.readers.frameworks.base import Fact, Target
@@ -24,6 +25,10 @@ _ROUNDED = ("stdout-dicts", "verl-console", "tensorboard")
 _BASE_BATCH = 1024
 _LR_SPREAD = 1.02  # people write 7.1e-7
 _BEYOND = 0.1  # of a copy's steps: one of two logs may have been cut off before the other
+# TensorBoard keeps 32-bit numbers and consoles print few digits, so nearly equal is equal: rtol, atol.
+_EQUAL = (1e-4, 6e-4)
+_LEAST_SHARED = 2  # values
+_NEIGHBOURS = 8
 # What two logs of one run cannot disagree on.
 _SAID = (*SPLIT, "seed", "problem_set", "algorithm", "lr")
 _LEAST_RANGE = 0.01  # a curve that moves less is no fingerprint
@@ -135,23 +140,51 @@ def without_copies(runs: Sequence[LoggedRun]) -> None:
 
     They are recognised by their values at shared steps. What one log says of the run holds for both.
     """
-    kept: dict[str, list[LoggedRun]] = {}  # by framework
-    curved = [run for run in runs if run.framework and run.curves.of and not run.curves.unnumbered]
-    for run in sorted(curved, key=_worth, reverse=True):
-        alike = kept.setdefault(run.framework.name if run.framework else "", [])
-        twin = next(
-            (own for own in alike if not _contradict(own, run) and _copy(own.curves, run.curves)), None
-        )
-        if twin is None:
-            alike.append(run)
-            continue
-        run.leave_out(Status.DUPLICATE, "its values are those of another log of the run")
-        run.duplicate_of = twin.name
-        twin.curves.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
-        twin.configurations += run.configurations
-        twin.assignments = {**run.assignments, **twin.assignments}
-        if twin.framework is not None:
-            twin.take(resolve(twin.configurations, twin.framework, twin.assignments))
+    of: dict[str, list[LoggedRun]] = {}
+    for run in runs:
+        if run.framework and run.curves.of and not run.curves.unnumbered:
+            of.setdefault(run.framework.name, []).append(run)
+    for framework, own in of.items():
+        logs = sorted(own, key=_worth, reverse=True)
+        copies: set[int] = set()
+        for kept, copy in sorted(_alike([run.curves for run in logs])):
+            twin, run = logs[kept], logs[copy]
+            if copies & {kept, copy} or _contradict(twin, run) or not _copy(twin.curves, run.curves):
+                continue
+            copies.add(copy)
+            run.leave_out(Status.DUPLICATE, "its values are those of another log of the run")
+            run.duplicate_of = twin.name
+            twin.curves.notes.append(f"found again in {', '.join(run.sources)} ({run.container}): left out")
+            twin.configurations += run.configurations
+            twin.assignments = {**run.assignments, **twin.assignments}
+            twin.take(resolve(twin.configurations, frameworks.named(framework), twin.assignments))
+
+
+def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
+    """Return pairs of logs (the earlier one first) with nearly equal values at a tenth of a metric's steps.
+
+    Comparing all pairs in full would take minutes for a thousand logs.
+    """
+    out: set[tuple[int, int]] = set()
+    for target in {target for log in logs for target in log.of}:
+        curves = [(i, log.of[target]) for i, log in enumerate(logs) if target in log.of]
+        size = np.zeros(len(logs))
+        size[[i for i, _ in curves]] = [curve.step.size for _, curve in curves]
+        owner = np.concatenate([np.full(curve.step.size, i) for i, curve in curves])
+        step = np.concatenate([curve.step for _, curve in curves])
+        value = np.concatenate([curve.value for _, curve in curves])
+        order = np.lexsort((value, step))
+        owner, step, value = owner[order], step[order], value[order]
+        pairs = []
+        for shift in range(1, _NEIGHBOURS + 1):  # in the order of their values
+            near = (step[shift:] == step[:-shift]) & np.isclose(value[shift:], value[:-shift], *_EQUAL)
+            a, b = owner[shift:][near], owner[:-shift][near]
+            pairs.append(np.minimum(a, b) * len(logs) + np.maximum(a, b))
+        pair, times = np.unique(np.concatenate(pairs), return_counts=True)
+        first, second = np.divmod(pair, len(logs))
+        enough = times >= np.maximum(_LEAST_SHARED, np.minimum(size[first], size[second]) / 10)
+        out |= set(zip(first[enough].tolist(), second[enough].tolist(), strict=True))
+    return out
 
 
 def _worth(run: LoggedRun) -> tuple[int, int, bool]:
@@ -198,12 +231,11 @@ def _copy(a: RunCurves, b: RunCurves) -> bool:
     for target in a.of.keys() & b.of.keys():
         one, other = a.of[target], b.of[target]
         _, i, j = np.intersect1d(one.step, other.step, assume_unique=True, return_indices=True)
-        # TensorBoard keeps 32-bit numbers and consoles print few digits, so nearly equal is equal.
-        if not np.allclose(one.value[i], other.value[j], rtol=1e-4, atol=6e-4):
+        if not np.allclose(one.value[i], other.value[j], *_EQUAL):
             return False
         if i.size and np.ptp(one.value[i]) > _LEAST_RANGE:  # two runs that are 0 throughout differ anyway
             compared += i.size
-    if compared < 2 or a.steps is None:
+    if compared < _LEAST_SHARED or a.steps is None:
         return False
     steps = np.unique(np.concatenate([curve.step for curve in b.of.values()]))
     return bool(np.mean((steps < a.steps[0]) | (steps > a.steps[1])) <= _BEYOND)
