@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import struct
 import zlib
@@ -44,9 +45,16 @@ _CONFIG = re.compile(r"(?:^config: |\bconfig_cb \S{1,20} \S{1,20} )(\{[^\n]{2,25
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a directory is one run's folder."""
-    named = path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir()
-    return named or any(path.glob("run-*.wandb"))
+    """Return whether a directory is one run's folder, and not one that has a ``.wandb`` among other files."""
+    if path.name.startswith(("offline-run-", "run-")) and (path / "files").is_dir():
+        return True
+    with limits.os_errors(path):
+        names = {entry.name for entry in os.scandir(path)} - {"files", "logs", "tmp"}
+    return (
+        bool(names)
+        and all(name.startswith("run-") and ".wandb" in name for name in names)
+        and (sum(name.endswith(".wandb") for name in names) == 1)
+    )
 
 
 def read(path: Path) -> Iterator[RawLog]:
@@ -55,7 +63,8 @@ def read(path: Path) -> Iterator[RawLog]:
     Raises `DataError` if W&B is not installed, or the run has neither a history nor a known console.
     """
     folder = path if path.is_dir() else path.parent
-    log = RawLog(str(path), "wandb-offline", folder.name)
+    whole = is_run(folder)
+    log = RawLog(str(path), "wandb-offline", folder.name if whole else path.stem)
     missing: NotInstalled | None = None
     with limits.os_errors(path):
         for file in sorted(folder.glob("run-*.wandb")) if path.is_dir() else [path]:
@@ -64,13 +73,15 @@ def read(path: Path) -> Iterator[RawLog]:
                     _add_records(log, file)
                 except NotInstalled as error:
                     missing = error
-        if not log.config:
+        if not log.config and whole:  # else what lies there may be of any run
             log.config, log.config_source = beside(folder)
-        if not log.config:
+        if not log.config and whole:
             log.config, log.config_source = _quoted(folder / "logs" / "debug.log"), "logs/debug.log"
         if log.series:
             yield log
             return
+        if not whole:
+            raise missing or NoHistory(f"{path}: a W&B run without history")
         try:
             yield from _console(log, folder / "files" / "output.log")
         except NoHistory:
@@ -221,5 +232,8 @@ def _console(log: RawLog, path: Path) -> Iterator[RawLog]:
 
 
 CONTAINER = Container(
-    "wandb-offline", read, file=lambda _path, head: head.startswith(_MAGIC), directory=is_run
+    "wandb-offline",
+    read,
+    file=lambda path, head: head.startswith(_MAGIC) or (path.suffix == ".wandb" and not head),
+    directory=is_run,
 )

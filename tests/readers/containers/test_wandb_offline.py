@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from wandb.proto.wandb_internal_pb2 import Record
 
 import isolaw
-from isolaw.errors import DataError
+from isolaw.errors import DataError, NoHistory
 from isolaw.readers.containers.wandb_offline import CONTAINER
 from isolaw.readers.raw_log import RawLog
 
@@ -247,6 +247,21 @@ def test_without_wandb_it_says_what_to_install(run: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "wandb.proto.wandb_internal_pb2", None)
     with pytest.raises(DataError, match=r"pip install 'isolaw\[wandb\]'"):
         read(run)
+
+
+def test_a_file_among_others_does_not_make_their_folder_a_run(folder: Path, tmp_path: Path) -> None:
+    content = next(folder.glob("*aaaa1111/*.wandb")).read_bytes()
+    (tmp_path / "run-aaaa1111.wandb").write_bytes(content)
+    assert CONTAINER.directory(tmp_path)  # as W&B's own folder, under another name
+    (tmp_path / "run-killed.wandb").touch()
+    (tmp_path / "metrics.jsonl").touch()
+    assert not CONTAINER.directory(tmp_path)
+    (log,) = CONTAINER.read(tmp_path / "run-aaaa1111.wandb")
+    assert log.run == "qwen n8 (aaaa1111)"
+    assert log.config_source == "run-aaaa1111.wandb"
+    assert CONTAINER.file(tmp_path / "run-killed.wandb", b"")
+    with pytest.raises(NoHistory, match=r"run-killed\.wandb: a W&B run without history"):
+        list(CONTAINER.read(tmp_path / "run-killed.wandb"))
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
