@@ -21,6 +21,8 @@ from isolaw.errors import InputError
 from isolaw.readers.assignments import WHOLE, Assignment, assignment, settable
 
 _FIELD = re.compile(r"\{(\w+)\}")
+_COUNT = "(?<![0-9])[0-9]+(?![0-9])"  # no part of a longer number
+_VALUE = "[0-9.]+e-?[0-9]+|[^-_/ ]+"
 # How people abbreviate, before the number.
 _WRITTEN = {
     "n": r"n|g|k|rollouts?|rollout_n|num_generations|group_?size|gen",
@@ -75,7 +77,7 @@ class NamePattern:
                     text += anything.join(re.escape(piece) for piece in part.split("*"))
                     continue
                 name = settable(part, str(self))
-                text += f"(?P<{name}>(?<![0-9])[0-9]+(?![0-9]))" if name in WHOLE else f"(?P<{name}>[^-_/ ]+)"
+                text += f"(?P<{name}>{_COUNT if name in WHOLE else _VALUE})"
             out.append(re.compile(text, re.S))
         return out
 
