@@ -199,11 +199,18 @@ def read(
     parts = [source for source in sources if isinstance(source, Runs)]
     frames = [source for source in sources if not isinstance(source, str | os.PathLike | Runs)]
     if frames:
+        of_files = {
+            "format": format != "auto", "group_by": group_by, "only": only, "exclude": exclude,
+            "name_pattern": name_pattern, "settings_file": settings_file,
+        }  # fmt: skip
+        if not paths and (name := next((name for name, given in of_files.items() if given), None)):
+            raise InputError(f"{name} is for files; found a {SOURCE}")
         whole = own.over(read_mapping(mapping)) if mapping is not None else own
+        rules = parse(settings)
+        if not paths and (unused := [rule for rule in rules if not rule.matches(SOURCE, [])]):
+            raise InputError(f"{unused[0]}: no run matches {unused[0].glob!r}; found a {SOURCE}")
+        whole = _with_settings(whole, applying(rules, SOURCE, []))
         parts += [read_frame(frame, whole, metric) for frame in frames]
-        if not paths and (settings or format != "auto" or group_by):
-            name = "settings" if settings else "format" if format != "auto" else "group_by"
-            raise InputError(f"{name} is for logs; for a {SOURCE} use columns, derive and constants")
     if paths or not parts:
         reading = survey(
             paths, metric, own, mapping, settings, format, group_by, only, exclude, name_pattern,
@@ -365,15 +372,18 @@ def _table_or_sweep(
             raise DataError(f"{path}: a sweep's directory needs no column mapping")
         return SweepStore(path).collect(), set()
     own = {} if found.ours else applying(rules, path.stem, [str(path)])
-    values = {name: a.value for name, a in own.items() if name not in _NOT_FOR_TABLES}
     try:
-        mapping = columns.model_copy(update={"constants": {**columns.constants, **values}})
-        runs = read_table(path, mapping, metric)
+        runs = read_table(path, _with_settings(columns, own), metric)
     except DataError as error:
         if columns or found.ours:
             raise
         raise DataError(f"{error}\n  It is no known log either: expected {expected_formats()}") from None
     return runs, {assignment.rule for assignment in own.values()}
+
+
+def _with_settings(columns: ColumnMapping, own: Mapping[str, Assignment]) -> ColumnMapping:
+    values = {name: a.value for name, a in own.items() if name not in _NOT_FOR_TABLES}
+    return columns.model_copy(update={"constants": {**columns.constants, **values}})
 
 
 def _unused(rule: Rule, sources: Sequence[Found]) -> str:

@@ -173,9 +173,14 @@ def test_a_lazy_table_is_collected_by_its_owner() -> None:
         as_pandas(Lazy())
 
 
-def test_keywords_of_logs_are_refused() -> None:
-    with pytest.raises(InputError, match="settings is for logs; for a DataFrame use columns"):
-        isolaw.read(frame(), metric="val_acc", settings=["n=8"])
+def test_settings_are_constants_and_keywords_of_files_are_refused() -> None:
+    own = frame().drop(columns="B_p")
+    runs = isolaw.read(own, metric="val_acc", settings=["B_p=4"])
+    pd.testing.assert_frame_equal(runs.points, isolaw.read(frame(), metric="val_acc").points)
+    with pytest.raises(InputError, match=r"no run matches 'other\*'; found a DataFrame"):
+        isolaw.read(own, metric="val_acc", settings=["B_p=4", "other*:seed=3"])
+    with pytest.raises(InputError, match="name_pattern is for files; found a DataFrame"):
+        isolaw.read(frame(), metric="val_acc", name_pattern="n{n}")
 
 
 # Functions of runs
@@ -186,12 +191,10 @@ def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
     own.to_csv(tmp_path / "t.csv", index=False)
     how: dict[str, Any] = {"columns": {"n": "group"}, "constants": {"B_p": 4}}
     foreign = own.drop(columns="B_p").rename(columns={"n": "group"})
-    expected = isolaw.fit(isolaw.read(own, metric="val_acc"), bootstrap=20).document.frontier
+    expected = isolaw.fit(isolaw.read(own, metric="val_acc"), bootstrap=0).document.frontier
     for law in (
-        isolaw.fit(own, "val_acc", bootstrap=20),
-        isolaw.fit(foreign, metric="val_acc", bootstrap=20, **how),
-        isolaw.fit(tmp_path / "t.csv", "val_acc", bootstrap=20),
-        isolaw.fit(own, "val_acc", fixed={"B_p": 4}, bootstrap=20),
+        isolaw.fit(foreign, metric="val_acc", bootstrap=0, **how),
+        isolaw.fit(tmp_path / "t.csv", "val_acc", bootstrap=0, fixed={"B_p": 4}),
     ):
         assert law.document.frontier == expected
 
@@ -199,12 +202,12 @@ def test_fit_takes_what_read_takes(tmp_path: Path) -> None:
 def test_other_functions_take_what_read_takes(tmp_path: Path) -> None:
     own = frame(seeds=2)
     runs = isolaw.read(own, metric="val_acc")
-    law = isolaw.fit(own, "val_acc", bootstrap=20)
+    law = isolaw.fit(own, "val_acc", bootstrap=0)
     isolaw.write_report(own, law, tmp_path / "report.html")
-    assert isolaw.backtest(own, 8000, "val_acc", bootstrap=20, constants={"problem_set": "math"}) == (
-        isolaw.backtest(runs, 8000, "val_acc", bootstrap=20)
+    assert isolaw.backtest(own, 8000, "val_acc", bootstrap=0, constants={"problem_set": "math"}) == (
+        isolaw.backtest(runs, 8000, "val_acc", bootstrap=0)
     )
-    found = isolaw.compare(own, own.assign(val_acc=own["val_acc"] / 2), "val_acc", bootstrap=20)
+    found = isolaw.compare(own, own.assign(val_acc=own["val_acc"] / 2), "val_acc", bootstrap=0)
     assert found.mean.rows["A"].difference.value < 0
     rates = pd.concat([own.assign(lr=0.1), own.assign(lr=0.2)])
     tuned = isolaw.retune(rates, "val_acc", "validation", columns={"lr": "lr"})
