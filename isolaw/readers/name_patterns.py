@@ -1,7 +1,7 @@
 """``--name-pattern 's{seed}-p{B_p}-n{n}-*'``: values that the names of runs carry.
 
-A meaning must not hang on a name, so isolaw applies only the patterns that the user gives; it offers one
-where the names of runs that lack values vary in them.
+A meaning must not hang on a name, so isolaw applies only the patterns that the user gives, to values that the
+log does not know. It offers one where the names of runs that lack values vary in them.
 
 >>> NamePattern("*-s{seed}-n{n}").values("grpo-s21-n128")
 {'seed': '21', 'rollouts_per_problem': '128'}

@@ -51,6 +51,7 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
         for name, fact in framework.facts(part.config, part.config_source).items():
             _add(out, name, fact, assignments)
     out.problems, out.notes = list(dict.fromkeys(out.problems)), list(dict.fromkeys(out.notes))
+    assignments = {name: own for name, own in assignments.items() if not _known(out, own)}
     for name, own in assignments.items():
         if name not in _FOR_THE_READER:
             out.facts[name] = Fact(own.value, own.origin)
@@ -58,6 +59,19 @@ def resolve(parts: Sequence[RawLog], framework: Framework, assignments: Mapping[
     for name, value in DEFAULTS.items():
         out.facts.setdefault(name, Fact(value, ASSUMED))
     return out
+
+
+def _known(out: Resolved, own: Assignment) -> bool:
+    """Whether a value off the run's name says what the log says better; a difference is noted."""
+    if own.pattern is None:
+        return False
+    known = out.facts.get(own.name)
+    if known is not None and known.value != own.value:
+        out.notes.append(
+            f"{own.name} is {own.value} in its name, but {known.value} in the log ({known.origin}): "
+            "the log's value was kept"
+        )
+    return known is not None or (own.name in SPLIT and sum(name in out.facts for name in SPLIT) > 1)
 
 
 def option(glob: str, name: str, value: object) -> str:

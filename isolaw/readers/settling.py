@@ -73,7 +73,7 @@ def draft(candidates: Sequence[Candidate], command: str) -> str:
         lines += ["", f"[{_quoted(only(own.run))}]"]
         lines += [f"# {part}" for part in own.message.split("\n")]
         carried = {a.name: a.value for a in pattern.assigned(own.run, own.sources)} if pattern else {}
-        for need in own.needs:
+        for need in dict.fromkeys([*own.needs, *(["seed"] if "seed" in carried else [])]):
             name = assignment_name(need)
             found = f"{carried[name]}  # in the run's name" if name in carried else ""
             lines.append(f"# {need} = {found}".rstrip())

@@ -8,6 +8,7 @@ import pytest
 
 from isolaw.readers.assignments import applying, parse
 from isolaw.readers.frameworks.base import Fact, Framework
+from isolaw.readers.name_patterns import NamePattern
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, resolve
 
@@ -157,3 +158,21 @@ def test_what_it_would_follow_from_is_said(run: Any) -> None:
     assert problem == "n and B_p unknown (B_p = train_batch_size (6) · devices / n)"
     settings = applying(parse(["n=6", "B_p=16"]), "r", [])
     assert resolve([RawLog("f", "toy", "r")], framework, settings).problems == []
+
+
+def test_a_name_adds_what_the_log_lacks_and_changes_nothing(toy_framework: Framework) -> None:
+    def named(**config: int) -> Resolved:
+        rules = [NamePattern("n{n}-p{B_p}-s{seed}")]
+        part = RawLog("f", "toy", "r", {f"toy.{key}": value for key, value in config.items()}, "toy.yaml")
+        return resolve([part], toy_framework, applying(rules, "n8-p32-s3", ["f"]))
+
+    assert values(named()) == (32, 8, 256)
+    assert named().facts["seed"].value == 3
+    known = named(n=16, seed=5)
+    assert values(known) == (32, 16, 512)
+    assert known.facts["seed"].value == 5
+    assert (
+        "seed is 3 in its name, but 5 in the log (toy.seed in toy.yaml): the log's value was kept"
+        in known.notes
+    )
+    assert values(named(prompts=4, rollouts=64)) == (4, 16, 64)
