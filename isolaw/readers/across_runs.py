@@ -168,6 +168,8 @@ def _alike(logs: Sequence[RunCurves]) -> set[tuple[int, int]]:
     out: set[tuple[int, int]] = set()
     for target in {target for log in logs for target in log.of}:
         curves = [(i, log.of[target]) for i, log in enumerate(logs) if target in log.of]
+        if len(curves) < 2:
+            continue
         size = np.zeros(len(logs))
         size[[i for i, _ in curves]] = [curve.step.size for _, curve in curves]
         owner = np.concatenate([np.full(curve.step.size, i) for i, curve in curves])
