@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from isolaw.readers.mapping import ColumnMapping
-    from isolaw.readers.read import Reading
+    from isolaw.readers.reading import Reading
 
 POSITIVE = click.IntRange(min=1)
 Command = TypeVar("Command", bound=Callable[..., Any])

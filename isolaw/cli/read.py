@@ -16,7 +16,7 @@ from isolaw.cli.common import note, print_json, print_lines, shown
 
 if TYPE_CHECKING:
     from isolaw.readers.candidates import Candidate
-    from isolaw.readers.read import Reading
+    from isolaw.readers.reading import Reading
 
 _FEW = 3  # logs that are shown in full without --verbose
 

@@ -14,7 +14,8 @@ import pytest
 import isolaw
 from isolaw.errors import DataError, InputError
 from isolaw.readers.candidates import Status
-from isolaw.readers.read import Reading, survey
+from isolaw.readers.read import survey
+from isolaw.readers.reading import Reading
 
 Toy = Callable[..., Path]
 Curve = Callable[..., list[dict[str, Any]]]

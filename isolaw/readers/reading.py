@@ -1,0 +1,113 @@
+"""`Reading`: what was found in logs, tables and sweeps, and the runs that can be fitted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.readers.candidates import Candidate, Status, groups
+from isolaw.readers.settling import settling
+from isolaw.runs import Runs, listed
+
+_SHOWN = 8
+# What logs have in common that are fitted together, with their framework.
+_TOGETHER = ("algorithm", "problem_set", "model")
+
+
+@dataclass
+class Reading:
+    """All logs that were found, and the runs of those that are ready.
+
+    ``notes`` are about the search; ``runs.notes`` has all others.
+    """
+
+    candidates: list[Candidate]
+    tables: list[Runs]  # of tables and sweeps
+    logged: Runs | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ready(self) -> list[Candidate]:
+        """The candidates that can be fitted."""
+        return [own for own in self.candidates if own.status is Status.READY]
+
+    @property
+    def left_out(self) -> list[Candidate]:
+        """The other candidates."""
+        return [own for own in self.candidates if own.status is not Status.READY]
+
+    @property
+    def table_notes(self) -> list[str]:
+        """The notes of tables and sweeps."""
+        return [note for part in self.tables for note in part.notes]
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The runs that are ready; raises `DataError`, which says what all of them need, if none is."""
+        parts = [*self.tables, *([self.logged] if self.logged else [])]
+        if not parts:
+            raise DataError(self.none_ready())
+        runs = Runs.concat(parts)
+        runs.left_out = tuple(self.left_out)
+        return runs
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was left out, and why: a sentence for each reason."""
+        found = groups(self.candidates)
+        out = [
+            f"left out ({len(group.runs)}): {listed(group.runs, 4)}: {group.message}"
+            for group in found
+            if not group.status.settled
+        ]
+        settled = Counter(own.status for own in self.candidates if own.status is not Status.READY)
+        inert = [f"{number} {own.value}" for own, number in settled.items() if own.settled]
+        return [*out, *([f"left out: {', '.join(inert)}"] if inert else [])]
+
+    def together(self) -> Reading:
+        """Return the reading with the logs that belong together: of the groups, the one with the most n.
+
+        Logs of one framework, algorithm, problem set and model do; the others are left out. Tables and
+        sweeps are taken as they are.
+        """
+        of: dict[tuple[Any, ...], list[Candidate]] = {}
+        for own in self.ready if self.logged and not self.tables else ():
+            facts = (own.facts.get(name) for name in _TOGETHER)
+            of.setdefault((own.framework, *(fact and fact.value for fact in facts)), []).append(own)
+        if len(of) < 2 or self.logged is None:
+            return self
+        names = ("framework", *_TOGETHER)
+        chosen = max(of, key=lambda key: (len({own.n for own in of[key]}), len(of[key])))
+        group = {own.run: key for key, members in of.items() for own in members}
+        candidates = []
+        for own in self.candidates:
+            key = group.get(own.run, chosen)
+            if key != chosen:
+                pairs = [
+                    (f"{name} {value}", f"{name} {other}")
+                    for name, value, other in zip(names, key, chosen, strict=True)
+                    if value != other
+                ]
+                here, there = (", ".join(texts) for texts in zip(*pairs, strict=True))
+                text = f"{here}, while the {len(of[chosen])} runs that are used have {there}"
+                text += "; --only or --exclude chooses others"
+                own = replace(own, status=Status.APART, message=text)
+            candidates.append(own)
+        kept = self.logged.select(own.run for own in of[chosen])
+        return Reading(candidates, [], kept, self.notes)
+
+    def none_ready(self) -> str:
+        """Return what all logs need, where none of them is ready."""
+        problems = groups(self.candidates)
+        texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
+        options = settling(self.candidates)
+        if options:
+            texts[-1] += f"\nAdd {' '.join(options)}"
+        elif options is None:
+            texts[-1] += "\nisolaw read --write-settings runs.toml drafts a file with all that is needed"
+        if len(problems) == 1:
+            return texts[0]
+        return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])
