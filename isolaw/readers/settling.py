@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from isolaw.config.parsing import read_text
 from isolaw.errors import InputError
@@ -36,8 +36,17 @@ def settling(candidates: Sequence[Candidate]) -> list[str] | None:
         elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
             out.append(option("", need, value))
         else:
-            out += [option(only(own.run, names), need, value) for own in lacking]
+            globs = [folder] if need != "n" and (folder := _folder(lacking, candidates)) else []
+            out += [option(glob, need, value) for glob in globs or [only(own.run, names) for own in lacking]]
     return out if len(out) <= _MOST_OPTIONS else None
+
+
+def _folder(runs: Sequence[Candidate], among: Sequence[Candidate]) -> str | None:
+    """Return a glob of the folder that holds these runs, two or more, and no other."""
+    folders = {PurePath(own.run).parent for own in runs}
+    glob = f"{only(str(folders.pop()))}/*"
+    inside = [own for own in among if Assignment("", None, glob).matches(own.run, own.sources)]
+    return glob if not folders and len(inside) == len(runs) > 1 else None
 
 
 def _needs(candidates: Sequence[Candidate]) -> list[str]:

@@ -231,6 +231,19 @@ def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Pa
     assert [own["facts"]["problems_per_batch"]["value"] for own in runs.values()].count(32) == 1
 
 
+def test_a_folder_whose_runs_lack_the_same_is_one_option(isolaw: Call, tmp_path: Path) -> None:
+    for n in (8, 32):
+        verl(tmp_path / "runs" / "a" / f"n{n}-seed0", n, 0, config=False)
+        verl(tmp_path / "runs" / "b" / f"n{n}-seed1", n, 1)
+    _, out, _ = isolaw("read", tmp_path / "runs")
+    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    assert settles.count("--set") == 1
+    assert f"--set '{tmp_path}/runs/a/*:B_p=<number>'" in settles
+    words = shlex.split(settles.partition(": ")[2].replace("<number>", "32"))
+    code, runs = listed(isolaw, *words[2:])
+    assert (code, len(runs)) == (0, 4)
+
+
 def test_a_mix_marks_only_the_runs_concerned(isolaw: Call, tmp_path: Path) -> None:
     for n in (8, 32, 128):
         verl(tmp_path / f"n{n}", n, 0)
