@@ -105,9 +105,9 @@ class Reading:
         texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
         options = settling(self.candidates)
         if options:
-            texts[-1] += f"\nAdd {' '.join(options)}"
+            texts[-1] += f"\n  Add {' '.join(options)}"
         elif options is None:
-            texts[-1] += "\nisolaw read --write-settings runs.toml drafts a file with all that is needed"
+            texts[-1] += "\n  isolaw read --write-settings runs.toml drafts a file with all that is needed"
         if len(problems) == 1:
             return texts[0]
         return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])

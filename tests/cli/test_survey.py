@@ -231,6 +231,13 @@ def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Pa
     assert [own["facts"]["problems_per_batch"]["value"] for own in runs.values()].count(32) == 1
 
 
+def test_what_one_log_needs_is_said_in_two_lines(isolaw: Call, tmp_path: Path) -> None:
+    verl(tmp_path / "run", 8, 0, config=False)
+    code, _, err = isolaw("fit", tmp_path)
+    assert code == 2
+    assert err.splitlines()[-1] == "  Add --set 'n=<number>' --set 'B_p=<number>'"
+
+
 def test_a_folder_whose_runs_lack_the_same_is_one_option(isolaw: Call, tmp_path: Path) -> None:
     for n in (8, 32):
         verl(tmp_path / "runs" / "a" / f"n{n}-seed0", n, 0, config=False)
