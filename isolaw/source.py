@@ -34,7 +34,7 @@ class Dataset(Protocol):
         """Return it as pandas."""
 
 
-class Reading(TypedDict, total=False):
+class ReadKeywords(TypedDict, total=False):
     """Keywords of `isolaw.read` that functions of runs pass on."""
 
     columns: Mapping[str, str]
@@ -53,13 +53,13 @@ class Reading(TypedDict, total=False):
 Source: TypeAlias = Runs | pd.DataFrame | str | os.PathLike[str] | Arrow | Interchangeable | Dataset
 
 
-def as_runs(source: Source, metric: str | None = None, **reading: Unpack[Reading]) -> Runs:
+def as_runs(source: Source, metric: str | None = None, **reading: Unpack[ReadKeywords]) -> Runs:
     """Return runs as they are, and anything else as `isolaw.read` reads it.
 
     Raises `InputError` for keywords of reading where nothing is left to read.
     """
-    if unknown := [name for name in reading if name not in Reading.__annotations__]:
-        valid = ", ".join(Reading.__annotations__)
+    if unknown := [name for name in reading if name not in ReadKeywords.__annotations__]:
+        valid = ", ".join(ReadKeywords.__annotations__)
         raise TypeError(f"unexpected keyword {unknown[0]!r}; to read a table: {valid}")
     if not isinstance(source, Runs):
         import isolaw  # readers are of a higher layer

@@ -88,7 +88,7 @@ def read(
 
 
 def _listing(reading: Reading, fit: str, again: str) -> list[str]:
-    """The table of all logs, what the others than the ready ones need, and the command to go on with."""
+    """The table of all logs, what those need that are not ready, and the command to go on with."""
     from isolaw.readers.candidates import Status
     from isolaw.readers.settling import settling
     from isolaw.report.text.reading import configurations, listing, summary
@@ -102,9 +102,7 @@ def _listing(reading: Reading, fit: str, again: str) -> list[str]:
         lines.append("")
     if reading.ready:
         lines.append(configurations(reading.ready))
-    found = summary(reading.candidates)
-    lines.append(found.replace(" ready", f" ready: {fit}", 1) if reading.ready else found)
-    return lines
+    return [*lines, summary(reading.candidates, fit)]
 
 
 def _print(run: Candidate) -> None:

@@ -41,7 +41,7 @@ from isolaw.fits.surface.bootstrap import resample
 from isolaw.fits.surface.estimate import estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.fits.surface.stored import info
-from isolaw.source import Reading, Source, as_runs
+from isolaw.source import ReadKeywords, Source, as_runs
 
 METHODS = ("surface", "paper")
 DRAWS = 400
@@ -65,7 +65,7 @@ def fit(
     robust: bool = False,
     bootstrap: int = DRAWS,
     seed: int = 0,
-    **reading: Unpack[Reading],
+    **reading: Unpack[ReadKeywords],
 ) -> Law:
     """Fit the allocation law.
 

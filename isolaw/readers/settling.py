@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from isolaw.config.parsing import read_text
 from isolaw.errors import InputError
-from isolaw.readers.assignments import Assignment, assignment
+from isolaw.readers.assignments import ALIASES, Assignment, assignment
 from isolaw.readers.candidates import Candidate, Group, Status, groups
 from isolaw.readers.name_patterns import NamePattern, offer
 from isolaw.readers.resolve import ASSUMED, only, option
@@ -83,17 +83,10 @@ def draft(candidates: Sequence[Candidate], command: str) -> str:
         lines += [f"# {part}" for part in own.message.split("\n")]
         carried = {a.name: a.value for a in pattern.assigned(own.run, own.sources)} if pattern else {}
         for need in dict.fromkeys([*own.needs, *(["seed"] if "seed" in carried else [])]):
-            name = assignment_name(need)
+            name = ALIASES.get(need, need)
             found = f"{carried[name]}  # in the run's name" if name in carried else ""
             lines.append(f"# {need} = {found}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-def assignment_name(symbol: str) -> str:
-    """Return the name in code of a symbol."""
-    from isolaw.readers.assignments import ALIASES
-
-    return ALIASES.get(symbol, symbol)
 
 
 def _quoted(text: str) -> str:

@@ -26,7 +26,7 @@ from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, select
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import Slices, slices
 from isolaw.runs import Runs
-from isolaw.source import Reading, Source, as_runs
+from isolaw.source import ReadKeywords, Source, as_runs
 
 _BUDGETS = 4
 FIXED = 16
@@ -91,7 +91,7 @@ def backtest(
     >>> sorted(result["rules"])
     ['best small run', 'isolaw', 'largest n', 'n = 16']
     """
-    reading: Any = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
+    reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
     runs = as_runs(runs, metric, **reading)
     metric, eval_set, _ = choose(runs, metric, eval_set)
     selection = select(runs, metric, eval_set, setting, fixed)

@@ -29,7 +29,7 @@ from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
-from isolaw.source import Reading, Source, as_runs
+from isolaw.source import ReadKeywords, Source, as_runs
 
 Place = tuple[int, int]  # B_p, n
 _Side = dict[Place, Configuration]  # one recipe's
@@ -117,7 +117,7 @@ def compare(
     names: tuple[str, str] = ("first", "second"),
     bootstrap: int = DRAWS,
     seed: int = 0,
-    **reading: Unpack[Reading],
+    **reading: Unpack[ReadKeywords],
 ) -> RecipeComparison:
     """Compare two recipes, each a source of its own: runs, or what `isolaw.read` reads with ``reading``.
 

@@ -22,7 +22,7 @@ import pandas as pd
 from isolaw.errors import DataError, Refused, option, unknown
 from isolaw.fits.selection import hold, measured_points
 from isolaw.runs import Runs, full_names, plain
-from isolaw.source import Reading, Source, as_runs
+from isolaw.source import ReadKeywords, Source, as_runs
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem"]
 _COLUMNS = ["problem_set", "algorithm", *_CONFIGURATION, "seed", "step", "compute"]
@@ -45,7 +45,7 @@ def retune(
     eval_set: str,
     name: str = "lr",
     fixed: Mapping[str, Any] | None = None,
-    **reading: Unpack[Reading],
+    **reading: Unpack[ReadKeywords],
 ) -> Retuned:
     """Re-tune attribute ``name`` for every configuration, seed and checkpoint.
 

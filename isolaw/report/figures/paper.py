@@ -24,7 +24,7 @@ from isolaw.report.study import Study, common_compute, final_rewards
 from isolaw.report.text.law import axis
 from isolaw.report.text.numbers import number
 from isolaw.runs import Runs, full_names
-from isolaw.source import Reading, Source, as_runs
+from isolaw.source import ReadKeywords, Source, as_runs
 
 KINDS = ("png", "svg", "pdf")
 _BUDGETS = 30
@@ -66,7 +66,7 @@ def paper_figures(
     DataError
         the folder cannot be written.
     """
-    reading: Any = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
+    reading: Any = {name: options.pop(name) for name in ReadKeywords.__annotations__ if name in options}
     runs = as_runs(runs, options.get("metric"), **reading)
     material = Material(runs, full_names(fixed or {}), options)
     drawn: dict[str, Figure] = {}

@@ -27,7 +27,7 @@ from isolaw.fits.law import Law
 from isolaw.report.page.budgets import budgets
 from isolaw.report.page.build import Facts, content
 from isolaw.report.study import Study, is_of
-from isolaw.source import Reading, Source, as_runs
+from isolaw.source import ReadKeywords, Source, as_runs
 
 __all__ = ["Facts", "check_replaceable", "render", "write", "write_report"]
 
@@ -49,7 +49,7 @@ def write_report(
     *,
     compute: float | None = None,
     backtest: Mapping[str, Any] | str = "isolaw.backtest was not run",
-    **reading: Unpack[Reading],
+    **reading: Unpack[ReadKeywords],
 ) -> Path:
     """Write a page about runs and the law fitted to them: one HTML file that opens in any browser.
 

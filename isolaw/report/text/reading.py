@@ -13,31 +13,31 @@ from isolaw.runs import listed
 
 _MOST_METRICS = 2
 _MOST_NAMED = 4
-# Status → in the table, and of several runs.
+# Status → in the table, after "1", after a larger number.
 _WORDS = {
-    Status.READY: ("ready", "are ready"),
-    Status.NOT_INSTALLED: ("needs a package", "need a package"),
-    Status.OFF_POLICY: ("off-policy", "are off-policy"),
-    Status.ON_POLICY: ("on-policy", "are on-policy"),
-    Status.UNKNOWN_FORMAT: ("unknown format", "have an unknown format"),
-    Status.DAMAGED: ("damaged", "are damaged"),
-    Status.NO_HISTORY: ("no history", "have no history"),
-    Status.SUPERVISED: ("supervised", "are supervised"),
-    Status.DUPLICATE: ("duplicate", "are duplicates"),
+    Status.READY: ("ready", "is ready", "are ready"),
+    Status.NOT_INSTALLED: ("needs a package", "needs a package", "need a package"),
+    Status.OFF_POLICY: ("off-policy", "is off-policy", "are off-policy"),
+    Status.ON_POLICY: ("on-policy", "is on-policy", "are on-policy"),
+    Status.UNKNOWN_FORMAT: ("unknown format", "has an unknown format", "have an unknown format"),
+    Status.DAMAGED: ("damaged", "is damaged", "are damaged"),
+    Status.NO_HISTORY: ("no history", "has no history", "have no history"),
+    Status.SUPERVISED: ("supervised", "is supervised", "are supervised"),
+    Status.DUPLICATE: ("duplicate", "is a duplicate", "are duplicates"),
 }
 
 
-def status(own: Candidate) -> str:
-    """Return whether a log can be fitted, in some words."""
+def status(own: Candidate, folder: str = "") -> str:
+    """Return whether a log can be fitted, in some words; names without the ``folder`` they begin with."""
     if own.needs:
         return f"needs {', '.join(own.needs)}"
     if own.duplicate_of:
-        return f"duplicate of {own.duplicate_of}"
+        return f"duplicate of {own.duplicate_of.removeprefix(folder)}"
     return _WORDS[own.status][0]
 
 
 def listing(candidates: Sequence[Candidate]) -> list[str]:
-    """Return a line for each log, below a heading, and what those need that are not ready.
+    """Return a line for each log, below a heading, and what the logs need that are not ready.
 
     The folder that all names begin with is its first line.
     """
@@ -51,7 +51,6 @@ def listing(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _table(candidates: Sequence[Candidate], folder: str) -> list[str]:
-    names = {own.run: own.run.removeprefix(folder) for own in candidates}
     rows = [["run", "framework", "B_p", "n", "seed", "steps", "C", "metrics", "status"]]
     for own in candidates:
         facts = {name: str(fact.value) for name, fact in own.facts.items()}
@@ -59,15 +58,9 @@ def _table(candidates: Sequence[Candidate], folder: str) -> list[str]:
             facts["seed"] = f"({facts['seed']})"
         known = [facts.get(name, "") for name in ("problems_per_batch", "rollouts_per_problem", "seed")]
         steps = f"{own.steps[1]:,}" if own.steps else ""
-        text = (
-            f"duplicate of {names.get(own.duplicate_of, own.duplicate_of)}"
-            if own.duplicate_of
-            else status(own)
-        )
         total = number(own.compute[1]) if own.compute else ""
-        rows.append(
-            [names[own.run], own.framework or own.container, *known, steps, total, _metrics(own), text]
-        )
+        name, framework = own.run.removeprefix(folder), own.framework or own.container
+        rows.append([name, framework, *known, steps, total, _metrics(own), status(own, folder)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     right = range(2, 7)
     lines = [
@@ -80,16 +73,17 @@ def _table(candidates: Sequence[Candidate], folder: str) -> list[str]:
     return [f"{folder}:", *lines] if folder else lines
 
 
-def summary(candidates: Sequence[Candidate]) -> str:
-    """Return how many logs are ready, and what the others are."""
+def summary(candidates: Sequence[Candidate], fit: str) -> str:
+    """Return how many logs are ready, the command ``fit`` for those, and what the others are."""
     found = Counter(own.status for own in candidates)
     ready = found.pop(Status.READY, 0)
     parts = []
     if found.pop(Status.NEEDS, 0):
         needs = Counter(", ".join(own.needs) for own in candidates if own.needs)
         parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
-    parts += [f"{times} {_of(status, times)}" for status, times in found.items()]
-    head = f"{ready} of {len(candidates)} {'is' if len(candidates) == 1 else 'are'} ready"
+    parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in found.items()]
+    head = f"{ready} of {len(candidates)} {_WORDS[Status.READY][1 + (len(candidates) > 1)]}"
+    head += f": {fit}" if ready else ""
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
 
 
@@ -100,13 +94,6 @@ def configurations(ready: Sequence[Candidate]) -> str:
         for name in ("problems_per_batch", "rollouts_per_problem")
     )
     return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
-
-
-def _of(status: Status, times: int) -> str:
-    words = _WORDS[status][1]
-    if times > 1:
-        return words
-    return words.replace("are ", "is ", 1).replace("have ", "has ", 1).replace("duplicates", "a duplicate")
 
 
 def _metrics(own: Candidate) -> str:
