@@ -13,7 +13,7 @@ from typing import Any
 from isolaw import executors
 from isolaw.config import SweepSpec
 from isolaw.config.parsing import read_text
-from isolaw.errors import RunError, StoreError
+from isolaw.errors import InputError, RunError, StoreError
 from isolaw.executors.base import Event
 from isolaw.planning import Plan, issues_of, plan
 from isolaw.runs import Runs
@@ -37,7 +37,9 @@ def sweep(
     Parameters
     ----------
     spec
-        a `SweepSpec`, its sections as a mapping, or a TOML file; None: a small bandit grid.
+        a `SweepSpec`, its sections as a mapping, or a TOML file; None: a small bandit grid. With
+        ``{"sweep": {"backend": "replay"}, "replay": {"source": source}}`` the sweep plays recorded runs
+        back: ``source`` is anything that `isolaw.read` takes.
     out
         the sweep's directory; a second call continues there. None: a temporary directory.
     on_event
@@ -54,6 +56,12 @@ def sweep(
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
     elif not isinstance(spec, SweepSpec):
+        if not isinstance(spec, Mapping):
+            way = 'isolaw.sweep({"sweep": {"backend": "replay"}, "replay": {"source": runs}})'
+            raise InputError(
+                f"spec: found {type(spec).__name__}; expected a SweepSpec, a mapping or a TOML file; to play "
+                f"recorded runs back: {way}"
+            )
         spec = SweepSpec.parse(spec, check=issues_of)
     with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
         for event in execute(plan(spec, folder), folder, written):
@@ -84,6 +92,8 @@ def execute(
         executors.reach(planned.spec.executor)
     with store.lock():
         store.write_spec(planned.spec, written)
+        if planned.recorded is not None:
+            tables.keep(store, planned.recorded)
         for run in planned.runs:
             store.run(run.run_id).create(run)
         by_id = {run.run_id: run for run in planned.runs}

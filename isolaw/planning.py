@@ -9,13 +9,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from isolaw import allocation, backends, executors
 from isolaw.config import EvaluationSpec, Recipe, RunSpec, StoreSection, SweepSpec
 from isolaw.errors import Damaged, Issue, SpecError, StoreError
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
+
+if TYPE_CHECKING:
+    from isolaw.runs import Runs
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Plan:
     begun: int  # how many of them have a state already
     remaining: int  # rollouts that are left to generate
     notes: list[str]  # what was left out or filled in
+    recorded: Runs | None = None  # runs that the directory has to keep, to replay them
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
@@ -76,8 +80,9 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
         spec = spec.model_copy(update={"store": StoreSection(states=states)})
     backends.get(spec.sweep.backend)
     notes: list[str] = []
+    to_keep, as_recorded = None, False
     if spec.sweep.backend == "replay":
-        spec = _with_table_axes(spec)
+        spec, to_keep, as_recorded = _with_recorded_axes(spec, store, notes)
     spec = _with_schedule(spec, store, notes)
     axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     pairs, dropped = allocation.grid(*axes)
@@ -85,7 +90,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
         shown = ", ".join(f"B_p = {b} with n = {n}" for b, n in dropped)
         notes.append(f"left out above limits.max_batch_rollouts = {axes[-1]}: {shown}")
     with executors.machines(spec.executor, spec.sweep.backend):
-        runs, issues = _resolved_runs(spec, pairs, notes)
+        runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
         issues += mirror.check(spec.tracking) + executors.check(spec.executor, runs)
     issues = [*allocation.grid_issues(*axes), *issues, *_states_issues(store, spec)]
     if issues:
@@ -113,7 +118,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
         notes.append(f"{again} of the runs begun have no state to continue from, and start at step 0")
     notes += _disk_notes(store, spec, left)
     todo = [run.run_id for run in executors.order(store.directory, left)]
-    return Plan(spec, runs, todo, begun, remaining, notes)
+    return Plan(spec, runs, todo, begun, remaining, notes, to_keep)
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
@@ -155,19 +160,33 @@ def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
     return [Issue("store.states", message, given, accepted)] if accepted else []
 
 
-def _with_table_axes(spec: SweepSpec) -> SweepSpec:
-    """For replay: axes that the user leaves open are the table's."""
-    from isolaw.backends.replay import BACKEND
+def _with_recorded_axes(
+    spec: SweepSpec, store: SweepStore, notes: list[str]
+) -> tuple[SweepSpec, Runs | None, bool]:
+    """For replay: axes that the user leaves open are those of the recorded runs.
 
-    offered = BACKEND.axes(spec.replay)
+    Returns the spec, the runs that the directory has to keep, and whether every value of an axis was
+    recorded: then the sweep is the recorded part of their product.
+    """
+    from isolaw.backends.replay import BACKEND, gathered
+
+    section, recorded, found = gathered(spec.replay, store.directory)
+    notes += found
+    spec = spec.model_copy(update={"replay": section})
+    offered = BACKEND.axes(section)
     data = spec.model_dump(mode="json", exclude_unset=True)
-    for name, section in (("grid", spec.grid), ("sweep", spec.sweep)):
-        keys = type(section).model_fields.keys() & offered.keys() - section.model_fields_set
+    for name, own in (("grid", spec.grid), ("sweep", spec.sweep)):
+        keys = type(own).model_fields.keys() & offered.keys() - own.model_fields_set
         data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
     if not spec.limits.model_fields_set:  # a recorded run needs no cap
         grid = SweepSpec.parse(data).grid
         data["limits"] = {"max_batch_rollouts": max(grid.problems_per_batch) * max(grid.rollouts_per_problem)}
-    return SweepSpec.parse(data)
+    out = SweepSpec.parse(data)
+    axes = {
+        "seeds": out.sweep.seeds,
+        **{name: getattr(out.grid, name) for name in offered.keys() - {"seeds", "compute"}},
+    }
+    return out, recorded, all(set(values) <= set(offered[name]) for name, values in axes.items())
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
@@ -205,13 +224,17 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
 
 
 def _resolved_runs(
-    spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str]
+    spec: SweepSpec, pairs: Sequence[tuple[int, int]], notes: list[str], as_recorded: bool
 ) -> tuple[list[RunSpec], list[Issue]]:
-    """Return every run of the grid as the backend resolves it, and the issues of all of them."""
+    """Return every run of the grid as the backend resolves it, and the issues of all of them.
+
+    With ``as_recorded``, combinations that were not recorded are left out.
+    """
     backend = backends.get(spec.sweep.backend)
     axes = spec.grid.recipe_axes
     runs: dict[str, RunSpec] = {}
     issues: list[Issue] = []
+    left_out = 0
     common = {
         "backend": backend.name,
         "problems": spec.problems,
@@ -234,9 +257,14 @@ def _resolved_runs(
                 issues += error.issues
                 continue
             found = backend.check(resolved)
+            if as_recorded and [issue.where for issue in found] == ["grid"]:
+                left_out += 1
+                continue
             issues += found
             if not found:  # a run with issues need not have an identity (a NaN has none)
                 runs[resolved.run_id] = resolved
+    if left_out:
+        notes.append(f"{left_out} combinations of the axes were not recorded and are left out")
     return list(runs.values()), issues
 
 

@@ -2,13 +2,18 @@
 
 A table of real curves becomes a backend: the same plans, store, resume and statistics, at no cost.
 Every recorded checkpoint within the horizon is played as it was recorded; nothing is interpolated.
+
+A table's file stays where it is, and the hash of its bytes is part of the runs' identity. Anything else that
+`isolaw.read` takes is read once, when the sweep is planned: the sweep's directory keeps the runs, and the
+hash of their content is part of the identity.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,21 +26,37 @@ from isolaw.config import ProblemsSpec, RunSpec, canonical_json
 from isolaw.config.parsing import parse_section
 from isolaw.errors import DataError, Issue, SpecError
 from isolaw.readers.mapping import ColumnMapping
+from isolaw.readers.read import survey
+from isolaw.readers.sources import is_table
 from isolaw.readers.tables import read_table
-from isolaw.runs import Runs
+from isolaw.runs import IDENTITY, KEY, Runs
+from isolaw.source import as_runs
+from isolaw.store.sweep import RECORDED
 
 _CONFIGURATION = ["problems_per_batch", "rollouts_per_problem", "seed"]
+_NOT_HASHED = ["run_id", "wall_s"]  # a path, and the one column in which identical runs differ
+_MOST_HELD = 4
+_held: dict[str, Runs] = {}  # runs that were read, by the hash of their content
 
 
 class ReplayOptions(BaseModel):
-    """The ``[replay]`` section: a table, and how its columns map (as in ``isolaw fit``)."""
+    """The ``[replay]`` section: recorded runs, and how a table's columns map (as in ``isolaw fit``).
+
+    ``sha256`` is the hash of runs that a sweep's directory keeps (`content_hash`).
+    """
 
     model_config = ConfigDict(extra="forbid")
-    source: str
+    source: Any
     metric: str | None = None
     columns: dict[str, str] = {}
     derive: dict[str, str] = {}
     constants: dict[str, str | int | FiniteFloat] = {}
+    sha256: str | None = None
+
+    @property
+    def mapping(self) -> dict[str, Any]:
+        """What is given of how to read a table."""
+        return self.model_dump(include={"metric", "columns", "derive", "constants"}, exclude_defaults=True)
 
 
 class Replay(Backend):
@@ -45,8 +66,8 @@ class Replay(Backend):
     version = 1
 
     def resolve(self, spec: RunSpec) -> RunSpec:
-        """Read the table once; its hash and its mapping enter the identity, never its path."""
-        path, digest, mapping, runs = _open(spec.options or spec.sources)
+        """Read the source once; its hash and its mapping enter the identity, never its path."""
+        content, mapping, sources, runs = _open(spec.options or spec.sources)
         sets = sorted(set(runs.points["problem_set"]))
         if len(sets) > 1 and spec.problems.set not in sets:
             raise SpecError([Issue("problems.set", found=spec.problems.set, accepted=", ".join(sets))])
@@ -59,8 +80,8 @@ class Replay(Backend):
                 "backend_version": self.version,
                 "recipe": spec.recipe.model_copy(update={"algorithm": algorithm}),
                 "options": {**mapping, **({"recorded": recorded} if recorded else {})},
-                "content": {"table": digest},
-                "sources": {"source": str(path), **mapping},
+                "content": content,
+                "sources": sources,
                 "problems": spec.problems.model_copy(update={"set": name}),
             }
         )
@@ -85,7 +106,8 @@ class Replay(Backend):
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Yield the recorded checkpoints up to the horizon, after the one in ``ctx.state``."""
-        if _digest(Path(spec.sources["source"])) != spec.content["table"]:
+        table = spec.content.get("table")
+        if table is not None and _digest(Path(spec.sources["source"])) != table:
             raise DataError(f"{spec.sources['source']}: the table changed since the sweep was planned")
         runs = _runs(spec)
         points = runs.points
@@ -114,7 +136,7 @@ class Replay(Backend):
             yield Checkpoint(step, int(first["compute"]), values, save, tokens, final=step == last)
 
     def axes(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the table's grid, seeds and horizon: the defaults of a sweep."""
+        """Return the recorded grid, seeds and horizon: the defaults of a sweep."""
         *_, runs = _open(options)
         table = runs.table()
         axes = {name: sorted({int(value) for value in table[name]}) for name in _CONFIGURATION}
@@ -124,17 +146,67 @@ class Replay(Backend):
 BACKEND = Replay()
 
 
-def _open(section: dict[str, Any]) -> tuple[Path, str, dict[str, Any], Runs]:
-    """Return the path, the hash, the mapping and the runs of a ``[replay]`` section's table."""
+def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
+    """Read what is no table's file: return the section for a sweep in ``directory``, the runs, and notes.
+
+    The directory has to keep the runs in its `RECORDED`. None of a table's file, and of runs that are kept.
+    """
     options = parse_section(ReplayOptions, section, prefix="replay")
+    source, kept = options.source, directory.absolute() / RECORDED
+    if options.sha256 is not None:
+        return {**section, "source": str(kept if kept.exists() else source)}, None, []
+    mapping = options.mapping
+    if not isinstance(source, str | os.PathLike):
+        runs, notes = as_runs(source, **mapping), list[str]()
+    elif mapping.keys() - {"metric"} or is_table(os.fspath(source)):
+        return {**section, "source": os.fspath(source)}, None, []
+    else:
+        reading = survey([os.fspath(source)], options.metric)
+        runs, notes = reading.runs, [*reading.notes, *reading.warnings]
+    digest = content_hash(runs)
+    _hold(digest, runs)
+    metric = {"metric": options.metric} if options.metric else {}
+    return {"source": str(kept), "sha256": digest, **metric}, runs, notes
+
+
+def content_hash(runs: Runs) -> str:
+    """Return the SHA-256 of the table as CSV, sorted, without the names of runs and seconds."""
+    columns = [name for name in runs.points.columns if name not in _NOT_HASHED]
+    table = runs.points[columns].sort_values([*IDENTITY, *KEY[1:], "value"], kind="stable")
+    return hashlib.sha256(table.to_csv(index=False, float_format="%.17g").encode()).hexdigest()
+
+
+def _hold(digest: str, runs: Runs) -> None:
+    _held[digest] = runs
+    while len(_held) > _MOST_HELD:
+        del _held[next(iter(_held))]
+
+
+def _kept(path: str, digest: str) -> Runs:
+    """Return the runs that a sweep's directory keeps."""
+    if digest not in _held:
+        runs = Runs.from_parquet(path)
+        if content_hash(runs) != digest:
+            raise DataError(f"{path}: the runs changed since the sweep was planned")
+        _hold(digest, runs)
+    return _held[digest]
+
+
+def _open(section: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[str, Any], Runs]:
+    """Return the hash, the mapping, the sources and the runs of a ``[replay]`` section."""
+    options = parse_section(ReplayOptions, section, prefix="replay")
+    if options.sha256 is not None:
+        sources = {"source": options.source, "sha256": options.sha256}
+        return {"runs": options.sha256}, {}, sources, _kept(options.source, options.sha256)
     path = Path(options.source).resolve()
     try:
         digest = _digest(path)
     except (OSError, ValueError) as error:
         reason = f"{path}: {getattr(error, 'strerror', None) or error}"
         raise SpecError([Issue("replay.source", reason, found=options.source)]) from None
-    mapping = options.model_dump(exclude={"source"}, exclude_defaults=True)
-    return path, digest, mapping, _table(str(path), digest, canonical_json(mapping))
+    mapping = options.mapping
+    runs = _table(str(path), digest, canonical_json(mapping))
+    return {"table": digest}, mapping, {"source": str(path), **mapping}, runs
 
 
 def _digest(path: Path) -> str:
@@ -142,6 +214,8 @@ def _digest(path: Path) -> str:
 
 
 def _runs(spec: RunSpec) -> Runs:
+    if "runs" in spec.content:
+        return _kept(spec.sources["source"], spec.content["runs"])
     mapping = {k: v for k, v in spec.sources.items() if k != "source"}
     return _table(spec.sources["source"], spec.content["table"], canonical_json(mapping))
 

@@ -170,6 +170,16 @@ def is_ours(path: Path, head: bytes) -> bool:
     return set(COLUMNS) <= set(columns_of(path, head))
 
 
+def is_table(source: str | Path) -> bool:
+    """Return whether a source is a table's file, or nothing that exists: no log, directory or glob."""
+    path = Path(source)
+    if not path.is_file():
+        return not path.is_dir() and not glob.has_magic(str(source))
+    head = limits.start(path, HEAD)
+    mapped = {"problems_per_batch", "rollouts_per_problem"} <= set(columns_of(path, head))
+    return mapped or _classified(path, head, list(candidates())).container is None
+
+
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts numbers in names by their size."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]

@@ -15,6 +15,7 @@
                       FAILED.json      why it stopped, and the last lines of the log
     DIR/points.parquet                 all runs, sorted by key; can always be rebuilt
     DIR/problems.parquet               results of single problems, where a backend records them
+    DIR/recorded.parquet               the runs that a replay plays, unless they are in a table of the user
 
 A checkpoint is one appended line. At most once a second, with at most a tenth of the time spent on it,
 and at a run's end, the lines are synced and the state is published under a temporary name, synced and

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 FORMAT = "isolaw.sweep/2"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
 POINTS, PROBLEMS = "points.parquet", "problems.parquet"
-_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, WHERE, locks.NAME)
+RECORDED = "recorded.parquet"  # the runs that a replay plays, unless they are in a file of the user's
+_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, WHERE, locks.NAME)
 # All that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, Kind] = {
     **dict.fromkeys(_FILES, "file"),

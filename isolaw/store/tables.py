@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
 
 from isolaw.config import RunSpec
 from isolaw.errors import Damaged, NotOurs, StoreError
 from isolaw.runs import Runs
-from isolaw.store.sweep import POINTS, PROBLEMS, SweepStore
+from isolaw.store.sweep import POINTS, PROBLEMS, RECORDED, SweepStore
 
 _HEALS = "The sweep's own command repairs it"
 
@@ -62,8 +62,17 @@ def publish(store: SweepStore, runs: Runs) -> None:
     if runs.problems is not None:
         tables[PROBLEMS] = runs.problems.to_parquet
     for name, write in tables.items():
-        with store.root.replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
-            write(file)
+        _write(store, name, write)
+
+
+def keep(store: SweepStore, recorded: Runs) -> None:
+    """Write the runs that the sweep replays."""
+    _write(store, RECORDED, recorded.to_parquet)
+
+
+def _write(store: SweepStore, name: str, write: Callable[[BinaryIO], None]) -> None:
+    with store.root.replacing(name) as descriptor, os.fdopen(os.dup(descriptor), "wb") as file:
+        write(file)
 
 
 def _records(run_id: str, spec: RunSpec, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

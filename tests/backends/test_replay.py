@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import isolaw
 from isolaw import engine
+from isolaw.backends import replay
 from isolaw.config import SweepSpec
 from isolaw.errors import InputError, SpecError, StoreError
 from isolaw.runs import Runs
@@ -202,3 +204,79 @@ def test_a_source_that_cannot_be_played(tmp_path: Path, tree, replay: dict[str, 
     for word in words:
         assert word in str(error.value)
     assert tree(tmp_path) == {}
+
+
+FRAME = pd.DataFrame(
+    [
+        {"B_p": 4, "n": n, "seed": seed, "step": step, "r": 0.1 * step + 0.01 * seed}
+        for n, seeds in ((2, (0, 1)), (8, (0,)))  # no full grid
+        for seed in seeds
+        for step in (1, 2, 3)
+    ]
+)
+
+
+def replaying(source: Any, jobs: int = 0) -> dict[str, Any]:
+    executor = {"kind": "processes", "jobs": jobs} if jobs else INLINE
+    return {
+        "sweep": {"backend": "replay"},
+        "replay": {"source": source, "metric": "r"},
+        "executor": executor,
+    }
+
+
+def test_tables_in_memory_are_played_as_their_file_is(tmp_path: Path) -> None:
+    """Workers of other processes read them from the sweep's directory, which also continues them."""
+    runs = isolaw.read(FRAME, metric="r")
+    played = isolaw.sweep(replaying(FRAME, jobs=1), tmp_path / "frame")
+    pd.testing.assert_frame_equal(curves(played), curves(runs))
+    ids = set(played.points["run_id"])
+    assert set(isolaw.sweep({**replaying(runs), "replay": {"source": runs}}).points["run_id"]) == ids
+    again = SweepStore(tmp_path / "frame").read_spec()
+    assert engine.plan(again, tmp_path / "frame").todo == []
+    assert again.replay["source"] == str(tmp_path / "frame" / "recorded.parquet")
+
+
+def test_a_table_in_memory_with_a_mapping(tmp_path: Path) -> None:
+    frame = pd.read_csv(TABLE)
+    spec = {"sweep": {"backend": "replay"}, "replay": {"source": frame, **MAPPED}, "executor": INLINE}
+    pd.testing.assert_frame_equal(curves(isolaw.sweep(spec)), curves(isolaw.read(TABLE, **MAPPED)))
+
+
+def test_what_a_sweeps_directory_keeps_is_checked(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    spec = SweepSpec.parse(replaying(FRAME))
+    planned = engine.plan(spec, out)
+    assert not out.exists()
+    list(zip(range(1), engine.execute(planned, out), strict=False))
+    replay._held.clear()
+    isolaw.read(FRAME.assign(r=0.5), metric="r").to_parquet(out / "recorded.parquet")
+    with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was planned"):
+        engine.plan(SweepStore(out).read_spec(), out)
+    with pytest.raises(StoreError, match=r"holds another sweep \(content\.runs is"):
+        isolaw.sweep(replaying(FRAME.assign(r=0.5)), out)
+
+
+def test_logs_are_played_from_their_folder(tmp_path: Path) -> None:
+    """Where they are is no part of a run's identity, and the sweep does without them once it began."""
+    ids = []
+    for place in ("a", "b"):
+        for n in (4, 8):
+            folder = tmp_path / place / f"n{n}"
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps({"groups_per_batch": 16, "group_size": n}))
+            rows = [{"step": i, "env/all/reward/total": 0.1 * i, "optim/lr": 1e-5} for i in range(1, 5)]
+            (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        spec = SweepSpec.parse({**replaying(""), "replay": {"source": str(tmp_path / place)}})
+        planned = engine.plan(spec, tmp_path / "out")
+        ids.append([run.run_id for run in planned.runs])
+        shutil.rmtree(tmp_path / place)
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 2
+    list(engine.execute(planned, tmp_path / "out"))
+    assert engine.status(tmp_path / "out")["done"] == 2
+
+
+def test_a_table_is_no_specification() -> None:
+    with pytest.raises(InputError, match=r"found DataFrame; .* \"replay\": {\"source\": runs}"):
+        isolaw.sweep(FRAME)  # type: ignore[arg-type]
