@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from isolaw.allocation import Allocation
     from isolaw.backends.real.rollout.split import split
     from isolaw.config import SweepSpec
+    from isolaw.costs import read_cost
     from isolaw.doctor import diagnose
     from isolaw.engine import status, sweep
     from isolaw.errors import IsolawError
@@ -58,6 +59,7 @@ _WHERE = {
     "law_figure": "isolaw.report.figures.law",
     "paper_figures": "isolaw.report.figures.paper",
     "read": "isolaw.readers.read",
+    "read_cost": "isolaw.costs",
     "retune": "isolaw.fits.studies.retune",
     "split": "isolaw.backends.real.rollout.split",
     "status": "isolaw.engine",
@@ -68,7 +70,7 @@ _WHERE = {
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "backtest",
     "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
-    "read", "retune", "split", "status", "summary", "sweep", "write_report",
+    "read", "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
 ]  # fmt: skip
 
 

@@ -20,12 +20,13 @@ MODULES = {
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
     {"errors"},
-    {"allocation", "files", "machine", "metrics", "parquet"},
+    {"allocation", "costs.model", "files", "machine", "metrics", "parquet"},
     {"config", "runs"},
     {"source"},
     {"backends.base", "backends.line", "fits", "simulators"},
     {"store"},
     {"readers"},
+    {"costs"},
     {"doctor"},
     {"backends"},
     {"executors"},

@@ -1,0 +1,88 @@
+"""What runs cost in the units people pay in: seconds, GPU hours, money.
+
+    cost = isolaw.costs.read("runs/easy")           recorded runs of a sweep, or a table of runs with wall_s
+    cost = isolaw.costs.read("report.json")         isolaw doctor --gpu
+    cost = isolaw.costs.read("throughput.toml")     your own figures
+    cost.gpu_hours(32, 64, steps=500)               value and 95 % interval; None where nothing is known
+
+`isolaw.costs.model` has the equations, `recorded` the fit to recorded runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isolaw.costs.model import Cost, Estimate, Source
+from isolaw.errors import InputError
+
+if TYPE_CHECKING:
+    from isolaw.costs.recorded import Timed
+
+__all__ = ["Cost", "Estimate", "Source", "read", "read_cost"]
+
+
+def read(source: Any) -> Cost:
+    """Return the cost model of a source.
+
+    Parameters
+    ----------
+    source
+        a sweep's directory; a report of ``isolaw doctor --gpu`` (``.json``); a table of throughputs
+        (``.toml``, or its content as a mapping ``{"throughput": {…}}``); `isolaw.Runs`, or whatever
+        `isolaw.read` takes, with ``wall_s``; or a `Cost`.
+
+    Raises
+    ------
+    InputError
+        the source does not exist, is something else, or records no time.
+
+    >>> cost = read({"throughput": {"sampled_tokens_per_s": 20_000, "trained_tokens_per_s": 40_000,
+    ...                             "tokens_per_response": 1000, "gpus": 8}})
+    >>> cost.gpu_hours(32, 64, 100).value
+    34.13...
+    """
+    from isolaw.costs import measured, recorded
+    from isolaw.runs import Runs
+
+    if isinstance(source, Cost):
+        return source
+    if isinstance(source, Runs):
+        return recorded.of_runs(source)
+    if isinstance(source, Mapping):
+        return measured.of_table(source)
+    path = Path(source)
+    if not path.exists():
+        raise InputError(
+            f"{path}: no such file or directory; expected a sweep's directory, a report of isolaw doctor "
+            "--gpu (.json), or a table of throughputs (.toml)"
+        )
+    if path.suffix == ".toml":
+        return measured.read_table(path)
+    if path.suffix == ".json":
+        return measured.read_doctor(path)
+    if path.is_dir() and (path / "sweep.json").exists():
+        return recorded.fit(_of_sweep(path), str(path))
+    from isolaw.readers.read import read as read_runs
+
+    return recorded.of_runs(read_runs(str(path)), str(path))
+
+
+read_cost = read  # its name in `isolaw` itself
+
+
+def _of_sweep(path: Path) -> list[Timed]:
+    """The recorded times of the runs of a sweep's directory."""
+    from isolaw.costs import recorded
+    from isolaw.store import SweepStore
+
+    store = SweepStore(path)
+    out = []
+    for run_id, spec in store.specs()[0].items():
+        recorded.check_backend(spec.backend, str(path))
+        if lines := store.run(run_id).recorded().checkpoints:
+            model = Path(spec.sources["model"]).name if "model" in spec.sources else ""
+            own = (run_id, spec.problems_per_batch, spec.rollouts_per_problem)
+            out.append(recorded.Timed.of_lines(*own, lines, model))
+    return out

@@ -1,0 +1,207 @@
+"""What a run takes in seconds and GPU hours: `Cost`, a linear model of the time of a step.
+
+A step draws T = τ · B_p · n response tokens, with τ tokens in a mean response. Each of its parts takes
+
+    s_part(T) = a + b · T,    a, b ≥ 0
+
+- *generate*: a batch is not done before its longest response is, so a is about the longest response times the
+  time of one decoding step; b is the inverse of the sampler's throughput when it is full. The true time lies
+  between the larger of the two terms and their sum.
+- *reward*, *prepare*, *train*: proportional to the rollouts and their tokens, hence to T while τ is constant
+  (prompts count through B_p · n); a is what a micro-batch, a call or the optimiser's step costs at any size.
+- *sync*, and what is left of the wall time: the weights and states have one size, so mostly a.
+
+The sum over parts is the time of a step, S(T) = a + b · T, and M steps take M · S(τ · B_p · n) seconds.
+Evaluations and the start of a run count only where the caller counts them: an allocation's budget, like its
+compute, excludes evaluation. GPU hours = seconds · GPUs of the run / 3600; a machine without GPUs has hours
+only.
+
+``error`` is how wrong the model is for recorded runs: the root mean square of log(measured / predicted),
+where each batch size is predicted from all others. An interval is value · exp(± t · error), with the 97.5 %
+quantile t of Student's distribution with one degree of freedom less than batch sizes. It is the interval of
+one run, and holds for a sum of runs as well, since what the model gets wrong does not average out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from isolaw.errors import InputError
+
+HOUR_S = 3600.0
+_BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
+
+
+class Source(StrEnum):
+    """Where a cost comes from."""
+
+    RECORDED = "recorded runs"
+    DOCTOR = "doctor"
+    TABLE = "table"
+
+
+class Estimate(NamedTuple):
+    """A value with the ends of its 95 % interval; None where there is no interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def times(self, factor: float) -> Estimate:
+        """Return it in another unit."""
+        return Estimate(*(None if end is None else end * factor for end in self))  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data, as of every estimate of isolaw."""
+        interval = None if self.low is None else [self.low, self.high]
+        return {"value": self.value, "interval": interval, "status": "ok"}
+
+
+class Part(NamedTuple):
+    """The seconds of a part of a step: a + b · T."""
+
+    step_s: float  # a
+    unit_s: float  # b, of a token, or of a rollout where tokens are not known
+
+    def seconds(self, units: float) -> float:
+        """Return a + b · T."""
+        return self.step_s + self.unit_s * units
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The time of a step by part, and the machine that it was measured on (see the module's docstring)."""
+
+    parts: Mapping[str, Part]
+    per_rollout: float  #: τ: T is ``per_rollout`` · B_p · n
+    unit: str  #: of T: tokens, or rollouts where tokens are not known
+    source: Source
+    where: str = ""  #: the file or directory
+    gpus: int | None = None  #: of a run; 0: its machine has none; None: not recorded
+    gpu: str = ""  #: their kind
+    model: str = ""  #: the language model, where it is known
+    evaluation_s: float | None = None  #: of one evaluation of all its sets
+    start_s: float | None = None  #: of a run before its first step, mean over runs
+    batches: tuple[int, ...] = ()  #: the measured B_p · n, ascending; empty: not measured
+    configurations: int = 0
+    runs: int = 0
+    error: float | None = None  #: of log seconds, of left-out batch sizes; None with fewer than three
+    notes: tuple[str, ...] = field(default=())  #: what was left out
+
+    def step(self, problems_per_batch: int, rollouts_per_problem: int) -> float | None:
+        """Return S, the seconds of a step; None for a size that the source says nothing about."""
+        batch = problems_per_batch * rollouts_per_problem
+        if len(self.batches) == 1 and batch != self.batches[0]:
+            return None  # one size does not tell a from b
+        return sum(part.seconds(self.per_rollout * batch) for part in self.parts.values())
+
+    def seconds(
+        self,
+        problems_per_batch: int,
+        rollouts_per_problem: int,
+        steps: int,
+        *,
+        evaluations: int = 0,
+        starts: int = 0,
+    ) -> Estimate | None:
+        """Return the seconds of a run's steps, and of ``evaluations`` and ``starts`` as far as known.
+
+        None where the source says nothing: it measured one batch size, and this is another.
+
+        >>> cost = Cost({"generate": Part(2.0, 1e-3)}, 100.0, "tokens", Source.TABLE, gpus=8)
+        >>> cost.seconds(32, 8, 10)
+        Estimate(value=276.0, low=None, high=None)
+        >>> cost.gpu_hours(32, 8, 3600).value
+        220.8
+        """
+        step = self.step(problems_per_batch, rollouts_per_problem)
+        if step is None:
+            return None
+        total = steps * step + evaluations * (self.evaluation_s or 0.0) + starts * (self.start_s or 0.0)
+        return self.estimate(total)
+
+    def estimate(self, seconds: float) -> Estimate:
+        """Return predicted seconds with their interval."""
+        if self.error is None:
+            return Estimate(seconds)
+        from scipy.stats import t
+
+        factor = math.exp(float(t.ppf(0.975, len(self.batches) - 1)) * self.error)
+        return Estimate(seconds, seconds / factor, seconds * factor)
+
+    def hours(self, *run: int, **more: int) -> Estimate | None:
+        """Return `seconds` in hours of the run's machine (or machines)."""
+        found = self.seconds(*run, **more)
+        return found and found.times(1 / HOUR_S)
+
+    def gpu_hours(self, *run: int, **more: int) -> Estimate | None:
+        """Return `seconds` in GPU hours; None where the GPUs are not known, or there are none."""
+        found = self.seconds(*run, **more)
+        return None if found is None else self.in_gpu_hours(found)
+
+    def in_gpu_hours(self, seconds: Estimate) -> Estimate | None:
+        """Return seconds of this machine in GPU hours; None where its GPUs are not known, or it has none."""
+        return seconds.times(self.gpus / HOUR_S) if self.gpus else None
+
+    def budget_seconds(self, text: str) -> float:
+        """Return the seconds of a run that a budget pays for: ``384gpuh``, or ``48h`` of the machine.
+
+        Raises `InputError` for other text, and for GPU hours where the source has no GPUs.
+
+        >>> Cost({}, 1.0, "rollouts", Source.TABLE, gpus=8).budget_seconds("384gpuh") / 3600
+        48.0
+        """
+        hours, of_gpus = parse_hours(text)
+        if of_gpus and not self.gpus:
+            why = "does not record on how many GPUs its runs ran" if self.gpus is None else "has no GPUs"
+            raise InputError(
+                f"budget: found {text!r}, but {self.where or self.source} {why}; expected hours of that "
+                f"machine, e.g. {hours:g}h"
+            )
+        return hours * HOUR_S / (self.gpus or 1 if of_gpus else 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the cost rests on, as JSON-able data."""
+        return {
+            "source": str(self.source),
+            "where": self.where,
+            "gpus": self.gpus,
+            "gpu": self.gpu or None,
+            "model": self.model or None,
+            "runs": self.runs,
+            "configurations": self.configurations,
+            "batch_rollouts": list(self.batches),
+            "unit": self.unit,
+            "units_per_rollout": self.per_rollout,
+            "parts": {name: part._asdict() for name, part in self.parts.items()},
+            "evaluation_s": self.evaluation_s,
+            "start_s": self.start_s,
+            "error": self.error,
+            "notes": list(self.notes),
+        }
+
+
+def is_hours(text: str) -> bool:
+    """Return whether a budget is one in hours.
+
+    >>> is_hours("384gpuh"), is_hours("48 h"), is_hours("1e6")
+    (True, True, False)
+    """
+    return _BUDGET.fullmatch(text) is not None
+
+
+def parse_hours(text: str) -> tuple[float, bool]:
+    """Return the hours of a budget, and whether they are GPU hours; raise `InputError` for other text.
+
+    >>> parse_hours("384gpuh"), parse_hours("1.5e3 h")
+    ((384.0, True), (1500.0, False))
+    """
+    found = _BUDGET.fullmatch(text)
+    if found is None or not (hours := float(found[1].replace(",", "").replace("_", ""))) > 0:
+        raise InputError(f"budget: found {text!r}; expected GPU hours, e.g. 384gpuh, or hours, e.g. 48h")
+    return hours, found[2].lower() == "gpuh"

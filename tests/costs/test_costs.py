@@ -1,0 +1,217 @@
+"""The cost of a step: known coefficients come back, recorded runs are predicted, sources are labelled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isolaw
+from isolaw import costs
+from isolaw.costs import Source
+from isolaw.costs.model import Cost, Part
+from isolaw.costs.recorded import Timed, fit
+from isolaw.errors import DataError, InputError, SpecError
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "examples" / "data" / "real-arithmetic.parquet"
+PARTS = {"generate": Part(2.0, 3e-4), "train": Part(0.5, 1e-4), "sync": Part(0.3, 0.0)}
+TAU, EVALUATION_S, START_S = 700.0, 40.0, 90.0
+SIZES = [(32, 8), (32, 32), (8, 32), (32, 128)]
+
+
+def run(
+    b: int, n: int, parts: bool = True, noise: Callable[[], float] = lambda: 1.0, **machine: Any
+) -> Timed:
+    """A run whose steps take what `PARTS` say, with an evaluation at steps 0, 1, 2, 5, 10, 20, 50, 100."""
+    lines: list[dict[str, Any]] = []
+    seconds = {**dict.fromkeys(PARTS, 0.0), "evaluate": EVALUATION_S}
+    wall_s, tokens, last = START_S + EVALUATION_S, 0, 0
+    for step in (0, 1, 2, 5, 10, 20, 50, 100):
+        if step:
+            took = noise()
+            drawn = round(TAU * b * n * (step - last))
+            own = {k: took * ((step - last) * p.step_s + drawn * p.unit_s) for k, p in PARTS.items()}
+            own["evaluate"] = took * EVALUATION_S
+            seconds = {k: seconds[k] + own[k] for k in seconds}
+            wall_s += sum(own.values())
+            tokens, last = tokens + drawn, step
+        lines.append(
+            {"step": step, "tokens": tokens, "wall_s": wall_s, "rows": [{}], "machine": machine}
+            | ({"seconds": dict(seconds)} if parts else {})
+        )
+    return Timed.of_lines(f"{b}-{n}", b, n, lines)
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_known_coefficients_come_back(parts: bool) -> None:
+    cost = fit([run(b, n, parts, gpus=8, gpu="H100") for b, n in SIZES], "here")
+    step = 2.8 + 4e-4 * TAU * 1024
+    assert cost.step(32, 32) == pytest.approx(step, rel=1e-6)
+    assert cost.step(64, 256) == pytest.approx(2.8 + 4e-4 * TAU * 64 * 256, rel=1e-6)
+    if parts:
+        assert {k: cost.parts[k] for k in PARTS} == {k: pytest.approx(p, abs=1e-7) for k, p in PARTS.items()}
+    assert cost.evaluation_s == pytest.approx(EVALUATION_S, rel=1e-6)
+    assert cost.start_s == pytest.approx(START_S, rel=1e-6)
+    assert cost.error == pytest.approx(0.0, abs=1e-6)
+    found = cost.gpu_hours(32, 32, 100, evaluations=8, starts=1)
+    assert found is not None
+    assert found.value == pytest.approx((100 * step + 8 * EVALUATION_S + START_S) * 8 / 3600, rel=1e-6)
+    assert (cost.source, cost.gpus, cost.gpu) == (Source.RECORDED, 8, "H100")
+
+
+def test_the_interval_holds_what_a_step_takes() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(100):
+        runs = [
+            run(b, n, noise=lambda: float(np.exp(rng.normal(0, 0.1)))) for b, n in SIZES for _ in range(2)
+        ]
+        found = fit(runs, "").seconds(32, 64, 1000)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 1000 * (2.8 + 4e-4 * TAU * 2048) <= found.high
+    assert held >= 95
+
+
+def test_a_busy_machine_has_a_bounded_effect() -> None:
+    slow = run(32, 8, parts=False, noise=lambda: 5.0)
+    runs = [run(b, n, parts=False) for b, n in SIZES for _ in range(3)]
+    before, after = (fit(own, "").step(32, 8) for own in (runs, [*runs, slow]))
+    assert before is not None
+    assert after is not None
+    assert 1 < after / before < 1.15
+
+
+def test_the_recorded_sweep_predicts_its_left_out_batch_sizes() -> None:
+    """The figure that docs/costs.md has."""
+    cost = costs.read(RECORDED)
+    assert (cost.runs, cost.configurations, cost.unit, cost.gpus) == (36, 6, "tokens", None)
+    assert cost.error == pytest.approx(0.192, abs=0.002)
+    assert cost.gpu_hours(16, 8, 640) is None
+    assert cost.hours(16, 8, 640) is not None
+    assert costs.read(isolaw.Runs.from_parquet(RECORDED)).parts == cost.parts
+    # Of the 36 runs two shared their core with other work.
+    runs = isolaw.Runs.from_parquet(RECORDED)
+    table = runs.table()
+    errors = []
+    for n in sorted(table["rollouts_per_problem"].unique()):
+        others = costs.read(runs.select(table.index[table["rollouts_per_problem"] != n]))
+        for run_id in table.index[table["rollouts_per_problem"] == n]:
+            own = runs.points[runs.points["run_id"] == run_id].drop_duplicates("step")
+            said = others.seconds(16, int(n), int(own["step"].max()), evaluations=len(own) - 1)
+            assert said is not None
+            errors.append(np.log((own["wall_s"].max() - own["wall_s"].min()) / said.value))
+    assert np.median(np.abs(errors)) < 0.1
+
+
+def test_one_batch_size_says_nothing_of_others() -> None:
+    cost = fit([run(32, 8), run(8, 32)], "")
+    assert cost.seconds(16, 16, 10) is not None
+    assert cost.seconds(32, 16, 10) is None
+    assert cost.gpu_hours(32, 16, 10) is None
+
+
+def test_of_several_machines_the_one_with_most_runs_counts() -> None:
+    runs = [run(b, n, gpus=8, gpu="H100") for b, n in SIZES] + [run(32, 8, noise=lambda: 4.0, gpus=1)]
+    cost = fit(runs, "")
+    assert (cost.gpus, cost.runs) == (8, 4)
+    assert cost.notes == ("left out: 1 of 5 runs, on other machines or of other models",)
+
+
+def test_simulated_runs_have_no_cost() -> None:
+    runs = isolaw.Runs.from_parquet(RECORDED)
+    for own in runs.attributes.values():
+        own["backend"] = "bandit"
+    with pytest.raises(DataError, match="backend bandit"):
+        costs.read(runs)
+
+
+TABLE = """
+[throughput]
+sampled_tokens_per_s = 20000
+trained_tokens_per_s = 40000
+tokens_per_response = 1000
+tokens_per_prompt = 200
+gpus = 8
+step_overhead_s = 12
+"""
+
+
+def test_a_table_of_throughputs(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(TABLE)
+    cost = costs.read(file)
+    step = 12 + 256 * 1000 / 20000 + 256 * 1200 / 40000
+    assert cost.seconds(32, 8, 10) == (pytest.approx(10 * step), None, None)
+    assert cost.gpu_hours(32, 8, 3600) == (pytest.approx(8 * step), None, None)
+    assert (cost.source, cost.where) == (Source.TABLE, str(file))
+    file.write_text(TABLE.replace("gpus", "gpu").replace("= 20000", "= 0"))
+    with pytest.raises(SpecError) as caught:
+        costs.read(file)
+    text = str(caught.value)
+    assert "own.toml:3: throughput.sampled_tokens_per_s: found 0" in text
+    assert "own.toml:7: throughput.gpu: unknown key; found 8 (did you mean 'gpus'?)" in text
+    assert "throughput.gpus" in text
+
+
+# The stage speed of a report made on two cores of a CPU.
+SPEED = [
+    {
+        "problems_per_batch": b,
+        "rollouts_per_problem": n,
+        "sampled_tokens_per_s": rate,
+        "trained_tokens_per_s": 22467.6,
+        "mfu": None,
+        "seconds_of_a_step": {"sync": 0.0134, "evaluate": 0.02, "generate": drawn, "train": trained},
+    }
+    for b, n, rate, drawn, trained in (
+        (4, 8, 5940.5, 0.067587, 0.027573),
+        (1, 64, 6968.5, 0.106981, 0.046019),
+    )
+]
+
+
+def report(**more: Any) -> dict[str, Any]:
+    stages = [
+        {"stage": "model", "measured": {"architecture": "Qwen2", "parameters": 133952}},
+        {"stage": "speed", "measured": {"speed": SPEED}},
+    ]
+    return {"device": "cpu", "machine": {"gpus": []}, "stages": stages, **more}
+
+
+def test_a_report_of_the_doctor(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report()))
+    cost = costs.read(file)
+    assert cost.step(4, 8) == pytest.approx(0.0134 + 0.067587 + 0.027573, rel=0.05)
+    assert cost.step(1, 64) == pytest.approx(0.0134 + 0.106981 + 0.046019, rel=0.05)
+    assert (cost.source, cost.gpus, cost.gpu_hours(4, 8, 1)) == (Source.DOCTOR, 0, None)
+    assert cost.model == "Qwen2 of random weights, 133,952 parameters"
+    file.write_text(json.dumps(report(device="cuda", machine={"gpus": [{"name": "H200"}]})))
+    assert (costs.read(file).gpus, costs.read(file).gpu) == (1, "H200")
+    for content in ("{}", "[1]", "x", json.dumps(report(stages=[]))):
+        file.write_text(content)
+        with pytest.raises(DataError, match=r"report\.json"):
+            costs.read(file)
+
+
+def test_budgets_in_hours() -> None:
+    machine = {gpus: Cost({}, 1.0, "rollouts", Source.TABLE, "t.toml", gpus) for gpus in (8, 0, None)}
+    assert machine[8].budget_seconds("384gpuh") == machine[0].budget_seconds("48 h") == 48 * 3600
+    for gpus, why in ((0, "has no GPUs"), (None, "does not record")):
+        with pytest.raises(InputError, match=why):
+            machine[gpus].budget_seconds("384gpuh")
+    for text in ("384", "gpuh", "-1h", "0h", "1e5 rollouts"):
+        with pytest.raises(InputError, match="384gpuh"):
+            machine[8].budget_seconds(text)
+
+
+def test_a_source_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        costs.read(tmp_path / "nothing")
