@@ -46,7 +46,8 @@ class Checkpoint:
 
     ``save`` writes the state from which `Backend.run` continues into an empty folder. A checkpoint without
     rows only saves the state; ``final`` is the last one of the horizon. ``counts`` are results of single
-    problems, where the backend has them; ``seconds`` the times of the run's parts so far, for the line alone.
+    problems, where the backend has them. For the line alone: ``seconds``, the times of the run's parts so
+    far, and ``machine``, the run's number of ``gpus`` and their kind, ``gpu``.
     """
 
     step: int
@@ -57,6 +58,7 @@ class Checkpoint:
     final: bool = False
     counts: list[Counts] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
 
     def line(self, wall_s: float) -> dict[str, Any]:
         """Return the checkpoint as one JSON-able line of ``points.jsonl``."""
@@ -69,6 +71,7 @@ class Checkpoint:
             "rows": [vars(row) for row in self.rows],
             **({"counts": counts} if counts else {}),
             **({"seconds": self.seconds} if self.seconds else {}),
+            **({"machine": self.machine} if self.machine else {}),
         }
 
 

@@ -27,6 +27,7 @@ from isolaw.backends.real import environment
 from isolaw.backends.real.rollout import samplers
 
 PARTS = ("weights", "kv_cache")
+OF_MACHINE = ("seconds", "machine")  # in a line
 
 
 class Books:
@@ -220,7 +221,7 @@ def run(spec: Any) -> tuple[Books, list[dict[str, Any]]]:
 
     with installed() as books:
         lines = [checkpoint.line(0.0) for checkpoint in loop.train(spec, None)]
-    return books, [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    return books, [{key: value for key, value in line.items() if key not in OF_MACHINE} for line in lines]
 
 
 def main(jobs: Path, folder: Path) -> None:

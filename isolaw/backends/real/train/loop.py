@@ -75,6 +75,9 @@ class Run:
         self.pass_rates = evaluation.PassRates(n_train)
         self.means = evaluation.StepMeans()
         self.seconds: dict[str, float] = {}
+        on_gpu = own.device.type == "cuda"  # a GPU for each process
+        name = {"gpu": torch.cuda.get_device_name(own.device)} if on_gpu else {}
+        self.machine = {"gpus": own.world if on_gpu else 0, **name}
 
     def advance(self) -> None:
         """Make one step."""
@@ -226,8 +229,9 @@ def train(
                 elif not run.ranks.all_of(time.monotonic() - yielded > 60 * minutes or stopping())[0]:
                     continue  # the first process decides
                 yield Checkpoint(
-                    run.step, run.compute, rows, run.save, run.tokens, not due, counts, dict(run.seconds)
-                )
+                    run.step, run.compute, rows, run.save, run.tokens, not due, counts, dict(run.seconds),
+                    run.machine,
+                )  # fmt: skip
                 yielded = time.monotonic()
     except torch.OutOfMemoryError as error:
         raise RunError(

@@ -34,7 +34,7 @@ def main(address: str, port: int) -> None:
 
         for checkpoint in loop.train(spec, state, line.stopping.is_set):
             if first:
-                numbers = ("step", "compute", "tokens", "final", "seconds")
+                numbers = ("step", "compute", "tokens", "final", "seconds", "machine")
                 report = {name: getattr(checkpoint, name) for name in numbers}
                 report["rows"] = [asdict(row) for row in checkpoint.rows]
                 report["counts"] = [asdict(count) for count in checkpoint.counts]

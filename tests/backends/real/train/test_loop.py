@@ -75,6 +75,7 @@ def test_a_step_is_one_batch_and_what_it_measures(train) -> None:
         assert all(map(math.isfinite, values))
     assert min(curve["train", "grad_norm"].values()) > 0
     assert {"generate", "reward", "train", "sync", "evaluate"} <= set(curve.last.seconds)
+    assert curve.last.line(0.0)["machine"]["gpus"] == torch.cuda.is_available()
 
 
 def test_counts_of_problems_are_what_the_metrics_are_made_of(train, made) -> None:
@@ -371,7 +372,7 @@ def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path) -> No
         assert [c.step for c in rest] == list(range(step + 1, 13))
         lines = [c.line(0.0) for c in rest if c.rows]
         for line in lines:
-            del line["seconds"]
+            del line["seconds"], line["machine"]
         assert lines == [line for line in whole.lines() if line["step"] > step]
     assert list(steps(resolved(**more), states[12])) == []
 
