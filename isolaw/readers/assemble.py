@@ -14,14 +14,14 @@ import pandas as pd
 
 from isolaw.errors import DataError, nearest
 from isolaw.readers import across_runs, frameworks
-from isolaw.readers.assignments import Assignment, Rule, applying
+from isolaw.readers.assignments import SPLIT, Assignment, Rule, applying
 from isolaw.readers.candidates import Candidate, Status
 from isolaw.readers.frameworks.base import Fact, Framework
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.resolve import Resolved, option, resolve
 from isolaw.readers.stitch import RunCurves, stitch
 from isolaw.readers.supervised import is_supervised
-from isolaw.runs import IDENTITY, LARGEST_EXACT, listed
+from isolaw.runs import IDENTITY, LARGEST_EXACT, SYMBOLS, listed
 
 # Facts that are columns of the table, or steps on the way to them; the others are attributes of a run.
 _NO_ATTRIBUTE = {*IDENTITY, "rollouts_per_step", "logging_steps", "n_problems", "n_samples"}
@@ -42,6 +42,7 @@ class LoggedRun:
     needs: list[str] = field(default_factory=list)
     message: str = ""
     duplicate_of: str = ""
+    frameworks: list[str] = field(default_factory=list)  # that may have written it
     # What the facts follow from: the configurations of its parts, and what the user set.
     configurations: list[RawLog] = field(default_factory=list)
     assignments: dict[str, Assignment] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class LoggedRun:
         return Candidate(
             self.name, self.framework.name if self.framework else "", self.container, self.sources,
             self.status, self.needs, self.message, self.duplicate_of, self.facts, metrics, steps, compute,
-            left_out, [*self.notes, *self.curves.notes],
+            left_out, [*self.notes, *self.curves.notes], self.frameworks,
         )  # fmt: skip
 
 
@@ -152,6 +153,9 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         run.leave_out(Status.NO_HISTORY, f"it has no number with a name{left_out}")
     elif framework is None and is_supervised(keys):
         run.leave_out(Status.SUPERVISED, "it logs losses, and no reward: a log of supervised training")
+    elif framework is None and (possible := frameworks.possible(keys)):
+        run.frameworks = [own.name for own in possible]
+        run.leave_out(Status.NEEDS, *_which_framework(run, parts, keys, possible))
     elif framework is None:
         run.leave_out(Status.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source))
     else:
@@ -220,6 +224,26 @@ def _by_framework(name: str, parts: list[RawLog]) -> Iterator[tuple[str, list[Ra
 
 def _keys(parts: Sequence[RawLog]) -> list[str]:
     return list(dict.fromkeys(key for part in parts for key in part.series))
+
+
+def _which_framework(
+    run: LoggedRun, parts: Sequence[RawLog], keys: Sequence[str], possible: Sequence[Framework]
+) -> tuple[str, list[str]]:
+    """Return what to ask where several frameworks use the names: all at once, and what is needed."""
+    text = f"framework unknown: {_listed(keys)}: names of {' or '.join(run.frameworks)}"
+    needs = ["framework"]
+    if sum(name in run.assignments for name in SPLIT) < 2 and not any(part.config for part in parts):
+        unknown = [symbol for symbol in ("n", "B_p") if SYMBOLS[symbol] not in run.assignments]
+        needs += unknown
+        text += f". {' and '.join(unknown)} unknown"
+    by_calls = [
+        own.name for own in possible if not own.counted_by_trackers and not {*own.step_keys} & {*keys}
+    ]
+    of_tracker = all(part.container.startswith("wandb") for part in parts)
+    if by_calls and of_tracker and "logging_steps" not in run.assignments:
+        needs.append("logging_steps")
+        text += f". For {by_calls[0]}, W&B's step counts records: set logging_steps, the updates between two"
+    return text, needs
 
 
 def _unknown_framework(keys: Sequence[str], source: str) -> str:

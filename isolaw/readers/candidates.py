@@ -52,6 +52,9 @@ class Candidate:
     compute: tuple[int, int] | None = None
     left_out: dict[str, int] = field(default_factory=dict)  # reason → number of values, records or names
     notes: list[str] = field(default_factory=list)  # what was assumed or changed
+    frameworks: list[str] = field(
+        default_factory=list
+    )  # that may have written it, where its names fit several
 
     @property
     def n(self) -> int | None:

@@ -159,7 +159,7 @@ def survey(
             survey.add(place, metric, columns)
     reading = survey.close(group_by, " + ".join(str(source) for source in sources))
     if unused := [rule for rule in rules if rule not in survey.used]:
-        raise DataError("\n".join(_unused(rule, found.found) for rule in unused))
+        raise DataError("\n  ".join(_unused(rule, found.found) for rule in unused))
     if not reading.candidates:
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
     reading.notes = [*found.notes, *([passed] if (passed := found.passed_over()) else [])]

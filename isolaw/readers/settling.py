@@ -30,7 +30,7 @@ def settling(candidates: Sequence[Candidate]) -> list[str] | None:
     names = [own.run for own in candidates]
     for need in (need for need in _needs(needing) if need not in given):
         lacking = [own for own in needing if need in own.needs]
-        value = _VALUES.get(need, "<number>")
+        value = _framework(lacking) if need == "framework" else _VALUES.get(need, "<number>")
         if need == "seed":
             out += _seeds(groups(lacking), {own.run: own for own in lacking}, names)
         elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
@@ -39,6 +39,17 @@ def settling(candidates: Sequence[Candidate]) -> list[str] | None:
             globs = [folder] if need != "n" and (folder := _folder(lacking, candidates)) else []
             out += [option(glob, need, value) for glob in globs or [only(own.run, names) for own in lacking]]
     return out if len(out) <= _MOST_OPTIONS else None
+
+
+def _framework(runs: Sequence[Candidate]) -> str:
+    """Return the framework that may have written all these logs and that their names contain, or the choice.
+
+    A name proves nothing, so that the user confirms it.
+    """
+    named = {name for own in runs for name in own.frameworks if name.lower() in own.run.lower()}
+    in_all = [name for name in named if all(name.lower() in own.run.lower() for own in runs)]
+    choice = dict.fromkeys(name for own in runs for name in own.frameworks)
+    return in_all[0] if len(named) == len(in_all) == 1 else f"<{'|'.join(choice)}>"
 
 
 def _folder(runs: Sequence[Candidate], among: Sequence[Candidate]) -> str | None:

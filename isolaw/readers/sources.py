@@ -152,7 +152,7 @@ def search(sources: Sequence[str | Path], format: str = "auto", columns: set[str
                 f"searched); expected {expected}"
             )
     if not out.found:
-        raise DataError("\n".join(without))
+        raise DataError("\n  ".join(without))
     out.notes += [text.partition("; expected")[0] for text in without]
     return out
 

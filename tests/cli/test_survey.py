@@ -231,6 +231,39 @@ def test_all_that_is_needed_is_asked_for_in_one_round(isolaw: Call, tmp_path: Pa
     assert [own["facts"]["problems_per_batch"]["value"] for own in runs.values()].count(32) == 1
 
 
+@pytest.mark.parametrize(
+    ("x", "runs", "framework", "more"),
+    [
+        ("train/global_step", ("qwen-n8", "qwen-n32"), "framework=<OpenRLHF|TRL>", []),
+        (
+            "Step",
+            ("trl-n8", "trl-n32"),
+            "framework=TRL",
+            ["logging_steps=<number>"],
+        ),  # named so, not taken so
+    ],
+    ids=["names of two", "the run's name"],
+)
+def test_a_panel_that_several_frameworks_may_have_written(
+    isolaw: Call, tmp_path: Path, x: str, runs: tuple[str, ...], framework: str, more: list[str]
+) -> None:
+    """A W&B panel of ``train/reward``, a column each run: the framework is part of what is asked."""
+    header = ",".join(f'"{name}"' for name in (x, *(f"{run} - train/reward" for run in runs)))
+    path = tmp_path / "panel.csv"
+    path.write_text("".join(f"{line}\n" for line in (header, *(f"{s},0.{s},0.{s}5" for s in range(1, 9)))))
+    code, out, _ = isolaw("read", path)
+    assert code == 2
+    (settles,) = (line for line in out.splitlines() if line.startswith("To settle this: "))
+    words = shlex.split(settles.partition(": ")[2])
+    values = [framework, "B_p=<number>", *more]
+    assert words == ["isolaw", "read", str(path), "--name-pattern", "*-n{n}*", *(
+        word for value in values for word in ("--set", value)
+    )]  # fmt: skip
+    filled = [word.replace("<number>", "16").replace("<OpenRLHF|TRL>", "TRL") for word in words[2:]]
+    code, found = listed(isolaw, *filled)
+    assert (code, [own["framework"] for own in found.values()]) == (0, ["TRL", "TRL"])
+
+
 def test_what_one_log_needs_is_said_in_two_lines(isolaw: Call, tmp_path: Path) -> None:
     verl(tmp_path / "run", 8, 0, config=False)
     code, _, err = isolaw("fit", tmp_path)

@@ -35,6 +35,20 @@ def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:
     return next((own for own in known() if own.recognises(keys, config)), None)
 
 
+def possible(keys: Collection[str]) -> list[Framework]:
+    """Return the frameworks that may have written these keys, of which none has to: they call one a reward.
+
+    If some of them also know a key that counts steps, only those.
+    """
+    found = [own for own in known() if own.own_keys and any(_rewards(own, key) for key in keys)]
+    return [own for own in found if not set(own.step_keys).isdisjoint(keys)] or found
+
+
+def _rewards(framework: Framework, key: str) -> bool:
+    target = framework.metric(key)
+    return target is not None and target[0] in ("train", "validation") and target[1] == "reward"
+
+
 def named(name: str) -> Framework:
     """Return the framework called ``name``, in any case; raise `InputError`, which names all, if none is."""
     for own in known():
