@@ -44,10 +44,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _imports_are_no_garbage() -> Iterator[None]:
-    """Keep the garbage collector from the millions of objects that torch and vLLM's modules consist of.
+    """Spare the garbage collector the millions of objects that torch's and vLLM's modules consist of.
 
-    vLLM collects five times as it starts and ends, each time 0.6 s of them. It freezes them itself (``gc.freeze``)
-    while an engine runs, but with the engine; here only what imports leave is frozen, and stays so.
+    An engine of vLLM collects five times, each time 0.6 s of them. It freezes them itself, with all else that
+    there is, and only until it ends; here what imports leave is frozen, and stays so.
     """
     if MISSING:
         yield
