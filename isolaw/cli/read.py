@@ -68,14 +68,16 @@ def read(
     if as_json:
         runs = [run.to_dict() for run in reading.candidates]
         notes = [*reading.notes, *(reading.runs.notes if reading.ready else ())]
-        print_json({"runs": runs, "ready": len(reading.ready), "notes": notes})
+        print_json({"runs": runs, "ready": len(reading.ready), "notes": notes, "no_logs": reading.no_logs})
     else:
         if verbose or len(reading.candidates) <= _FEW:
             for run in reading.ready:
                 _print(run)
         print_lines(_listing(reading, fit, shared.command(ctx, "read", sources)))
-        for text in (*reading.notes, *reading.table_notes):
+        for text in (*reading.table_notes, *reading.notes):
             note(f"note: {text}")
+        for path in reading.no_logs if verbose else ():
+            note(f"  {path}")
     if out is not None and reading.ready:
         with replacing(out) as temporary:
             reading.runs.to_parquet(temporary)
@@ -107,6 +109,7 @@ def _listing(reading: Reading, fit: str, again: str) -> list[str]:
 
 def _print(run: Candidate) -> None:
     from isolaw.report.text.numbers import number
+    from isolaw.report.text.reading import metrics
 
     facts = dict(run.facts)
     policy = facts.pop("on_policy", None)
@@ -122,9 +125,11 @@ def _print(run: Candidate) -> None:
     ]
     if run.steps and run.compute:
         rows.append(("steps", f"{run.steps[0]} to {run.steps[1]}, C to {number(run.compute[1])}"))
-    for eval_set in sorted(run.metrics, key=lambda name: (name == "train", name)):
-        counts = ", ".join(f"{metric} ({size})" for metric, size in run.metrics[eval_set].items())
-        rows.append((eval_set, counts))
+    ordered = metrics(run)
+    for where in sorted(run.metrics, key=lambda name: (name == "train", name)):
+        sizes = run.metrics[where]
+        own = (f"{metric} ({sizes[metric]})" for eval_set, metric in ordered if eval_set == where)
+        rows.append((where, ", ".join(own)))
     if policy:
         rows.append(("on-policy", f"{'yes' if policy.value else 'no':<8} {policy.origin}"))
     elif run.framework not in ("", "isolaw"):

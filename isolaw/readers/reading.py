@@ -28,6 +28,7 @@ class Reading:
     tables: list[Runs]  # of tables and sweeps
     logged: Runs | None = None
     notes: list[str] = field(default_factory=list)
+    no_logs: list[str] = field(default_factory=list)  # other files in the folders, up to 1,000
 
     @property
     def ready(self) -> list[Candidate]:
@@ -97,7 +98,7 @@ class Reading:
                 own = replace(own, status=Status.APART, message=text)
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
-        return Reading(candidates, [], kept, self.notes)
+        return Reading(candidates, [], kept, self.notes, self.no_logs)
 
     def none_ready(self) -> str:
         """Return what all logs need, where none of them is ready."""

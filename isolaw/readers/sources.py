@@ -1,8 +1,8 @@
 """Where logs are: files, globs, and directories that are searched.
 
 A directory may be an isolaw sweep, or be one log as a whole (an MLflow run, an offline W&B run); any other is
-searched. Files found there that are no logs are counted, not read: runs share folders with checkpoints and
-code. Links are followed last, and only to places not searched yet.
+searched. Files found there that are no logs are counted and named, not read: runs share folders with
+checkpoints and code. Links are followed last, and only to places not searched yet.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from isolaw.store import SweepStore
 
 _DEEPEST = 24
 _SKIPPED = {"__pycache__", "node_modules"}
+_MOST_NAMED = 1_000  # files that are no logs
+_FEW = 3
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Search:
     columns: set[str] | None  # that a table in a directory has
     found: list[Found] = field(default_factory=list)
     passed: Counter[str] = field(default_factory=Counter)  # files that are no logs, by their extension
+    no_logs: list[str] = field(default_factory=list)  # the first of them
     notes: list[str] = field(default_factory=list)
 
     def add_directory(self, top: Path) -> None:
@@ -119,11 +122,15 @@ class Search:
             self.found.append(found)
         else:
             self.passed[path.suffix or path.name] += 1
+            if len(self.no_logs) < _MOST_NAMED:
+                self.no_logs.append(str(path))
 
     def passed_over(self) -> str:
-        """Return how many files were no logs, by their extension; empty without any."""
-        kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
+        """Return which files were no logs, or how many of each extension; empty without any."""
         total = self.passed.total()
+        kinds = [f"{number:,} {suffix}" for suffix, number in self.passed.most_common()]
+        if total <= _FEW:
+            kinds = self.no_logs
         text = f"{total:,} of the files found are no logs ({listed(kinds, 6)})"
         return f"{text}; a configuration is read with its log" if total else ""
 

@@ -119,9 +119,25 @@ def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     ready = sum(own["status"] == "ready" for own in runs.values())
     assert lines[-1].startswith(f"{ready} of {len(runs)} are ready: isolaw fit {mixed}; ")
     assert "no history" in lines[-1]
-    assert ".json" in err
+    assert "files found are no logs" in err
     for name in runs:
         assert sum(line.startswith(name.removeprefix(f"{mixed}/") + " ") for line in lines) >= 1, name
+
+
+def test_files_that_are_no_logs_are_named(isolaw: Call, mixed: Path, tmp_path: Path) -> None:
+    verl(tmp_path / "run", 8, 0)
+    for i in range(2):
+        (tmp_path / f"tokens{i}.json").write_text("{}")
+    _, _, err = isolaw("read", tmp_path)  # few, and so named where they are counted
+    names = [str(tmp_path / name) for name in ("run/config.json", "tokens0.json", "tokens1.json")]
+    assert f"3 of the files found are no logs ({', '.join(names)})" in err
+    (tmp_path / "tokens2.json").write_text("{}")
+    _, _, err = isolaw("read", tmp_path)
+    assert "4 of the files found are no logs (4 .json)" in err
+    every = [*names, str(tmp_path / "tokens2.json")]
+    assert json.loads(isolaw("read", tmp_path, "--json")[1])["no_logs"] == every
+    _, _, err = isolaw("read", tmp_path, "--verbose")
+    assert err.splitlines()[-4:] == [f"  {name}" for name in every]
 
 
 def test_the_largest_sound_group_is_fitted(isolaw: Call, mixed: Path) -> None:

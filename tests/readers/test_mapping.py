@@ -104,7 +104,8 @@ def test_a_directory_of_tables(tmp_path: Path) -> None:
     reading = survey([tmp_path], mapping=mapping, settings=["*/a/*:seed=0", "*/b/*:seed=1"])
     assert len(reading.runs) == 4
     assert reading.notes == [
-        "2 of the files found are no logs (1 .toml, 1 .csv); a configuration is read with its log"
+        f"2 of the files found are no logs ({tmp_path}/m.toml, {tmp_path}/other.csv); "
+        "a configuration is read with its log"
     ]
     with pytest.raises(DataError, match="a table with the mapped columns"):
         survey([tmp_path], mapping=write(tmp_path / "n.toml", '[columns]\nstep = "nowhere"\n'))

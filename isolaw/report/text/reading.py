@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 
+from isolaw.metrics import is_accuracy, is_mean_accuracy
 from isolaw.readers.candidates import Candidate, Status, groups
 from isolaw.readers.resolve import ASSUMED
 from isolaw.report.text.numbers import count, number
 from isolaw.runs import listed
 
 _MOST_METRICS = 2
+_REWARD = {"reward", "rewards", "score", "scores"}
+_OF_ITS_SPREAD = {"std", "min", "max"}
 _MOST_NAMED = 4
 # Status → in the table, after "1", after a larger number.
 _WORDS = {
@@ -96,9 +100,20 @@ def configurations(ready: Sequence[Candidate]) -> str:
     return f"{count(len(ready), 'run')}: B_p = {b}; n = {n}"
 
 
+def metrics(own: Candidate) -> list[tuple[str, str]]:
+    """Return each (evaluation set, metric): held-out rewards, then other rewards, then the rest."""
+    every = [(where, metric) for where in sorted(own.metrics) for metric in own.metrics[where]]
+    return sorted(every, key=lambda one: _rank(*one))
+
+
+def _rank(where: str, metric: str) -> tuple[bool, bool, bool]:
+    words = set(re.split(r"[^a-z]+", metric.lower()))
+    reward = is_accuracy(metric) or (words & _REWARD and not words & _OF_ITS_SPREAD)
+    return not reward, where == "train", metric != "reward" and not is_mean_accuracy(metric)
+
+
 def _metrics(own: Candidate) -> str:
-    held_out = sorted(own.metrics, key=lambda name: (name == "train", name))
-    names = [f"{metric} on {where}" for where in held_out for metric in own.metrics[where]]
+    names = [f"{metric} on {where}" for where, metric in metrics(own)]
     more = f", {len(names) - _MOST_METRICS} more" if len(names) > _MOST_METRICS else ""
     return ", ".join(names[:_MOST_METRICS]) + more
 
