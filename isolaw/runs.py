@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from isolaw import places
 from isolaw.errors import DataError, InputError, nearest, option
 from isolaw.parquet import read_parquet
 
@@ -54,8 +55,6 @@ KEY = ["run_id", "step", "eval_set", "metric"]
 IDENTITY = ["problem_set", "algorithm", "problems_per_batch", "rollouts_per_problem", "seed"]
 OPTIONAL = ("tokens", "wall_s", "n_problems", "n_samples")
 _METADATA = b"isolaw.attributes"
-_SHOWN = 5
-_LONGEST_SHOWN = 100  # characters of a value
 _HUGE = 1e100
 LARGEST_EXACT = 2**53  # beyond this a float64 is no longer exact
 _LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
@@ -199,12 +198,12 @@ def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:
         table[column] = _cast(table[column], column, dtype, where)
     for column, least in _LEAST.items():
         if len(bad := table.index[table[column] < least]):
-            raise DataError(f"{where}{column} must be at least {least}: {_rows(table, bad, column)}")
+            raise DataError(f"{where}{column} must be at least {least}: {places.rows(table, bad, column)}")
     size = table["value"].abs()
     if len(bad := table.index[~np.isfinite(size)]):
-        raise DataError(f"{where}{len(bad)} values are not finite: {_rows(table, bad, 'value')}")
+        raise DataError(f"{where}{len(bad)} values are not finite: {places.rows(table, bad, 'value')}")
     if len(bad := table.index[size > _HUGE]):
-        raise DataError(f"{where}value is beyond {_HUGE:g}: {_rows(table, bad, 'value')}")
+        raise DataError(f"{where}value is beyond {_HUGE:g}: {places.rows(table, bad, 'value')}")
     _check_keys(table, where)
     return table.sort_values(KEY, kind="stable").reset_index(drop=True)
 
@@ -217,7 +216,7 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     numbers = pd.to_numeric(column, errors="coerce").astype("Float64")
     missing_allowed = name in OPTIONAL or name == "value"  # a missing value is reported as not finite
     if len(bad := column[numbers.isna() & (column.notna() | (not missing_allowed))]):
-        raise DataError(f"{where}{name} is not a number: {_found(bad)}")
+        raise DataError(f"{where}{name} is not a number: {places.found(bad)}")
     if dtype not in ("int64", "Int64"):
         return numbers.astype(dtype)
     # Compute read off a figure, or an average of tokens, may be broken; a count of things may not.
@@ -225,7 +224,7 @@ def _cast(column: pd.Series, name: str, dtype: str, where: str) -> pd.Series:
     whole = numbers.round()
     bad = column[((whole.abs() > LARGEST_EXACT) | (whole - numbers).abs().gt(slack)).fillna(False)]
     if len(bad):
-        raise DataError(f"{where}{name} must be a whole number: {_found(bad)}")
+        raise DataError(f"{where}{name} must be a whole number: {places.found(bad)}")
     return whole.astype("Int64").astype(dtype)
 
 
@@ -236,19 +235,21 @@ def _check_keys(table: pd.DataFrame, where: str) -> None:
         if len(runs):
             raise DataError(f"{where}run {runs[0]!r} has several values of {name}; a run has one")
     if len(repeated := table.index[table.duplicated(KEY)]):
-        raise DataError(f"{where}repeated (run, step): {_rows(table, repeated, 'step')}. {_several_runs()}")
+        raise DataError(
+            f"{where}repeated (run, step): {places.rows(table, repeated, 'step')}. {_several_runs()}"
+        )
     steps = table.drop_duplicates(["run_id", "step", "compute"])
     if len(twice := steps.index[steps.duplicated(["run_id", "step"])]):
-        raise DataError(f"{where}one step has two values of compute: {_rows(table, twice, 'compute')}")
+        raise DataError(f"{where}one step has two values of compute: {places.rows(table, twice, 'compute')}")
     steps = steps.sort_values(["run_id", "step"], kind="stable")
     before = steps.shift()
     bad = np.flatnonzero(steps["run_id"].eq(before["run_id"]) & ~(steps["compute"] > before["compute"]))
     if bad.size:
         old, new = steps.iloc[bad[0] - 1], steps.iloc[bad[0]]
         raise DataError(
-            f"{where}compute must grow with the step: {_at(table, steps.index[bad[0]])} (step {new['step']}) "
-            f"has {new['compute']} after {old['compute']} (step {old['step']}) in the same run. "
-            f"{_several_runs()}"
+            f"{where}compute must grow with the step: {places.at(table, steps.index[bad[0]])} "
+            f"(step {new['step']}) has {new['compute']} after {old['compute']} (step {old['step']}) in the "
+            f"same run. {_several_runs()}"
         )
 
 
@@ -292,25 +293,3 @@ def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
-
-
-def _at(table: pd.DataFrame | pd.Series, index: Any) -> str:
-    """The place of a row: its line in a CSV file, else its number."""
-    return f"{table.index.name or 'row'} {index}"
-
-
-def _found(bad: pd.Series) -> str:
-    value = bad.iloc[0]
-    shown = repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
-    return f"{_at(bad, bad.index[0])} has {shown}"
-
-
-def _rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
-    # A line of a wide table appears once for each of its metrics: the first is shown.
-    shown = [
-        f"{_at(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
-        f"n {row['rollouts_per_problem']}, step {row['step']})"
-        for i in dict.fromkeys(index[:_SHOWN])
-        for row in [table.loc[[i]].iloc[0]]
-    ]
-    return ", ".join(shown) + (f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else "")

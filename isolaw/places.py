@@ -1,0 +1,36 @@
+"""Where in a table: lines of a file or rows, with what was found there, for messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+_SHOWN = 5
+_LONGEST_SHOWN = 100  # characters of a value
+
+
+def at(table: pd.DataFrame | pd.Series, index: Any) -> str:
+    """Return the place of a row: its line in a CSV file, else its number."""
+    return f"{table.index.name or 'row'} {index}"
+
+
+def found(bad: pd.Series) -> str:
+    """Return the first of some values, and its place."""
+    value = bad.iloc[0]
+    shown = repr(value[:_LONGEST_SHOWN]) if isinstance(value, str) else str(value)[:_LONGEST_SHOWN]
+    return f"{at(bad, bad.index[0])} has {shown}"
+
+
+def rows(table: pd.DataFrame, index: pd.Index, column: str) -> str:
+    """Return the places of some rows of a table of runs, with the value of a column and their run.
+
+    A line of a wide table appears once for each of its metrics: the first is shown.
+    """
+    shown = [
+        f"{at(table, i)} ({column} {row[column]}, B_p {row['problems_per_batch']}, "
+        f"n {row['rollouts_per_problem']}, step {row['step']})"
+        for i in dict.fromkeys(index[:_SHOWN])
+        for row in [table.loc[[i]].iloc[0]]
+    ]
+    return ", ".join(shown) + (f" and {len(index) - _SHOWN} more" if len(index) > _SHOWN else "")
