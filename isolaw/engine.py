@@ -94,24 +94,14 @@ def execute(
         store.write_spec(planned.spec, written)
         if planned.recorded is not None:
             tables.keep(store, planned.recorded)
-        for run in planned.runs:
-            store.run(run.run_id).create(run)
-        by_id = {run.run_id: run for run in planned.runs}
-        runs = [by_id[run_id] for run_id in planned.todo]
         with closing(mirror.Mirror(planned.spec.tracking, store)) as mirrored:
-            if runs:
-                chosen, stop = planned.spec.executor, stop or threading.Event()
-                running = executors.run(store.directory, chosen, runs, stop)
-                with store.synced() as changed, closing(running) as events:
-                    for event in events:
-                        if event.kind != "checkpoint":
-                            changed.set()
-                        yield event
-                        yield from mirrored.after(event)
+            stop = stop or threading.Event()
+            yield from _execute(planned, store, mirrored, stop)
             # Also runs that a tracker missed when it failed, or before the user chose it.
-            for run in planned.runs:
+            runs = planned.runs if planned.adaptive is None else planned.adaptive.runs
+            for run in runs:
                 yield from mirrored.update(run.run_id)
-        if any(store.run(run.run_id).bytes_recorded for run in planned.runs):
+        if any(store.run(run.run_id).bytes_recorded for run in runs):
             try:
                 tables.publish(store, store.collect())
             except OSError as error:
@@ -119,6 +109,39 @@ def execute(
                     f"{store.directory / 'points.parquet'}: cannot write it ({error.strerror or error}); "
                     "the runs keep their checkpoints, and the same command writes the table"
                 ) from error
+
+
+def _execute(
+    planned: Plan, store: SweepStore, mirrored: mirror.Mirror, stop: threading.Event
+) -> Iterator[Event]:
+    """Execute what is to do; where a race chooses the runs, decide and go on until it ends."""
+    adaptive = planned.adaptive
+    todo = [run for run in planned.runs if run.run_id in set(planned.todo)]
+    for run in planned.runs if adaptive is None else todo:
+        store.run(run.run_id).create(run)
+    decided = [] if adaptive is None else adaptive.history
+    while True:
+        for decision in decided:
+            yield Event("", "decision", decision=decision)
+        if adaptive is not None:
+            adaptive.keep()
+        if todo:
+            todo = executors.order(store.directory, todo)
+            running = executors.run(store.directory, planned.spec.executor, todo, stop)
+            with store.synced() as changed, closing(running) as events:
+                for event in events:
+                    if event.kind != "checkpoint":
+                        changed.set()
+                    yield event
+                    yield from mirrored.after(event)
+        if adaptive is None or stop.is_set():
+            return
+        decided = adaptive.advance(after_failures=True)
+        if not decided:
+            return
+        todo = adaptive.todo
+        for run in todo:
+            store.run(run.run_id).create(run)
 
 
 def status(out: str | Path) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw import allocation, backends, executors
 from isolaw.config import EvaluationSpec, Recipe, RunSpec, StoreSection, SweepSpec
+from isolaw.design import directory
+from isolaw.design.directory import Adaptive
+from isolaw.design.race import RUNGS
 from isolaw.errors import Damaged, Issue, SpecError, StoreError
 from isolaw.store import SweepStore
 from isolaw.trackers import mirror
@@ -32,6 +35,9 @@ class Plan:
     remaining: int  # rollouts that are left to generate
     notes: list[str]  # what was left out or filled in
     recorded: Runs | None = None  # runs that the directory has to keep, to replay them
+    adaptive: Adaptive | None = (
+        None  # the race that chooses runs; ``runs`` are those that it asked for so far
+    )
 
     @property
     def defaults(self) -> dict[str, list[Any]]:
@@ -46,7 +52,9 @@ class Plan:
 
     @property
     def rollouts(self) -> int:
-        """Rollouts of the whole sweep, finished ones included."""
+        """Rollouts of the whole sweep, finished ones included; at most, where a race chooses its runs."""
+        if self.adaptive is not None:
+            return self.adaptive.race.spend
         return sum(run.steps * run.batch_rollouts for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +71,7 @@ class Plan:
             "defaults": self.defaults,
             "compute": self.spec.sweep.compute,
             "notes": self.notes,
+            "design": None if self.adaptive is None else self.adaptive.to_dict(),
         }
 
 
@@ -92,14 +101,19 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     with executors.machines(spec.executor, spec.sweep.backend):
         runs, issues = _resolved_runs(spec, pairs, notes, as_recorded)
         issues += mirror.check(spec.tracking) + executors.check(spec.executor, runs)
+    raced = spec.design.kind == "race"
     issues = [*allocation.grid_issues(*axes), *issues, *_states_issues(store, spec)]
+    issues += directory.issues_of(spec, runs) if raced else []
     if issues:
         raise SpecError(list({str(issue): issue for issue in issues}.values()))
     existing, damaged = store.specs() if store.exists else ({}, {})
     _check_directory(store, spec, runs, list(existing.values()))
     known = {run.run_id for run in runs}
+    adaptive = Adaptive.open(spec, runs, store) if raced else None
+    if adaptive is not None:
+        runs = adaptive.runs
     notes += [cause if run_id in known else f"left out: {cause}" for run_id, cause in sorted(damaged.items())]
-    if whole_directory:
+    if whole_directory and adaptive is None:
         runs += [run for run_id, run in existing.items() if run_id not in known]
     left, remaining, begun, again = [], 0, 0, 0
     for run in runs:
@@ -118,7 +132,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
         notes.append(f"{again} of the runs begun have no state to continue from, and start at step 0")
     notes += _disk_notes(store, spec, left)
     todo = [run.run_id for run in executors.order(store.directory, left)]
-    return Plan(spec, runs, todo, begun, remaining, notes, to_keep)
+    return Plan(spec, runs, todo, begun, remaining, notes, to_keep, adaptive)
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:
@@ -206,7 +220,7 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
         if start > end:
             accepted = f"at most evaluation.end, or else sweep.compute, {end:,}"
             raise SpecError([Issue("evaluation.start", found=start, accepted=accepted)])
-        filled_in = given.model_copy(update={"start": start, "end": end, "horizons": (compute,)})
+        filled_in = given.model_copy(update={"start": start, "end": end, "horizons": _horizons(spec)})
         return spec.model_copy(update={"evaluation": filled_in})
     changed = []
     for name in type(given).model_fields:
@@ -217,10 +231,21 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
     if changed:
         raise SpecError(changed, source=str(store.directory))
     longest = max(kept.horizons, default=0)
+    if spec.design.kind == "race" and compute != longest:
+        raise StoreError(
+            f"{store.directory}: its runs go to C = {longest}; a race to C = {compute} needs a new --out, or "
+            "design.kind = 'grid', which extends all runs"
+        )
     if compute < longest:
         notes.append(f"the directory already goes to C = {longest}; isolaw shortens no run")
-    horizons = tuple(sorted({*kept.horizons, compute}))
+    horizons = tuple(sorted({*kept.horizons, *_horizons(spec)}))
     return spec.model_copy(update={"evaluation": kept.model_copy(update={"horizons": horizons})})
+
+
+def _horizons(spec: SweepSpec) -> tuple[int, ...]:
+    """Where runs may end, and are therefore all evaluated."""
+    compute = spec.sweep.compute
+    return tuple(sorted({compute // part for part in RUNGS})) if spec.design.kind == "race" else (compute,)
 
 
 def _resolved_runs(

@@ -29,6 +29,7 @@ FLOORS = (
     {"costs"},
     {"doctor"},
     {"backends"},
+    {"design"},
     {"executors"},
     {"trackers"},
     {"planning"},

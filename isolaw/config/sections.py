@@ -183,6 +183,28 @@ class LimitsSection(Section):
     max_batch_rollouts: Count = 65_536
 
 
+Cells = tuple[tuple[Count, Count], ...]
+
+
+class DesignSection(Section):
+    """Which runs of the grid are made: all (``grid``), or those that a ``race`` chooses.
+
+    A race (`isolaw.design.race`) decides by ``metric`` on the validation set. ``spend`` is the most that it
+    generates: a share of the grid's rollouts up to 1, rollouts above. It ends where the expected regret at
+    ``sweep.compute`` is at most ``tolerance``. ``start`` is the B_p at which it compares n first (default:
+    the one in the middle). ``pinned`` and ``forbidden`` list [B_p, n] that take part whatever they measure,
+    or never do.
+    """
+
+    kind: Literal["grid", "race"] = "grid"
+    spend: Positive = 0.35
+    tolerance: Positive = 0.001
+    start: Count | None = None
+    metric: Text = "avg@4"
+    pinned: Cells = ()
+    forbidden: Cells = ()
+
+
 class StoreSection(Section):
     """Where a sweep keeps the states that its runs continue from.
 

@@ -10,6 +10,7 @@ from typing import Any
 from isolaw.config.executor import ExecutorSection
 from isolaw.config.parsing import located, parse_section, read_text
 from isolaw.config.sections import (
+    DesignSection,
     EvaluationSpec,
     Grid,
     GridSection,
@@ -38,6 +39,7 @@ class SweepSpec(Section):
     sweep: SweepSection = SweepSection()
     grid: Grid = Grid()
     limits: LimitsSection = LimitsSection()
+    design: DesignSection = DesignSection()
     recipe: Recipe = Recipe()
     problems: ProblemsSpec = ProblemsSpec()
     evaluation: EvaluationSpec = EvaluationSpec()

@@ -21,6 +21,7 @@ from isolaw.executors.launcher import launch
 from isolaw.store import RunStore, SweepStore
 
 if TYPE_CHECKING:
+    from isolaw.design.decisions import Decision
     from isolaw.executors.waiting import Waiting
 
 
@@ -30,13 +31,15 @@ class Event:
 
     ``checkpoint``: the run has reached ``compute`` rollouts (executors may skip some). ``stopped``: it was
     asked to end, and keeps its state. ``lost``: its process or machine is gone. ``busy``: another process
-    holds it. An engine's user sees neither ``lost`` nor ``busy``: such runs are repeated, or fail.
+    holds it. ``decision``: a race chose its next runs, or ended; no run's event. An engine's user sees
+    neither ``lost`` nor ``busy``: such runs are repeated, or fail.
     """
 
     run_id: str
-    kind: Literal["checkpoint", "done", "failed", "stopped", "lost", "busy", "warning"]
+    kind: Literal["checkpoint", "done", "failed", "stopped", "lost", "busy", "warning", "decision"]
     compute: int = 0
     cause: str = ""
+    decision: Decision | None = None
 
 
 class Place(Protocol):

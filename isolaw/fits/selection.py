@@ -225,9 +225,16 @@ def _most_n(table: pd.DataFrame, axis: str, flags: list[Flag]) -> int:
 
 
 def configurations_of(
-    points: pd.DataFrame, table: pd.DataFrame, flags: list[Flag], x: X = "compute"
+    points: pd.DataFrame,
+    table: pd.DataFrame,
+    flags: list[Flag],
+    x: X = "compute",
+    least: int = LEAST_CHECKPOINTS,
 ) -> list[Configuration]:
-    """Return one `Configuration` for each (B_p, n) of ``table`` (a row per run); say what was left out."""
+    """Return one `Configuration` for each (B_p, n) of ``table`` (a row per run); say what was left out.
+
+    A configuration needs ``least`` checkpoints.
+    """
     out = []
     by_run = dict(tuple(points.sort_values("compute").groupby("run_id")))
     for (b, n), members in table.groupby(["problems_per_batch", "rollouts_per_problem"]):
@@ -243,8 +250,8 @@ def configurations_of(
         run = np.repeat(np.arange(len(curves)), [len(curve) for curve in curves])
         seeds = tuple(int(seed) for seed in members["seed"])
         configuration = Configuration(int(b), int(n), compute, reward, run, seeds, cost)
-        if (found := configuration.checkpoints.size) < LEAST_CHECKPOINTS:
-            text = f"{configuration.label} has {found} checkpoints; a curve needs {LEAST_CHECKPOINTS}"
+        if (found := configuration.checkpoints.size) < least:
+            text = f"{configuration.label} has {found} checkpoints; a curve needs {least}"
             flags.append(Flag(Code.LEFT_OUT, f"{text}, so isolaw leaves it out"))
         else:
             out.append(configuration)

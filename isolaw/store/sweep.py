@@ -26,7 +26,8 @@ FORMAT = "isolaw.sweep/2"
 SPEC, WRITTEN = "sweep.json", "sweep.toml"
 POINTS, PROBLEMS = "points.parquet", "problems.parquet"
 RECORDED = "recorded.parquet"  # the runs that a replay plays, unless they are in a file of the user's
-_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, WHERE, locks.NAME)
+DECISIONS = "decisions.jsonl"  # of a race
+_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAME)
 # All that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, Kind] = {
     **dict.fromkeys(_FILES, "file"),

@@ -1,0 +1,184 @@
+"""`Adaptive`: a race in the directory of a sweep.
+
+``decisions.jsonl`` holds its decisions, a line with a checksum for each. Where lines are missing or damaged,
+isolaw decides again from the results, and as before: decisions depend on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from isolaw.config import RunSpec, SweepSpec, canonical_json
+from isolaw.design.decisions import Decision, Ending, RunKey, Stage, horizons
+from isolaw.design.race import Race
+from isolaw.errors import Issue
+from isolaw.fits.selection import LEAST_CURVES, Configuration, configurations_of, measured_points
+from isolaw.store import SweepStore, checksums
+from isolaw.store.sweep import DECISIONS
+
+EVAL_SET = "validation"
+_LEAST_CHECKPOINTS = 2  # of a run that is compared: step 0 and one more
+
+
+def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
+    """Return the race that a sweep file asks for, over the cells of these runs."""
+    chosen = spec.design
+    forbidden = set(chosen.forbidden)
+    cells = tuple(sorted({key_of(run)[:2] for run in runs} - forbidden))
+    whole = sum(run.steps * run.batch_rollouts for run in runs)
+    spend = chosen.spend * whole if chosen.spend <= 1 else chosen.spend
+    batches = sorted({b for b, _ in cells})
+    start = chosen.start or batches[(len(batches) - 1) // 2]
+    pinned = tuple(sorted(set(chosen.pinned) - forbidden))
+    return Race(
+        cells, start, spec.sweep.compute, spec.sweep.seeds, int(spend), chosen.tolerance, pinned=pinned
+    )
+
+
+def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
+    """Return what keeps a race from being run over these runs."""
+    chosen, out = spec.design, []
+    cells = {key_of(run)[:2] for run in runs}
+    for name in ("pinned", "forbidden"):
+        missing = [key for key in getattr(chosen, name) if key not in cells]
+        out += [Issue(f"design.{name}", found=list(key), accepted="[B_p, n] of the grid") for key in missing]
+    if spec.grid.recipe_axes:
+        named = ", ".join(spec.grid.recipe_axes)
+        out.append(Issue("design.kind", f"a race has no axes of the recipe ({named})", "race", "grid"))
+    if chosen.metric not in spec.evaluation.metrics:
+        out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(spec.evaluation.metrics)))
+    if EVAL_SET not in spec.evaluation.sets:
+        accepted = f"a list with {EVAL_SET!r}: a race compares configurations there"
+        out.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
+    batches = sorted({b for b, _ in cells})
+    if chosen.start is not None and chosen.start not in batches:
+        out.append(Issue("design.start", found=chosen.start, accepted=" or ".join(map(str, batches))))
+    if out or not cells:
+        return out
+    race = race_of(spec, runs)
+    line = [n for b, n in race.cells if b == race.start]
+    if len(line) < LEAST_CURVES:
+        accepted = f"at least {LEAST_CURVES} values with B_p = {race.start} that are not forbidden"
+        out.append(Issue("grid.rollouts_per_problem", found=line, accepted=accepted))
+    elif race.spend < LEAST_CURVES * race.target:
+        accepted = f"at least {LEAST_CURVES} runs to the target, {LEAST_CURVES * race.target} rollouts"
+        out.append(Issue("design.spend", f"it pays for {race.spend} rollouts", chosen.spend, accepted))
+    return out
+
+
+def key_of(run: RunSpec) -> RunKey:
+    """Return (B_p, n, seed)."""
+    return run.problems_per_batch, run.rollouts_per_problem, run.seed
+
+
+@dataclass
+class Adaptive:
+    """A race, the runs that it may ask for, and its decisions so far."""
+
+    race: Race
+    metric: str
+    grid: Mapping[RunKey, RunSpec]
+    store: SweepStore
+    history: list[Decision] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, spec: SweepSpec, runs: Sequence[RunSpec], store: SweepStore) -> Adaptive:
+        """Return the race as far as its directory holds it; writes nothing.
+
+        An ending that other keys of the design brought, or failed runs, does not count.
+        """
+        out = cls(race_of(spec, runs), spec.design.metric, {key_of(run): run for run in runs}, store)
+        out.history = read(store)
+        last = out.history[-1] if out.history else None
+        if last and last.ending and (last.ending is Ending.FAILED or last.limits != out.race.limits):
+            out.history.pop()
+        out.advance()
+        return out
+
+    @property
+    def ended(self) -> bool:
+        """Whether the race asks for no more runs."""
+        return bool(self.history) and self.history[-1].stage is Stage.STOP
+
+    @property
+    def runs(self) -> list[RunSpec]:
+        """The runs that were asked for, each with its horizon."""
+        return [self._run(key, end) for key, end in horizons(self.history).items()]
+
+    @property
+    def todo(self) -> list[RunSpec]:
+        """Those of the last decision that have not reached their horizon."""
+        asked = self.history[-1].runs if self.history else ()
+        runs = [self._run(request.run, request.compute) for request in asked]
+        return [run for run in runs if not self.store.run(run.run_id).recorded().is_done(run)]
+
+    def _run(self, key: RunKey, compute: int) -> RunSpec:
+        return self.grid[key].model_copy(update={"compute": compute})
+
+    def advance(self, after_failures: bool = False) -> list[Decision]:
+        """Decide, until runs are to be made or the race ends; return the new decisions.
+
+        Runs that failed stay to be repeated unless ``after_failures``.
+        """
+        before = len(self.history)
+        while not self.ended:
+            failed = set(self.history[-1].failed) if self.history else set()
+            left = self.todo
+            if after_failures:
+                gone = [run for run in left if self.store.run(run.run_id).failure is not None]
+                failed |= {key_of(run) for run in gone}
+                left = [run for run in left if run not in gone]
+            if left:
+                break
+            decision = self.race.next(self.history, self._measured(), failed)
+            self.history.append(replace(decision, limits=self.race.limits))
+        return self.history[before:]
+
+    def _measured(self) -> list[Configuration]:
+        """What the runs that were asked for measured, up to their horizons."""
+        asked = horizons(self.history)
+        if not any(self.store.run(self.grid[key].run_id).bytes_recorded for key in asked):
+            return []
+        runs = self.store.collect()
+        points = measured_points(runs, self.metric, EVAL_SET)
+        names = ["problems_per_batch", "rollouts_per_problem", "seed"]
+        ends = [asked.get(key, -1) for key in points[names].itertuples(index=False, name=None)]
+        points = points[points["compute"] <= ends]
+        table = runs.table()
+        table = table[table.index.isin(points["run_id"])]
+        return configurations_of(points, table, [], least=_LEAST_CHECKPOINTS)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data: the rule's numbers, and the decisions so far."""
+        names = ("start", "target", "spend", "tolerance", "pinned")
+        return {
+            "kind": "race",
+            **{name: getattr(self.race, name) for name in names},
+            "decisions": [decision.to_dict() for decision in self.history],
+        }
+
+    def keep(self) -> None:
+        """Write ``decisions.jsonl``."""
+        lines = [
+            canonical_json(checksums.sealed(decision.to_dict(), str(i)))
+            for i, decision in enumerate(self.history)
+        ]
+        self.store.root.write(DECISIONS, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read(store: SweepStore) -> list[Decision]:
+    """Return the decisions of a sweep's directory, up to the first damaged line; none of a grid."""
+    content = store.root.read(DECISIONS) if store.directory.is_dir() else None
+    out: list[Decision] = []
+    for line in (content or b"").splitlines():
+        try:
+            document = checksums.parsed(line)
+            if not checksums.is_sealed(document, str(len(out))):
+                break
+            document.pop("crc")
+            out.append(Decision.from_dict(document))
+        except (ValueError, TypeError, KeyError):
+            break
+    return out

@@ -1,0 +1,239 @@
+"""The race: every second n first, left behind where others are surely better, refined where it matters.
+
+1. *Rungs.* Every second n of the grid, with one seed and at one B_p, runs to C/8, C/4, C/2 and C. After each
+   rung those n go on that lie between the outermost two within ε = 0.005 of the best in more than 5 % of
+   draws, and the next n above: larger n win later. At least three go on. Where so many runs fail that fewer
+   than three n are left, others take their place.
+2. *Neighbours.* At C the cells of the grid next to the best one, along n and along B_p, run to C too, until
+   the best one's neighbours are all measured, or four times.
+3. *Seeds.* The best cell and the two that may most be better get their next seed, to C, until the expected
+   regret is below the tolerance or the spend is used.
+
+isolaw compares cells at the horizon that they reached, never by extrapolation: curves cross. Runs of one seed
+share their problems, so that one seed tells much of the differences between cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from isolaw.design.comparison import Comparison, compare
+from isolaw.design.decisions import (
+    Decision,
+    Ending,
+    Request,
+    RunKey,
+    Stage,
+    Standing,
+    Verdict,
+    cost_of,
+    horizons,
+)
+from isolaw.fits.cell import Cell
+from isolaw.fits.selection import LEAST_CURVES, Configuration
+
+RUNGS = (8, 4, 2, 1)  # parts of the target
+LEAST_STEPS = 4  # of a run at its first rung; a larger batch begins at a later one
+SHARE = 0.05  # of draws within ε of the best: an n below is left behind
+ROUNDS = 4  # of neighbours
+RIVALS = 2  # cells that get a seed beside the best one
+TOLERANCE = 0.001  # expected regret at which nothing is left to decide
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Race:
+    """A race over the cells of a grid.
+
+    Parameters
+    ----------
+    cells
+        (B_p, n) that may run.
+    start
+        the B_p of the rungs.
+    target
+        C in rollouts, to which the last runs go.
+    seeds
+        in their order of use.
+    spend
+        rollouts at most.
+    tolerance
+        expected regret, in reward, at which the race ends.
+    seed
+        of the draws.
+    pinned
+        cells that run to the target whatever they measure.
+    """
+
+    cells: tuple[Key, ...]
+    start: int
+    target: int
+    seeds: tuple[int, ...]
+    spend: int
+    tolerance: float = TOLERANCE
+    seed: int = 0
+    pinned: tuple[Key, ...] = ()
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The horizons, ascending, in rollouts."""
+        return tuple(self.target // part for part in RUNGS)
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """What may end the race: with others it may go on."""
+        return (self.spend, self.tolerance, *self.seeds)
+
+    def next(
+        self,
+        history: Sequence[Decision],
+        measured: Sequence[Configuration],
+        failed: Collection[RunKey] = (),
+    ) -> Decision:
+        """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
+        if not history:
+            return self._ask(Stage.RUNG, history, self._entering(0), self.rungs[0])
+        made = horizons(history)
+        at = max(request.compute for request in history[-1].runs)
+        known = {c.key for c in measured}
+        arrived = sorted({key[:2] for key, end in made.items() if end >= at and key not in failed} & known)
+        if len(arrived) < LEAST_CURVES:
+            spare = [key for key in self._line() if (*key, self.seeds[0]) not in made]
+            if spare:
+                missing = spare[: LEAST_CURVES - len(arrived)]
+                return self._ask(Stage.RUNG, history, missing, at, failed=failed)
+            return self._end(Ending.FAILED, history, None, failed)
+        found = compare(measured, [Cell(*key) for key in arrived], at, self.seed)
+        if at < self.target:
+            kept, rung = self._kept(found), self.rungs.index(at) + 1
+            decision = self._ask(
+                Stage.RUNG, history, {*kept, *self._entering(rung)}, self.rungs[rung], found, failed
+            )
+            return _judged(decision, {*kept, *self.pinned})
+        rounds = sum(decision.stage is Stage.NEIGHBOURS for decision in history)
+        beside = [
+            key for key in self._beside(found.cells[found.best].key) if (*key, self.seeds[0]) not in made
+        ]
+        if beside and rounds < ROUNDS and history[-1].stage is not Stage.SEEDS:
+            return self._ask(Stage.NEIGHBOURS, history, beside, self.target, found, failed)
+        return self._one_more_seed(history, found, failed)
+
+    def _line(self) -> list[Key]:
+        return sorted(cell for cell in self.cells if cell[0] == self.start)
+
+    def _entering(self, rung: int) -> list[Key]:
+        """Every second n at the first B_p, counted from the largest, and pinned cells, that begin here."""
+        line = self._line()
+        chosen = line[::-2] if len(line) >= 2 * LEAST_CURVES - 1 else line
+        return [key for key in {*chosen, *self.pinned} if self._first_rung(key) == rung]
+
+    def _first_rung(self, key: Key) -> int:
+        steps = [rung // (key[0] * key[1]) for rung in self.rungs]
+        return next((i for i, count in enumerate(steps) if count >= LEAST_STEPS), len(steps) - 1)
+
+    def _kept(self, found: Comparison) -> list[Key]:
+        """Who goes on to the next rung."""
+        at = [i for i, cell in enumerate(found.cells) if cell.problems_per_batch == self.start]
+        near = [k for k, i in enumerate(at) if found.probability[i] > SHARE or i == found.best]
+        low, high = (min(near), min(max(near) + 1, len(at) - 1)) if near else (0, len(at) - 1)
+        while high - low + 1 < min(LEAST_CURVES, len(at)):  # to the side that is more likely the better one
+            below = found.probability[at[low - 1]] if low > 0 else -1.0
+            above = found.probability[at[high + 1]] if high + 1 < len(at) else -1.0
+            low, high = (low - 1, high) if below > above else (low, high + 1)
+        kept = [found.cells[i].key for i in at[low : high + 1]]
+        return kept + [cell.key for cell in found.cells if cell.key in self.pinned]
+
+    def _beside(self, key: Key) -> list[Key]:
+        """The cells of the grid next to one, along n and along B_p."""
+        row = sorted(cell for cell in self.cells if cell[0] == key[0])
+        column = sorted(cell for cell in self.cells if cell[1] == key[1])
+        return [
+            line[i] for line in (row, column) for i in (line.index(key) - 1, line.index(key) + 1)
+            if 0 <= i < len(line)
+        ]  # fmt: skip
+
+    def _one_more_seed(
+        self, history: Sequence[Decision], found: Comparison, failed: Collection[RunKey]
+    ) -> Decision:
+        if found.regret[found.best] <= self.tolerance:
+            return self._end(Ending.CERTAIN, history, found, failed)
+        made, gains = horizons(history), found.gains()
+        rivals = [i for i in sorted(range(len(gains)), key=lambda i: (-gains[i], i)) if i != found.best]
+        runs = []
+        for i in (found.best, *rivals[:RIVALS]):
+            key = found.cells[i].key
+            left = [seed for seed in self.seeds if (*key, seed) not in made]
+            runs += [Request(*key, left[0], self.target)] if left else []
+        if not runs:
+            return self._end(Ending.COMPLETE, history, found, failed)
+        while len(runs) > 2 and self._exceeds(history, runs):  # a seed tells little of one cell alone
+            runs.pop()
+        return self._affordable(Stage.SEEDS, history, runs, found, failed)
+
+    def _exceeds(self, history: Sequence[Decision], runs: Sequence[Request]) -> bool:
+        return _spent(history) + cost_of(runs, horizons(history)) > self.spend
+
+    def _ask(
+        self,
+        stage: Stage,
+        history: Sequence[Decision],
+        keys: Iterable[Key],
+        compute: int,
+        found: Comparison | None = None,
+        failed: Collection[RunKey] = (),
+    ) -> Decision:
+        runs = [Request(*key, self.seeds[0], compute) for key in sorted(keys)]
+        return self._affordable(stage, history, runs, found, failed)
+
+    def _affordable(
+        self,
+        stage: Stage,
+        history: Sequence[Decision],
+        runs: Sequence[Request],
+        found: Comparison | None,
+        failed: Collection[RunKey],
+    ) -> Decision:
+        """The decision for these runs; the end where they would exceed the spend."""
+        if self._exceeds(history, runs):
+            return self._end(Ending.SPENT, history, found, failed)
+        cost = cost_of(runs, horizons(history))
+        decision = Decision(stage, tuple(sorted(runs)), _spent(history), cost, failed=tuple(sorted(failed)))
+        return _described(decision, found)
+
+    def _end(
+        self,
+        ending: Ending,
+        history: Sequence[Decision],
+        found: Comparison | None,
+        failed: Collection[RunKey],
+    ) -> Decision:
+        gone = tuple(sorted(failed))
+        return _described(Decision(Stage.STOP, spent=_spent(history), ending=ending, failed=gone), found)
+
+
+def _spent(history: Sequence[Decision]) -> int:
+    return sum(decision.cost for decision in history)
+
+
+def _described(decision: Decision, found: Comparison | None) -> Decision:
+    """The decision with the comparison that it rests on."""
+    if found is None:
+        return decision
+    rows = zip(found.cells, found.reward, found.regret, found.probability, strict=True)
+    return replace(
+        decision,
+        compute=found.compute,
+        best=found.cells[found.best].key,
+        expected_regret=float(found.regret[found.best]),
+        standings=tuple(Standing(*c.key, Verdict.KEPT, *map(float, own)) for c, *own in rows),
+    )
+
+
+def _judged(decision: Decision, kept: Collection[Key]) -> Decision:
+    """The decision with those left behind named."""
+    standings = (
+        own if own.key in kept else replace(own, verdict=Verdict.WORSE) for own in decision.standings
+    )
+    return replace(decision, standings=tuple(standings))

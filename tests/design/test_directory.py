@@ -1,0 +1,173 @@
+"""A race in a sweep's directory: interrupted, killed, failed, continued, changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import isolaw as package
+from isolaw import engine
+from isolaw.config import SweepSpec
+from isolaw.design.decisions import Ending, Stage, horizons
+from isolaw.design.directory import read
+from isolaw.errors import SpecError, StoreError
+from isolaw.store import SweepStore
+
+RACE = {
+    "sweep": {"compute": 100_000, "seeds": 2},
+    "grid": {"problems_per_batch": [8], "rollouts_per_problem": [2, 4, 8, 16, 32, 64, 128]},
+    "problems": {"n_train": 100, "n_validation": 100},
+    "evaluation": {"points": 12},
+    "design": {"kind": "race", "spend": 0.8, "tolerance": 1e-4},
+    "executor": {"kind": "inline"},
+}
+
+
+def spec(**sections: dict) -> SweepSpec:
+    return SweepSpec.parse({**RACE, **{k: {**RACE.get(k, {}), **own} for k, own in sections.items()}})
+
+
+def results(out: Path) -> dict[str, object]:
+    points = SweepStore(out).collect().points.drop(columns="wall_s")
+    return {"decisions": (out / "decisions.jsonl").read_bytes(), "points": points.to_json()}
+
+
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("race") / "sweep"
+    package.sweep(spec(), out)
+    return out
+
+
+@pytest.fixture
+def copy(raced: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(raced, tmp_path / "sweep"))
+
+
+def test_runs_end_where_the_race_leaves_them(raced: Path) -> None:
+    history = read(SweepStore(raced))
+    assert history[-1].stage is Stage.STOP
+    asked = horizons(history)
+    ends = SweepStore(raced).collect().points.groupby(["problems_per_batch", "rollouts_per_problem", "seed"])
+    reached = ends["compute"].max().to_dict()
+    assert reached == {(b, n, s): end // (b * n) * b * n for (b, n, s), end in asked.items()}
+    assert len(set(asked.values())) > 1
+    state = engine.status(raced)
+    assert state["done"] == state["runs"] == len(asked)
+    assert state["rollouts"] == history[-1].spent <= 0.8 * 14 * 100_000
+
+
+def test_the_same_command_again_does_nothing(copy: Path, tree) -> None:
+    before = tree(copy)
+    planned = engine.plan(spec(), copy)
+    assert planned.todo == []
+    assert planned.adaptive is not None
+    assert planned.adaptive.ended
+    events = list(engine.execute(planned, copy))
+    after = tree(copy)
+    changed = {name for name in before if before[name] != after.get(name)}
+    assert [e.kind for e in events if e.kind != "decision"] == []
+    assert changed <= {"points.parquet", "lock", "sweep.json"}
+
+
+def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path: Path) -> None:
+    whole = results(raced)
+    for number in (1, 4, 9, 20, 45):
+        out = tmp_path / str(number)
+        running = engine.execute(engine.plan(spec(), out), out)
+        for _ in range(number):
+            if next(running, None) is None:
+                break
+        running.close()
+        package.sweep(spec(), out)
+        assert results(out) == whole
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn", "changed", "link"])
+def test_decisions_that_are_lost_are_made_again(raced: Path, copy: Path, damage: str) -> None:
+    path = copy / "decisions.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    if damage in ("gone", "link"):
+        path.unlink()
+    if damage == "link":
+        path.symlink_to(raced / "decisions.jsonl")
+        with pytest.raises(StoreError, match=r"decisions\.jsonl"):
+            engine.plan(spec(), copy)
+        return
+    if damage == "torn":
+        path.write_bytes(b"".join(lines)[:-20])
+    if damage == "changed":
+        path.write_bytes(lines[0] + lines[1].replace(b'"spent":', b'"spend":') + b"".join(lines[2:]))
+    package.sweep(spec(), copy)
+    assert results(copy) == results(raced)
+
+
+def test_more_to_spend_goes_on_and_makes_nothing_twice(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    package.sweep(spec(design={"spend": 0.3}), out)
+    first = read(SweepStore(out))
+    assert first[-1].ending is Ending.SPENT
+    before = {p: p.read_bytes() for p in out.glob("runs/*/points.jsonl")}
+    package.sweep(spec(), out)
+    later = read(SweepStore(out))
+    assert later[: len(first) - 1] == first[:-1]
+    assert later[-1].spent > first[-1].spent
+    assert all(p.read_bytes().startswith(content) for p, content in before.items())
+
+
+def test_a_plain_sweep_extends_what_the_race_left(copy: Path) -> None:
+    runs = package.sweep(spec(design={"kind": "grid"}), copy)
+    assert len(runs) == 14
+    ends = runs.points.groupby("run_id")["compute"].max()
+    assert (ends > 100_000 - 8 * 128).all()
+
+
+def test_another_target_is_refused(copy: Path) -> None:
+    with pytest.raises(StoreError, match="its runs go to C = 100000"):
+        engine.plan(spec(sweep={"compute": 200_000}), copy)
+
+
+def test_a_failing_run_is_left_out_and_the_race_goes_on(tmp_path: Path, monkeypatch) -> None:
+    from isolaw.backends import bandit
+
+    whole = bandit.Bandit.run
+
+    def run(self, own, ctx):
+        for checkpoint in whole(self, own, ctx):
+            if own.rollouts_per_problem == 32 and checkpoint.compute > 6000:
+                raise ValueError("broken")
+            yield checkpoint
+
+    monkeypatch.setattr(bandit.Bandit, "run", run)
+    out = tmp_path / "sweep"
+    package.sweep(spec(), out)
+    history = read(SweepStore(out))
+    assert (8, 32, 0) in history[1].failed
+    assert history[-1].ending not in (None, Ending.FAILED)
+    assert engine.status(out)["failed"] == 1
+
+
+def test_all_issues_at_once() -> None:
+    wrong = spec(
+        design={"pinned": [[8, 5]], "start": 16, "metric": "avg@8"},
+        grid={"lr": [0.1, 0.2]},
+        evaluation={"sets": ["train"]},
+    )
+    with pytest.raises(SpecError) as error:
+        engine.plan(wrong, "nowhere")
+    text = str(error.value)
+    for name in ("design.pinned", "design.start", "design.metric", "design.kind", "evaluation.sets"):
+        assert name in text
+    with pytest.raises(SpecError, match=r"design\.spend"):
+        engine.plan(spec(design={"spend": 0.1}), "nowhere")
+    with pytest.raises(SpecError, match=r"grid\.rollouts_per_problem"):
+        engine.plan(spec(design={"forbidden": [[8, n] for n in (4, 8, 16, 32, 64)]}), "nowhere")
+
+
+def test_decisions_are_json_a_user_can_read(raced: Path) -> None:
+    lines = [json.loads(line) for line in (raced / "decisions.jsonl").read_text().splitlines()]
+    assert [line["stage"] for line in lines[:2]] == ["rung", "rung"]
+    assert lines[-1]["ending"] in list(Ending)
