@@ -61,7 +61,7 @@ def fit(
 
 
 def _fit_runs(sources: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> None:
-    from isolaw.fits.law import check_writable
+    from isolaw.fits.document.files import check_writable
 
     out, by, retune = options["out"], options["by"], options["retune"]
     if retune is not None and (by is not None or options["figures"] or options["x"] != "compute"):
@@ -165,7 +165,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
     import isolaw
-    from isolaw.fits.law import check_writable, save_document
+    from isolaw.fits.document.files import check_writable, save
     from isolaw.readers.tables import read_points
     from isolaw.report.text.studies import points_summary
 
@@ -177,7 +177,7 @@ def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> No
     document = replace(document, sources=(path,))
     lines = points_summary(document)
     if out:
-        save_document(document, out)
+        save(document, out)
         lines.append(f"Law: {out} (n*(C) without learning curves; isolaw predict needs a law of runs)")
     print_result(as_json, document.to_dict(), lines)
 

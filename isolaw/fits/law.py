@@ -7,7 +7,6 @@ hash (`isolaw.fits.document.draws`). Without that file a law still predicts, wit
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,16 +18,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.errors import DataError
-from isolaw.files import check_replaceable, replacing
+from isolaw.files import replacing
 from isolaw.fits import tables
-from isolaw.fits.curves.learning_curves import FAMILIES, Curves
-from isolaw.fits.document import version_1
+from isolaw.fits.curves.learning_curves import Curves
+from isolaw.fits.document import files
 from isolaw.fits.document.codec import Malformed
 from isolaw.fits.document.draws import Draws
-from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
+from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.laws.equations import Logistic
 from isolaw.fits.quantity import Quantity, number
-from isolaw.fits.selection import HELD
 from isolaw.parquet import read_parquet
 from isolaw.runs import as_html
 
@@ -205,15 +203,15 @@ class Law:
             ``path`` exists and is something else, or cannot be written.
         """
         path = Path(path)
-        check_writable(path)
+        files.check_writable(path)
         table = self.draws.table()
         digest = hashlib.sha256(pd.util.hash_pandas_object(table).to_numpy().tobytes()).hexdigest()[:16]
         name = f"{path.stem}-{digest}.draws.parquet"
-        before = _read(path).get("bootstrap", {}).get("file") if path.exists() else None
+        before = files.read(path).get("bootstrap", {}).get("file") if path.exists() else None
         with replacing(path.with_name(name)) as temporary:
             table.to_parquet(temporary)
         self.document = replace(self.document, bootstrap=replace(self.document.bootstrap, file=name))
-        save_document(self.document, path)
+        files.save(self.document, path)
         own = re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{16}}\.draws\.parquet", str(before))
         if own and before != name:
             path.with_name(str(before)).unlink(missing_ok=True)  # the draws of the law that was replaced
@@ -229,79 +227,10 @@ class Law:
             not a law, or a damaged one.
         """
         path = Path(path)
-        document = _document(path)
+        document = files.load(path)
         file = path.with_name(document.bootstrap.file) if document.bootstrap.file else None
         table = read_parquet(file).to_pandas() if file is not None and file.is_file() else None
         try:
             return cls(document, Draws.from_table(document, table))
         except Malformed as error:
             raise DataError(f"{path}{f', {file}' if file else ''}: a damaged law: {error}") from None
-
-
-def check_writable(path: str | Path) -> None:
-    """Raise `DataError` unless a law can be written to ``path``: a new file, or an older law."""
-    check_replaceable(Path(path), "a law", "law.json", _is_law)
-
-
-def save_document(document: LawDocument | PointsDocument, path: str | Path) -> None:
-    """Write a law's document; replace nothing but a law."""
-    check_writable(path)
-    text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
-    with replacing(Path(path)) as temporary:
-        temporary.write_text(f"{text}\n", encoding="utf-8")
-
-
-def _is_law(path: Path) -> bool:
-    try:
-        return bool(_read(path))
-    except DataError:
-        return False
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if path.is_dir():
-        raise DataError(f"{path}: a directory, not a law; make one with isolaw fit {path} --out law.json")
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise DataError(f"{path}: not a law (it is not JSON); make one with isolaw fit … --out") from None
-    found = document.get("format") if isinstance(document, dict) else None
-    if found not in (FORMAT, version_1.FORMAT):
-        raise DataError(
-            f"{path}: not a law: format: found {found!r}; expected {FORMAT!r} or {version_1.FORMAT!r}"
-        )
-    return dict(document)
-
-
-def _document(path: Path) -> LawDocument:
-    data = _read(path)
-    if data.get("method") == "points":
-        raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
-    try:
-        if data["format"] == version_1.FORMAT:
-            data = version_1.converted(data)
-        document = LawDocument.from_dict(data)
-        _check(document)
-    except (Malformed, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: a damaged law: {error}") from None
-    return document
-
-
-def _check(document: LawDocument) -> None:
-    """Raise `Malformed` where the parts of a document do not go together."""
-    grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
-    if grid != curves or not grid or not document.frontier:
-        raise Malformed("its curves are not those of its grid, or it has none")
-    names = set(FAMILIES[document.curve].parameters)
-    if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
-        raise Malformed(f"a curve lacks a value of {', '.join(sorted(names))}, or has others")
-    if any(g.step_cost <= 0 for g in document.grid):
-        raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
-    held = HELD.get(document.setting)
-    if held and not isinstance(document.fixed.get(held), int):
-        raise Malformed(f"fixed.{held}: found {document.fixed.get(held)!r}; expected a whole number")
-    file = document.bootstrap.file
-    if file is not None and Path(file).name != file:
-        raise Malformed(f"bootstrap.file: found {file!r}; expected the name of a file next to the law")

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import isolaw as library
-from isolaw.fits.law import Law, save_document
+from isolaw.fits.document.files import save
+from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
 Call = Callable[..., tuple[int, str, str]]
@@ -137,7 +138,7 @@ def test_no_such_law(isolaw: Call, tmp_path: Path) -> None:
 def test_points_have_nothing_to_predict(isolaw: Call, tmp_path: Path) -> None:
     budgets = np.geomspace(1e5, 1e7, 20)
     document, _ = library.fit_points(budgets, 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))))
-    save_document(document, tmp_path / "points.json")
+    save(document, tmp_path / "points.json")
     code, stdout, stderr = isolaw("predict", tmp_path / "points.json", "--compute", "1e6")
     assert (code, stdout) == (2, "")
     assert "no learning curves to predict from" in stderr

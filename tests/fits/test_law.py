@@ -14,8 +14,9 @@ import pytest
 import isolaw
 from isolaw.errors import DataError
 from isolaw.fits.document.draws import Draws
+from isolaw.fits.document.files import check_writable, save
 from isolaw.fits.document.flags import Code, having
-from isolaw.fits.law import Law, check_writable, save_document
+from isolaw.fits.law import Law
 from isolaw.runs import Runs
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -183,7 +184,7 @@ def test_draws_without_their_surface_are_those_of_an_older_law(law: Law, tmp_pat
 def test_what_is_not_a_law_is_neither_read_nor_replaced(law: Law, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine.json"
     path.write_bytes(content)
-    for attempt in (law.save, check_writable, lambda p: save_document(law.document, p), Law.load):
+    for attempt in (law.save, check_writable, lambda p: save(law.document, p), Law.load):
         with pytest.raises(DataError) as error:
             attempt(path)
         assert str(error.value).startswith(f"{path}: ")
@@ -267,7 +268,7 @@ def test_points_have_no_curves_to_predict_from(tmp_path: Path) -> None:
     budgets = np.geomspace(1e5, 1e7, 20)
     document, _ = isolaw.fit_points(budgets, 2 ** (3 + 6 / (1 + np.exp(-7 * (np.log10(budgets) - 6.1)))))
     path = tmp_path / "points.json"
-    save_document(document, path)
+    save(document, path)
     assert json.loads(path.read_text()) == document.to_dict()
     with pytest.raises(DataError, match="no learning curves to predict from"):
         Law.load(path)

@@ -1,0 +1,86 @@
+"""``law.json`` on disk: written only over another law, checked when it is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from isolaw.errors import DataError
+from isolaw.files import check_replaceable, replacing
+from isolaw.fits.curves.learning_curves import FAMILIES
+from isolaw.fits.document import version_1
+from isolaw.fits.document.codec import Malformed
+from isolaw.fits.document.schema import FORMAT, LawDocument, PointsDocument
+from isolaw.fits.selection import HELD
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise `DataError` unless a law can be written to ``path``: a new file, or an older law."""
+    check_replaceable(Path(path), "a law", "law.json", _is_law)
+
+
+def save(document: LawDocument | PointsDocument, path: str | Path) -> None:
+    """Write a law's document; replace nothing but a law."""
+    check_writable(path)
+    text = json.dumps(document.to_dict(), indent=1, allow_nan=False)
+    with replacing(Path(path)) as temporary:
+        temporary.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _is_law(path: Path) -> bool:
+    try:
+        return bool(read(path))
+    except DataError:
+        return False
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return what a law's file holds; raise `DataError` if it is no law."""
+    if path.is_dir():
+        raise DataError(f"{path}: a directory, not a law; make one with isolaw fit {path} --out law.json")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except ValueError:
+        raise DataError(f"{path}: not a law (it is not JSON); make one with isolaw fit … --out") from None
+    found = document.get("format") if isinstance(document, dict) else None
+    if found not in (FORMAT, version_1.FORMAT):
+        raise DataError(
+            f"{path}: not a law: format: found {found!r}; expected {FORMAT!r} or {version_1.FORMAT!r}"
+        )
+    return dict(document)
+
+
+def load(path: Path) -> LawDocument:
+    """Return a law's document; raise `DataError` if it is no law, or a damaged one."""
+    data = read(path)
+    if data.get("method") == "points":
+        raise DataError(f"{path}: a law of ready-made points has no learning curves to predict from")
+    try:
+        if data["format"] == version_1.FORMAT:
+            data = version_1.converted(data)
+        document = LawDocument.from_dict(data)
+        _check(document)
+    except (Malformed, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: a damaged law: {error}") from None
+    return document
+
+
+def _check(document: LawDocument) -> None:
+    """Raise `Malformed` where the parts of a document do not go together."""
+    grid, curves = ([cell.key for cell in part] for part in (document.grid, document.curves))
+    if grid != curves or not grid or not document.frontier:
+        raise Malformed("its curves are not those of its grid, or it has none")
+    names = set(FAMILIES[document.curve].parameters)
+    if any({k for k, q in c.parameters.items() if q.value is not None} != names for c in document.curves):
+        raise Malformed(f"a curve lacks a value of {', '.join(sorted(names))}, or has others")
+    if any(g.step_cost <= 0 for g in document.grid):
+        raise Malformed("grid: found a step_cost of 0 or less; expected a positive number")
+    held = HELD.get(document.setting)
+    if held and not isinstance(document.fixed.get(held), int):
+        raise Malformed(f"fixed.{held}: found {document.fixed.get(held)!r}; expected a whole number")
+    file = document.bootstrap.file
+    if file is not None and Path(file).name != file:
+        raise Malformed(f"bootstrap.file: found {file!r}; expected the name of a file next to the law")

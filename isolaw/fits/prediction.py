@@ -1,0 +1,137 @@
+"""`Prediction`: a recommended allocation and what is known about it; `predict` makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from isolaw.allocation import Allocation
+from isolaw.costs.model import Cost, Spent
+from isolaw.fits.document.codec import encoded
+from isolaw.fits.document.flags import Flag
+from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.fits.quantity import REFUSED, Quantity, number
+from isolaw.runs import as_html
+
+
+@dataclass(frozen=True)
+class Option:
+    """A configuration at the budget."""
+
+    allocation: Allocation
+    reward: Quantity
+    expected_regret: float  #: mean over draws of the best reward minus its own
+    probability: float | None  #: share of draws in which it is within 0.005 of the best; None without draws
+    step_cost: float  #: in the unit of the budget
+    measured: bool = True  #: otherwise its n lies between measured n
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {
+            **_split(self.allocation),
+            "measured": self.measured,
+            "reward": encoded(self.reward),
+            "expected_regret": self.expected_regret,
+            "probability_within_0.005": self.probability,
+        }
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A recommended allocation and what is known about it."""
+
+    compute: int  #: the budget C
+    unit: str  #: what it counts: rollouts, tokens or seconds
+    #: configurations by expected regret, the recommended one first; those expected to lose more than 0.005
+    #: are left out. Empty where nothing can be compared.
+    options: list[Option]
+    #: n, B_p and M of highest reward at the budget; a value without an interval where it is held
+    n_star: Quantity
+    b_star: Quantity
+    m_star: Quantity
+    law_n: Quantity  #: the n that the preferred law names there; refused where none is preferred
+    epochs: float | None  #: B_p · M / D, None where D is unknown, or nothing is recommended
+    comparable: int  #: the largest budget at which at least three n can be compared
+    flags: list[Flag]  #: reasons for care
+    asked: str = ""  #: a budget in hours, as it was given: ``compute`` is then in seconds
+    cost: Cost | None = None  #: of a step
+    price: float | None = None  #: of a GPU hour, or of an hour of a machine without GPUs
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """The recommended (B_p, n, M)."""
+        return self.options[0].allocation if self.options else None
+
+    @property
+    def reward(self) -> Quantity:
+        """Predicted reward of the recommended allocation."""
+        return self.options[0].reward if self.options else REFUSED
+
+    @property
+    def unspent(self) -> int | None:
+        """What of the budget makes no whole step."""
+        if not self.options:
+            return None
+        best = self.options[0]
+        return self.compute - round(best.allocation.steps * best.step_cost)
+
+    def spent(self, option: Option) -> Spent | None:
+        """Return what the steps of an option cost; None where nothing is known."""
+        a = option.allocation
+        known = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
+        return Spent(known, self.cost, self.price) if known and self.cost else None
+
+    def _repr_html_(self) -> str:
+        a = self.allocation
+        head = f"Budget: {self.asked or f'{number(self.compute)} {self.unit}'}. " + (
+            "isolaw recommends no allocation."
+            if a is None
+            else f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
+        )
+        rows = [
+            {
+                "n": o.allocation.rollouts_per_problem,
+                "B_p": o.allocation.problems_per_batch,
+                "M": f"{o.allocation.steps:,}",
+                "reward": str(o.reward),
+                "expected loss": f"{o.expected_regret:.4f}",
+                f"within {TOLERANCE} of the best": "" if o.probability is None else f"{o.probability:.0%}",
+            }
+            for o in self.options
+        ]
+        flags = [f"Caution: {flag.text}." for flag in self.flags]
+        return as_html([head, f"n* (highest fitted reward): {self.n_star}.", *flags], pd.DataFrame(rows))
+
+    def _paid(self, option: Option | None) -> dict[str, Any]:
+        spent = option and self.spent(option)
+        return spent.to_dict() if spent else dict.fromkeys(("hours", "gpu_hours", "price", "money"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data; every estimate as value, interval, status; null where nothing is known."""
+        best = self.options[0] if self.options else None
+        return {
+            "compute": self.compute,
+            "unit": self.unit,
+            "budget": self.asked or None,
+            **_split(self.allocation),
+            "unspent": self.unspent,
+            "cost": None if self.cost is None else {**self._paid(best), **self.cost.to_dict()},
+            "reward": encoded(self.reward),
+            "expected_regret": best and best.expected_regret,
+            "probability_within_0.005": best and best.probability,
+            **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
+            "epochs": self.epochs,
+            "comparable": self.comparable,
+            "options": [
+                option.to_dict() | ({} if self.cost is None else {"cost": self._paid(option)})
+                for option in self.options
+            ],
+            "flags": encoded(self.flags),
+        }
+
+
+def _split(allocation: Allocation | None) -> dict[str, int | None]:
+    names = ("rollouts_per_problem", "problems_per_batch", "steps")
+    return {name: getattr(allocation, name, None) for name in names}
