@@ -101,7 +101,7 @@ test: $(STAMPS)/test
 test-all: test
 	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/real-cpu; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "slow or real"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or real"
 
 test-matrix: $(STAMPS)/base
 	@$(PIP) uv

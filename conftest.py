@@ -6,11 +6,22 @@ import functools
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent
 TORCH = importlib.util.find_spec("torch") is not None
+# Files whose tests run vLLM in pytest's own process; then the others that take longest, and all that is left.
+_WITH_VLLM = (
+    *("test_backend", "test_nodes", "test_resume"),
+    *("train/test_loop", "train/test_ranks", "rollout/test_samplers", "rollout/test_difficulty"),
+)
+_LONG = (
+    *("backends/real/test_checkup", "executors/test_slurm", "test_docs", "executors/test_ray"),
+    *("report/page/test_browser", "executors/test_real_slurm", "backends/real/test_examples"),
+    *("backends/real/test_turns", "backends/real/train/test_memory", "backends/real/train/test_trainer"),
+)
 _IMPORTS_TORCH = re.compile(rb"^(import torch|from torch|torch = pytest\.importorskip)", re.MULTILINE)
 
 
@@ -35,3 +46,33 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def imports_torch(path: Path) -> bool:
     """Return whether a module imports torch when it is imported."""
     return _IMPORTS_TORCH.search(path.read_bytes()) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile`` vLLM starts in one worker alone, and what takes longest comes first.
+
+    ``--dist loadgroup`` would do for the former, but with pytest 9.2 xdist 3.8 ignores its marks.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    together = {f"tests/backends/real/{name}.py": "vllm" for name in _WITH_VLLM}
+    first = ["vllm", *(f"tests/{name}.py" for name in _LONG)]
+    for name in [*together, *first[1:]]:
+        assert (ROOT / name).is_file(), name
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return together.get(file, file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            for name in first:
+                if name in self.workqueue:
+                    self.workqueue.move_to_end(name, last=False)
+                    break
+            super()._assign_work_unit(node)
+
+    return Scheduling(config, log)

@@ -336,7 +336,6 @@ def learned(
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_a_sweep_learns(learned: Path) -> None:
     table = pd.read_parquet(learned / "points.parquet")
     held_out = table[(table.eval_set == "validation") & (table.metric == "avg@4")].set_index("step")["value"]
@@ -353,7 +352,6 @@ def test_a_sweep_learns(learned: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_states_are_as_large_as_planned(
     learned: Path, made, sections: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,7 +370,6 @@ def test_states_are_as_large_as_planned(
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_results_of_single_problems_are_those_of_the_metrics(learned: Path, made) -> None:
     runs = SweepStore(learned).collect()
     problems = pd.read_parquet(learned / "problems.parquet")
@@ -389,7 +386,6 @@ def test_results_of_single_problems_are_those_of_the_metrics(learned: Path, made
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_the_same_seed_gives_the_same_curve_also_in_a_process_that_made_other_runs(
     learned: Path, made, sections: Callable[..., Any], same, tmp_path: Path
 ) -> None:
@@ -402,7 +398,6 @@ def test_the_same_seed_gives_the_same_curve_also_in_a_process_that_made_other_ru
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_a_process_in_which_vllm_was_first(made, sections: Callable[..., Any], same, tmp_path: Path) -> None:
     """As where problems were split before: the process group is vLLM's then."""
     code = (
@@ -420,7 +415,6 @@ def test_a_process_in_which_vllm_was_first(made, sections: Callable[..., Any], s
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_an_extended_run_equals_a_longer_one(sections: Callable[..., Any], same, tmp_path: Path) -> None:
     def sweep(name: str, compute: int) -> pd.DataFrame:
         more = {"sweep": {"compute": compute}, "evaluation": {"points": 3, "start": 32, "end": 160}}
@@ -434,7 +428,6 @@ def test_an_extended_run_equals_a_longer_one(sections: Callable[..., Any], same,
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 @pytest.mark.parametrize(
     ("body", "told"),
     [

@@ -18,7 +18,7 @@ from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.store import SweepStore
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

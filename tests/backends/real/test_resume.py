@@ -17,7 +17,7 @@ import pytest
 from isolaw import engine
 from isolaw.store import SweepStore
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 STEPS = 60
 KILLS = 2

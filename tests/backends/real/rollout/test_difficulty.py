@@ -261,7 +261,6 @@ def test_the_command(sums: list[object], isolaw: Callable[..., tuple[int, str, s
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_the_command_with_vllm(
     sums: list[object], isolaw: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:

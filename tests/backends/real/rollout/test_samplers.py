@@ -16,7 +16,7 @@ from isolaw.backends.real.rollout import samplers
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EOS = 2
 

@@ -24,7 +24,7 @@ from isolaw.backends.real.train.loop import train as steps
 from isolaw.config import Recipe, RunSpec
 from isolaw.errors import RunError
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EVERY_STEP = {"points": 1000}
 # Right for some responses of any model, so that there is something to learn.

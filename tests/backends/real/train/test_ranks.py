@@ -35,7 +35,6 @@ return float(response.strip() == answer)
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.xdist_group("vllm")
 def test_two_processes_draw_what_one_draws(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
     """With vLLM in each of them, and an odd number of problems to share."""
     more: dict[str, Any] = {
