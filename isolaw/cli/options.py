@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
+    from isolaw.costs import Cost
     from isolaw.readers.mapping import ColumnMapping
     from isolaw.readers.reading import Reading
 
@@ -118,6 +119,32 @@ budget_options = add_options(
     click.option("--max-batch-rollouts", type=POSITIVE, help="Hardware limit on B_p · n, in rollouts."),
     click.option("--n-train-problems", type=POSITIVE, help="Number of training problems D; shows epochs."),
 )
+cost_options = add_options(
+    click.option(
+        "--cost", type=click.Path(), metavar="SOURCE",
+        help="Also print hours. SOURCE: a real sweep's directory or table of runs, a report of isolaw doctor "
+        "--gpu (.json), or a TOML file of throughputs (docs/costs.md).",
+    ),
+    click.option(
+        "--price", type=click.FloatRange(min=0, min_open=True),
+        help="Price of a GPU hour, or of an hour of a machine without GPUs; requires --cost.",
+    ),
+)  # fmt: skip
+
+
+def cost_of(options: dict[str, Any]) -> Cost | None:
+    """Return the cost that `cost_options` name, and print what it leaves out."""
+    from isolaw.cli.common import note
+    from isolaw.costs import read
+
+    if options["cost"] is None:
+        if options["price"] is not None:
+            raise click.UsageError("--price requires --cost SOURCE")
+        return None
+    cost = read(options["cost"])
+    for text in cost.notes:
+        note(f"note: {cost.where}: {text}")
+    return cost
 
 
 def setting_option(default: str | None) -> Callable[[Command], Command]:

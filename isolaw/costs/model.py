@@ -186,6 +186,47 @@ class Cost:
         }
 
 
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of the machine of a cost, in the units people pay in; ``price`` is that of a (GPU) hour."""
+
+    seconds: Estimate
+    cost: Cost
+    price: float | None = None
+
+    @property
+    def hours(self) -> Estimate:
+        """Hours of the machine, or machines, of one run."""
+        return self.seconds.times(1 / HOUR_S)
+
+    @property
+    def gpu_hours(self) -> Estimate | None:
+        """GPU hours; None where the GPUs are not known, or there are none."""
+        return self.cost.in_gpu_hours(self.seconds)
+
+    @property
+    def money(self) -> Estimate | None:
+        """The price of all GPU hours, or of the hours of a machine without GPUs; None without a price."""
+        return None if self.price is None else (self.gpu_hours or self.hours).times(self.price)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data; null where nothing is known."""
+        gpu_hours, money = self.gpu_hours, self.money
+        return {
+            "hours": self.hours.to_dict(),
+            "gpu_hours": gpu_hours and gpu_hours.to_dict(),
+            "price": self.price,
+            "money": money and money.to_dict(),
+        }
+
+
+def checked_price(price: float | None) -> float | None:
+    """Return a price; raise `InputError` unless it is a positive number, or None."""
+    if price is not None and not 0 < price < math.inf:
+        raise InputError(f"price: found {price!r}; expected a positive number, the price of an hour")
+    return price
+
+
 def is_hours(text: str) -> bool:
     """Return whether a budget is one in hours.
 

@@ -33,6 +33,7 @@ from isolaw.runs import as_html
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from isolaw.costs.model import Cost
     from isolaw.fits.predict import Prediction
     from isolaw.fits.surface.estimate import Surface
 
@@ -95,18 +96,29 @@ class Law:
         return self.draws.laws.get(name)
 
     def predict(
-        self, compute: float, *, max_batch_rollouts: int | None = None, n_train_problems: int | None = None
+        self,
+        compute: float | str,
+        *,
+        max_batch_rollouts: int | None = None,
+        n_train_problems: int | None = None,
+        cost: Cost | None = None,
+        price: float | None = None,
     ) -> Prediction:
         """Return the allocation for a budget.
 
         Parameters
         ----------
         compute
-            C in rollouts; a prediction never exceeds it.
+            C in rollouts; a prediction never exceeds it. With ``cost`` also GPU hours, ``"384gpuh"``, or
+            hours of the machine, ``"48h"``: then each (B_p, n) has the compute that its own steps allow.
         max_batch_rollouts
             the hardware's cap on B_p · n.
         n_train_problems
             D, to count epochs.
+        cost
+            what steps cost (`isolaw.read_cost`); the prediction then has hours, and GPU hours where known.
+        price
+            of a GPU hour, or of an hour of a machine without GPUs.
 
         Raises
         ------
@@ -122,7 +134,7 @@ class Law:
         """
         from isolaw.fits.predict import predict
 
-        return predict(self, compute, max_batch_rollouts, n_train_problems)
+        return predict(self, compute, max_batch_rollouts, n_train_problems, cost, price)
 
     def predictions(
         self,
@@ -145,7 +157,10 @@ class Law:
         InputError
             a budget does not pay for one step of the smallest batch.
         """
-        limits = {"max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems}
+        limits: dict[str, Any] = {
+            "max_batch_rollouts": max_batch_rollouts,
+            "n_train_problems": n_train_problems,
+        }
         axis = "compute" if self.document.x.name == "steps" else self.document.x.name
         return tables.predictions([self.predict(compute, **limits) for compute in computes], axis)
 

@@ -1,4 +1,4 @@
-"""`Prediction`: the allocation for a budget, regret first.
+"""`predict`: the allocation for a budget, regret first.
 
 Near the optimum reward is flat, so n* is often badly identified, and harmlessly so. What matters is what
 an allocation may lose. In each draw d rewards at the budget C are a function r_d of the allocation (for
@@ -9,8 +9,9 @@ an allocation may lose. In each draw d rewards at the budget C are a function r_
 
 isolaw recommends the affordable configuration with the least expected regret, among the measured ones and, on
 a surface, those with an n of 2^k or 3 · 2^k between them. M = floor(C / (n · B_p)); a budget in tokens or
-seconds pays for as many steps as their mean measured cost allows. n*, B_p* and M* = C / (B_p* n*) come with
-their intervals.
+seconds pays for as many steps as their mean measured cost allows. A budget in hours needs the cost of a step
+S(B_p · n) (`isolaw.costs.model`). It gives every (B_p, n) a compute of its own, at which the candidates
+compete: C = hours / S(B_p · n) · B_p · n. n*, B_p* and M* = C / (B_p* n*) come with their intervals.
 
 Extrapolation starts where fewer than three n were measured, since isolaw cannot compare fewer. Up to three
 times that compute there are intervals, up to ten times a bound; beyond, isolaw recommends nothing.
@@ -19,165 +20,101 @@ times that compute there are intervals, up to ten times a bound; beyond, isolaw 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from isolaw.allocation import Allocation
-from isolaw.errors import InputError
-from isolaw.fits.document.codec import encoded
+from isolaw.costs.model import Cost, checked_price, parse_hours
+from isolaw.errors import InputError, at_command_line
+from isolaw.fits.cell import Cell
 from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.frontier.candidates import FAR, INTERVALS, Candidate, affordable, between, comparable
+from isolaw.fits.frontier.candidates import (
+    FAR,
+    INTERVALS,
+    Candidate,
+    affordable,
+    between,
+    comparable,
+    cost_flags,
+    in_seconds,
+)
 from isolaw.fits.frontier.optimum import law_n, optimum
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.quantity import REFUSED, Quantity, estimated, number
+from isolaw.fits.prediction import Option, Prediction
+from isolaw.fits.quantity import REFUSED, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import Slices, slices
-from isolaw.runs import as_html
+
+__all__ = ["Option", "Prediction", "predict"]
 
 _MOST = 1e15  # rollouts that no budget pays for
 _EDGE = 1e-6  # doublings
 
 
-@dataclass(frozen=True)
-class Option:
-    """A configuration at the budget."""
-
-    allocation: Allocation
-    reward: Quantity
-    expected_regret: float  #: mean over draws of the best reward minus its own
-    probability: float | None  #: share of draws in which it is within 0.005 of the best; None without draws
-    step_cost: float  #: in the unit of the budget
-    measured: bool = True  #: otherwise its n lies between measured n
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        return {
-            **_split(self.allocation),
-            "measured": self.measured,
-            "reward": encoded(self.reward),
-            "expected_regret": self.expected_regret,
-            "probability_within_0.005": self.probability,
-        }
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A recommended allocation and what is known about it."""
-
-    compute: int  #: the budget C
-    unit: str  #: what it counts: rollouts, tokens or seconds
-    #: configurations by expected regret, the recommended one first; those expected to lose more than 0.005
-    #: are left out. Empty where nothing can be compared.
-    options: list[Option]
-    #: n, B_p and M of highest reward at the budget; a value without an interval where it is held
-    n_star: Quantity
-    b_star: Quantity
-    m_star: Quantity
-    law_n: Quantity  #: the n that the preferred law names there; refused where none is preferred
-    epochs: float | None  #: B_p · M / D, None where D is unknown, or nothing is recommended
-    comparable: int  #: the largest budget at which at least three n can be compared
-    flags: list[Flag]  #: reasons for care
-
-    @property
-    def allocation(self) -> Allocation | None:
-        """The recommended (B_p, n, M)."""
-        return self.options[0].allocation if self.options else None
-
-    @property
-    def reward(self) -> Quantity:
-        """Predicted reward of the recommended allocation."""
-        return self.options[0].reward if self.options else REFUSED
-
-    @property
-    def unspent(self) -> int | None:
-        """What of the budget makes no whole step."""
-        if not self.options:
-            return None
-        best = self.options[0]
-        return self.compute - round(best.allocation.steps * best.step_cost)
-
-    def _repr_html_(self) -> str:
-        a = self.allocation
-        head = f"Budget: {number(self.compute)} {self.unit}. " + (
-            "isolaw recommends no allocation."
-            if a is None
-            else f"n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}."
-        )
-        rows = [
-            {
-                "n": o.allocation.rollouts_per_problem,
-                "B_p": o.allocation.problems_per_batch,
-                "M": f"{o.allocation.steps:,}",
-                "reward": str(o.reward),
-                "expected loss": f"{o.expected_regret:.4f}",
-                f"within {TOLERANCE} of the best": "" if o.probability is None else f"{o.probability:.0%}",
-            }
-            for o in self.options
-        ]
-        flags = [f"Caution: {flag.text}." for flag in self.flags]
-        return as_html([head, f"n* (highest fitted reward): {self.n_star}.", *flags], pd.DataFrame(rows))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data; every estimate as value, interval, status; null where nothing is known."""
-        best = self.options[0] if self.options else None
-        return {
-            "compute": self.compute,
-            "unit": self.unit,
-            **_split(self.allocation),
-            "unspent": self.unspent,
-            "reward": encoded(self.reward),
-            "expected_regret": best and best.expected_regret,
-            "probability_within_0.005": best and best.probability,
-            **{name: encoded(getattr(self, name)) for name in ("n_star", "b_star", "m_star", "law_n")},
-            "epochs": self.epochs,
-            "comparable": self.comparable,
-            "options": [option.to_dict() for option in self.options],
-            "flags": encoded(self.flags),
-        }
-
-
 def predict(
-    law: Law, compute: float, max_batch_rollouts: int | None = None, n_train_problems: int | None = None
+    law: Law,
+    compute: float | str,
+    max_batch_rollouts: int | None = None,
+    n_train_problems: int | None = None,
+    cost: Cost | None = None,
+    price: float | None = None,
 ) -> Prediction:
     """Return the allocation for a budget (see `Law.predict`)."""
-    if not 1 <= compute <= _MOST:
+    asked = compute.strip() if isinstance(compute, str) else ""
+    seconds = _seconds(asked, cost) if asked else None
+    if not isinstance(compute, str) and not 1 <= compute <= _MOST:
         raise InputError(f"compute: found {compute:g}; expected a number of rollouts from 1 to {_MOST:g}")
-    budget = int(compute)
+    budget = int(_MOST if isinstance(compute, str) else compute)
     document = law.document
     flags: list[Flag] = []
     candidates = affordable(document, budget, max_batch_rollouts, flags)
     if law.surface is not None:
         candidates += between(candidates, document.setting)
+    if seconds is not None and cost is not None:
+        budget = int(seconds)
+        candidates = in_seconds(candidates, cost, seconds, flags)
+    farthest = int(max(budget * c.rate for c in candidates))
     reach = comparable(document.grid)
-    factor = budget / reach if reach else math.inf
+    factor = farthest / reach if reach else math.inf
     cut = _cut(law, budget, candidates)
-    flags += _extrapolation(document, budget, reach, factor)
+    flags += _extrapolation(document, farthest, reach, factor)
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, factor, flags)
     options = [] if factor > FAR else _options(cut, candidates, budget, factor)
     flags += _flags(law, candidates, options)
+    if options and cost is not None:
+        a = options[0].allocation
+        flags += cost_flags(cost, Cell(a.problems_per_batch, a.rollouts_per_problem))
     return Prediction(
         budget,
-        "rollouts" if document.setting == "fixed-b" else document.x.unit,
+        "seconds" if asked else "rollouts" if document.setting == "fixed-b" else document.x.unit,
         options,
         n_star,
         b_star,
         m_star,
-        law_n(law, budget, factor),
+        REFUSED if asked else law_n(law, budget, factor),
         _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
-        int(min(FAR * reach, _MOST)),
+        int(min(FAR * reach, _MOST) * budget / farthest if asked else min(FAR * reach, _MOST)),
         flags,
+        asked,
+        cost,
+        checked_price(price),
     )
 
 
-def _split(allocation: Allocation | None) -> dict[str, int | None]:
-    names = ("rollouts_per_problem", "problems_per_batch", "steps")
-    return {name: getattr(allocation, name, None) for name in names}
+def _seconds(asked: str, cost: Cost | None) -> float:
+    """The seconds of the machine that a budget in hours pays for."""
+    parse_hours(asked)
+    if cost is None:
+        how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
+        raise InputError(f"budget: found {asked!r}; a budget in hours requires the cost of a step: {how}")
+    seconds = cost.budget_seconds(asked)
+    if not 1 <= seconds <= _MOST:
+        raise InputError(f"budget: found {asked!r}, {seconds:.3g} s; expected 1 to {_MOST:g} s")
+    return seconds
 
 
 def _extrapolation(document: LawDocument, budget: int, reach: float, factor: float) -> list[Flag]:
@@ -201,10 +138,15 @@ def _extrapolation(document: LawDocument, budget: int, reach: float, factor: flo
 def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Slices:
     """The surface, or the curves, at the budget."""
     places = np.array([c.place for c in candidates])
-    if law.surface is None:
-        reward = np.array([law.curves(*e.key)(budget)[:, 0] for e in candidates])
+    compute = np.array([budget * c.rate for c in candidates])
+    if law.surface is None or any(c.rate != 1.0 for c in candidates):  # these alone compete
+        if law.surface is None:
+            pairs = zip(candidates, compute, strict=True)
+            reward = np.array([law.curves(*e.key)(c)[:, 0] for e, c in pairs]).T
+        else:
+            reward = law.surface.rewards(places[:, 0], places[:, 1], compute)
         return Slices(
-            np.array([budget]), places[:, 0], places[:, 1], reward.T[:, None], np.arange(len(candidates))
+            np.array([budget]), places[:, 0], places[:, 1], reward[:, None], np.arange(len(candidates))
         )
     low, high = places.min(axis=0) - _EDGE, places.max(axis=0) + _EDGE
     largest = places.sum(axis=1).max() + _EDGE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -155,3 +156,41 @@ def test_as_a_program(command: str, law: Path, tmp_path: Path) -> None:
     assert strict(done.stdout)["compute"] == 500_000
     wrong = script(tmp_path / "gone.json", "--compute", "5e5")
     assert (wrong.returncode, wrong.stdout, len(wrong.stderr.splitlines())) == (2, "", 1)
+
+
+def test_what_it_costs(isolaw: Call, law: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        "[throughput]\nsampled_tokens_per_s = 20000\ntrained_tokens_per_s = 40000\n"
+        "tokens_per_response = 1000\ngpus = 8\nstep_overhead_s = 12\n"
+    )
+    code, stdout, stderr = isolaw("predict", law, "--budget", "384gpuh", "--cost", own, "--price", "2.5")
+    assert (code, stderr) == (0, "")
+    first, cost, *_ = stdout.splitlines()
+    assert first.startswith("For a budget of 384gpuh: n = ")
+    assert re.fullmatch(
+        rf"Cost: 38[34] GPU hours, (48|47\.9) hours on 8 GPUs, 9\d\d at 2\.5 per GPU hour; from the "
+        rf"throughputs given \({re.escape(str(own))}; 8 GPUs\)\.",
+        cost,
+    )
+    code, stdout, _ = isolaw("predict", law, "--compute", "5e5", "--cost", own, "--json")
+    data = strict(stdout)
+    step = 32 * data["rollouts_per_problem"] * (1 / 20 + 1 / 40) + 12
+    assert data["cost"]["gpu_hours"]["value"] == pytest.approx(data["steps"] * step * 8 / 3600)
+    assert (data["cost"]["source"], data["cost"]["money"], data["budget"]) == ("table", None, None)
+    # Beyond ten times the compute of the runs, the largest budget with an answer, in hours.
+    code, stdout, _ = isolaw("predict", law, "--budget", "1e6gpuh", "--cost", own)
+    assert code == 1
+    found = re.search(
+        r"The largest budget with a recommendation is ([\d.e+]+gpuh):\n  For a budget of \1", stdout
+    )
+    assert found
+    code, *_ = isolaw("predict", law, "--budget", found[1], "--cost", own)
+    assert code == 0
+    for wrong in (
+        ["--budget", "1h"],
+        ["--compute", "1e5", "--price", "2"],
+        [],
+        ["--compute", "1", "--budget", "1h"],
+    ):
+        assert isolaw("predict", law, *wrong)[0] == 2

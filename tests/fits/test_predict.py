@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import isolaw
+from isolaw.costs.model import Cost, Part, Source
 from isolaw.errors import InputError
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.frontier.candidates import comparable
@@ -562,3 +563,73 @@ def test_the_shape_of_the_json(laws: dict[str, Law], case: str) -> None:
         assert option["expected_regret"] >= 0
     assert data["expected_regret"] == first["expected_regret"]
     assert isinstance(p, Prediction)
+
+
+# -- budgets in hours -------------------------------------------------------------------------------------
+
+
+def cost_of(step_s: float, rollout_s: float, **more: Any) -> Cost:
+    parts = {"step": Part(step_s, rollout_s)}
+    return Cost(parts, 1.0, "rollouts", Source.TABLE, **{"gpus": 8, "batches": (128, 32_768)} | more)
+
+
+@pytest.mark.parametrize("case", ["paper fixed-bp", "paper joint", "surface fixed-b", "surface joint"])
+def test_where_a_rollout_costs_the_same_everywhere_hours_are_rollouts(
+    laws: dict[str, Law], case: str
+) -> None:
+    cost = cost_of(0.0, 0.0036)
+    hours, plain = laws[case].predict("1.6gpuh", cost=cost), laws[case].predict(200_000)
+    assert (hours.compute, hours.unit, hours.asked) == (720, "seconds", "1.6gpuh")
+    if case.startswith("paper"):
+        assert [o.to_dict() for o in hours.options] == [o.to_dict() for o in plain.options]
+    assert hours.allocation is not None
+    assert plain.allocation is not None
+    assert hours.allocation.batch_rollouts == plain.allocation.batch_rollouts
+    assert hours.allocation.steps == plain.allocation.steps
+    assert hours.n_star.value == pytest.approx(plain.n_star.value, rel=0.3)
+    assert hours.m_star.value == pytest.approx(plain.m_star.value, rel=0.3)
+
+
+def test_a_step_of_any_size_that_takes_time_favours_large_batches(laws: dict[str, Law]) -> None:
+    law, seconds = laws["surface joint"], 3600.0
+    cheap, dear = cost_of(0.0, 0.02), cost_of(20.0, 0.002)
+    for cost in (cheap, dear):
+        p = law.predict("1h", cost=cost, price=2.5)
+        json.dumps(p.to_dict(), allow_nan=False)
+        for option in p.options:
+            a = option.allocation
+            step = cost.step(a.problems_per_batch, a.rollouts_per_problem)
+            assert step is not None
+            assert a.steps == seconds // step
+            spent = p.spent(option)
+            assert spent is not None
+            assert spent.seconds.value == pytest.approx(a.steps * step)
+            assert spent.gpu_hours is not None
+            assert spent.gpu_hours.value <= 8
+            assert spent.money is not None
+            assert spent.money.value == pytest.approx(2.5 * spent.gpu_hours.value)
+    few, many = (law.predict("1h", cost=cost).allocation for cost in (cheap, dear))
+    assert few is not None
+    assert many is not None
+    assert many.batch_rollouts > few.batch_rollouts
+
+
+def test_budgets_in_hours_that_cannot_be_answered(laws: dict[str, Law]) -> None:
+    law = laws["surface fixed-bp"]
+    with pytest.raises(InputError, match="requires the cost of a step"):
+        law.predict("8gpuh")
+    with pytest.raises(InputError, match="384gpuh"):
+        law.predict("8 gpu", cost=cost_of(1.0, 0.0))
+    with pytest.raises(InputError, match="the shortest takes 5e\\+03 s"):
+        law.predict("1h", cost=cost_of(5000.0, 0.0))
+    with pytest.raises(InputError, match="timed steps of 64 rollouts only"):
+        law.predict("1h", cost=cost_of(1.0, 0.0, batches=(64,)))
+    with pytest.raises(InputError, match="price"):
+        law.predict(1e5, cost=cost_of(1.0, 0.0), price=-1.0)
+    one = law.predict("1h", cost=cost_of(2.0, 0.0, batches=(32 * 128,)))
+    assert {o.allocation.rollouts_per_problem for o in one.options} == {128}
+    assert Code.COST_UNKNOWN in {flag.code for flag in one.flags}
+    assert law.predict("1000h", cost=cost_of(1.0, 0.0)).allocation is None
+    small = law.predict(1e5, cost=cost_of(1.0, 0.0, batches=(1, 2)))
+    assert Code.COST_EXTRAPOLATED in {flag.code for flag in small.flags}
+    assert law.predict(1e5).to_dict()["cost"] is None

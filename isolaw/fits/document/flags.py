@@ -70,6 +70,8 @@ class Code(StrEnum):
     FLAT = "flat", "no measured n is better than another at this budget"
     UNCERTAIN = "uncertain", "even the best choice is expected to lose more than 0.005"
     EPOCHS = "epochs", "more passes over the problems than the runs made, or than is known"
+    COST_UNKNOWN = "cost_unknown", "a configuration whose steps have no known cost"
+    COST_EXTRAPOLATED = "cost_extrapolated", "the cost of a step is of other batch sizes than were timed"
     FEWER_PROBLEMS = "fewer_problems", "fewer training problems than the runs had"
 
     # Studies.

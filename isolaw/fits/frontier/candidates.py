@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from isolaw.costs.model import Cost
 from isolaw.errors import InputError
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.flags import Code, Flag
@@ -28,10 +29,14 @@ def comparable(grid: Sequence[GridEntry | Configuration]) -> float:
 
 @dataclass(frozen=True)
 class Candidate(Cell):
-    """An allocation: ``step_cost`` is in the budget's unit, and ``measured`` whether there are runs of it."""
+    """An allocation: ``step_cost`` is in the budget's unit, and ``measured`` whether there are runs of it.
+
+    ``rate`` is how much of the law's x a unit of the budget pays for; not 1 for budgets in hours.
+    """
 
     step_cost: float
     measured: bool
+    rate: float = 1.0
 
 
 def affordable(document: LawDocument, budget: int, cap: int | None, flags: list[Flag]) -> list[Candidate]:
@@ -77,3 +82,42 @@ def between(measured: list[Candidate], setting: str) -> list[Candidate]:
                 cost = low.step_cost ** (1 - share) * high.step_cost**share
                 out.append(Candidate(held // n if setting == "fixed-b" else held, n, cost, False))
     return out
+
+
+def in_seconds(candidates: list[Candidate], cost: Cost, seconds: float, flags: list[Flag]) -> list[Candidate]:
+    """The candidates of which ``seconds`` pay for a step, each with its own seconds of a step.
+
+    A budget in hours pays for different computes at different (B_p, n): C = seconds / S(B_p · n) · B_p · n.
+    """
+    steps = [(candidate, cost.step(*candidate.key)) for candidate in candidates]
+    known = [(candidate, step) for candidate, step in steps if step is not None]
+    if not known:
+        raise InputError(
+            f"{cost.where or cost.source}: timed steps of {cost.batches[0]:,} rollouts only, which the law "
+            "does not have; the cost of other steps needs two sizes"
+        )
+    out = [replace(c, step_cost=step, rate=c.step_cost / step) for c, step in known if step <= seconds]
+    if not out:
+        shortest = min(step for _, step in known)
+        raise InputError(
+            f"a budget of {seconds:.3g} s does not pay for a step of any measured batch; the shortest takes "
+            f"{shortest:.3g} s"
+        )
+    if len(out) < len(known):
+        flags.append(Flag(Code.LIMITED, "a step of some measured batches takes longer than the whole budget"))
+    if left := sorted({c.label for c, step in steps if step is None and c.measured}):
+        flags.append(
+            Flag(
+                Code.COST_UNKNOWN, f"left out, since the cost of their steps is not known: {'; '.join(left)}"
+            )
+        )
+    return out
+
+
+def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
+    """Whether the cost of the chosen allocation's steps is extrapolated."""
+    batch, sizes = chosen.problems_per_batch * chosen.rollouts_per_problem, cost.batches
+    if not sizes or sizes[0] <= batch <= sizes[-1]:
+        return []
+    text = f"steps of {batch:,} rollouts; those that were timed have {sizes[0]:,} to {sizes[-1]:,}"
+    return [Flag(Code.COST_EXTRAPOLATED, text)]

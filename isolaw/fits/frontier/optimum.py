@@ -30,7 +30,10 @@ def optimum(
     factor: float,
     flags: list[Flag],
 ) -> tuple[Quantity, Quantity, Quantity]:
-    """Return n*, B_p* and M* at the one compute of ``cut``; bounds at ends of what can be chosen."""
+    """Return n*, B_p* and M* at the one compute of ``cut``; bounds at ends of what can be chosen.
+
+    In a budget of hours the allocations of ``cut`` are the candidates.
+    """
     best, flat = cut.best[:, 0], cut.flat[:, 0]
     if flat[0]:
         flags.append(Flag(Code.FLAT, "at this budget no measured n is better than another"))
@@ -40,11 +43,14 @@ def optimum(
     levels = np.unique([e.rollouts_per_problem for e in candidates]) if paper else None
     star = _star(np.where(flat, np.nan, n), cut.log2_n, factor, levels)
     _edges(n, cut, document, flags)
+    hours = any(c.rate != 1.0 for c in candidates)
     batch = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
-    steps = math.log2(budget) - n - b
-    counted = document.x.unit in ("rollouts", "steps")
+    if hours:
+        batch = math.log2(budget) - np.log2([c.step_cost for c in candidates])
+    steps = batch[best]
+    counted = hours or document.x.unit in ("rollouts", "steps")
     if document.setting == "fixed-b":
-        held = Quantity(float(budget / document.fixed["batch_rollouts"]))
+        held = Quantity(float(np.exp2(steps[0]) if hours else budget / document.fixed["batch_rollouts"]))
         return star, _star(b, cut.log2_b, factor), held
     if document.setting == "fixed-bp":
         held = Quantity(float(document.fixed["problems_per_batch"]))

@@ -37,7 +37,7 @@ class Budgets:
         return self.predictions[self.first]
 
 
-def budgets(law: Law, compute: float | None, **limits: int | None) -> Budgets:
+def budgets(law: Law, compute: float | None, **limits: Any) -> Budgets:
     """Predict at every stop, from the frontier's beginning to the largest budget with a recommendation.
 
     The slider opens with ``compute``, by default the largest measured stop with a recommendation.
@@ -101,6 +101,9 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "m_star": split.get("M*", ""),
         "law_n": text.by_law(prediction),
         "epochs": "" if prediction.epochs is None else number(prediction.epochs),
+        "cost": ""
+        if prediction.cost is None
+        else text.cost_line(prediction, prediction.cost).removeprefix("Cost: "),
         "flags": [law_text.flag(flag) for flag in prediction.flags],
         "options": [_option(option) for option in prediction.options[1:]],
     }

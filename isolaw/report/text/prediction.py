@@ -6,16 +6,19 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from isolaw.costs.model import parse_hours
 from isolaw.errors import InputError
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.frontier.candidates import INTERVALS, comparable
 from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import count, number, quantity, share
 
 if TYPE_CHECKING:
+    from isolaw.costs.model import Cost
     from isolaw.fits.document.schema import GridEntry, LawDocument
     from isolaw.fits.law import Law
     from isolaw.fits.predict import Prediction
@@ -31,7 +34,7 @@ def answer(prediction: Prediction) -> str:
     if a is None:
         return "isolaw recommends no allocation for this budget."
     return (
-        f"For a budget of C = {_budget(prediction)}: "
+        f"For a budget of {_named(prediction)}: "
         f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
         f"M = {a.steps:,} steps."
     )
@@ -41,7 +44,7 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
     """Return the expected loss of the recommendation, or why there is no recommendation."""
     if not prediction.options:
         far = having(prediction.flags, Code.FAR)
-        return " ".join(f"C = {_budget(prediction)} is {flag.text}." for flag in far)
+        return " ".join(f"{_named(prediction)} is {flag.text}." for flag in far)
     best = prediction.options[0]
     text = f"Expected loss: {best.expected_regret:.4f} in {document.metric} against the best allocation"
     if best.probability is not None:
@@ -50,7 +53,7 @@ def loss(prediction: Prediction, document: LawDocument) -> str:
     return f"{text}." + ("" if best.measured else f" No run has n = {n}; it is between measured n.")
 
 
-def largest_with_recommendation(law: Law, prediction: Prediction, **limits: int | None) -> Prediction | None:
+def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any) -> Prediction | None:
     """Return the prediction for the largest budget with a recommendation; None if ``prediction`` has one.
 
     ``limits`` are those of `Law.predict`. The budget has three digits, so that the printed budget is exact.
@@ -58,7 +61,9 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: int 
     if prediction.options or not prediction.comparable:
         return None
     digit = 10 ** max(len(str(prediction.comparable)) - 3, 0)
-    budget = prediction.comparable // digit * digit
+    budget: float | str = prediction.comparable // digit * digit
+    if prediction.asked:
+        budget = _hours(prediction)
     try:
         found = law.predict(budget, **limits)
     except InputError:  # it does not pay for a step
@@ -116,6 +121,7 @@ def prediction_summary(
         return lines
     lines = [
         f"{answer(prediction).removesuffix('.')} ({prediction.unspent:,} {prediction.unit} left over).",
+        *([] if prediction.cost is None else [cost_line(prediction, prediction.cost)]),
         loss(prediction, document),
         f"Predicted {document.metric}: {quantity(prediction.reward)}.",
     ]
@@ -140,8 +146,22 @@ def prediction_summary(
     return lines + [f"Caution: {law_text.flag(flag)}." for flag in prediction.flags]
 
 
-def _budget(prediction: Prediction) -> str:
-    return f"{number(prediction.compute)} {prediction.unit}"
+def cost_line(prediction: Prediction, cost: Cost) -> str:
+    """Return what the recommended allocation costs; empty without one."""
+    if not prediction.options:
+        return ""
+    return costs.spent(prediction.spent(prediction.options[0]), cost)
+
+
+def _named(prediction: Prediction) -> str:
+    return prediction.asked or f"C = {number(prediction.compute)} {prediction.unit}"
+
+
+def _hours(prediction: Prediction) -> str:
+    """The largest budget with a recommendation, as hours of the kind that was asked for, rounded down."""
+    hours, of_gpus = parse_hours(prediction.asked)
+    digits = f"{hours * prediction.comparable / prediction.compute * 0.995:.3g}"
+    return f"{digits}{'gpuh' if of_gpus else 'h'}"
 
 
 @dataclass(frozen=True)
