@@ -1,8 +1,8 @@
 """Plain values from text: YAML, and what Python prints, ``{'loss': 0.25, 'kl': np.float64(nan)}``.
 
 A log may come from anywhere, so nothing is evaluated. Here an alias is a reference to what was read, and
-tags are ignored. `ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust stack
-and memory.
+tags are ignored. `ast.literal_eval` knows neither ``nan`` nor ``tensor(0.5)``, and can be made to exhaust
+stack and memory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def parse_yaml(text: str) -> Any:
     import yaml
 
     # PyYAML parses, and no subclass of its loaders constructs: CSafeLoader composes in C, where deep nesting
-    # overflows the stack (SIGSEGV); SafeLoader takes ten times as long, and each merge key (<<) may double it.
+    # overflows the stack (SIGSEGV); SafeLoader takes ten times as long, and merge keys (<<) double it.
     if text.startswith("%") and text.count("\n%") >= _MOST_DIRECTIVES:  # the parser compares each with each
         raise DataError(f"YAML with more than {_MOST_DIRECTIVES} directives")
     root: list[Any] = []
