@@ -116,7 +116,8 @@ class Real:
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train, from the start or from ``ctx.state``."""
         spec = _prepared(spec)
-        from isolaw.backends.real.train import loop
+        with environment.importing():
+            from isolaw.backends.real.train import loop
 
         return loop.train(spec, ctx.state, ctx.stopping)
 

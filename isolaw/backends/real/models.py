@@ -126,8 +126,8 @@ def digest(model: str | Path) -> str:
 
 def tokenizer(model: str | Path) -> Any:
     """Load a model's tokenizer (`transformers`); raise `DataError` if that fails."""
-    environment.prepare()
-    from transformers import AutoTokenizer
+    with environment.importing():
+        from transformers import AutoTokenizer
 
     try:
         loaded = AutoTokenizer.from_pretrained(str(model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -117,6 +118,22 @@ def test_nothing_heavy_is_imported_and_torch_is_told_when_it_is_there() -> None:
     clean["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["set()", "1"]
+
+
+def test_what_is_imported_is_no_garbage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imported_once.py").write_text("import gc\ncollecting = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    counts = [gc.get_freeze_count()]
+    for _ in range(2):
+        with environment.importing():
+            import imported_once
+        assert gc.isenabled()
+        counts.append(gc.get_freeze_count())
+    assert not imported_once.collecting
+    assert counts[0] < counts[1] == counts[2]  # frozen where there was something new
+    with pytest.raises(ImportError), environment.importing():
+        import no_such_package  # noqa: F401
+    assert gc.isenabled()
 
 
 def test_a_library_that_starts_alone_inside_torchrun(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,8 @@ class VLLMSampler:
     """
 
     def __init__(self, settings: SamplerSettings) -> None:
-        environment.prepare()
-        from vllm import LLM, __version__
+        with environment.importing():
+            from vllm import LLM, __version__
 
         _guard_dispatcher()
         self.on_gpu = environment.gpus() > 0

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from isolaw.backends.real import environment
 from isolaw.backends.real.options import TOLERANCE
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import head, packing
@@ -70,7 +71,8 @@ def load(
     ``zero`` is DeepSpeed's configuration for ZeRO-3, which divides the weights among the processes from the
     start: no device ever holds the whole model, and only the first process reads it, into host memory.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    with environment.importing():
+        from transformers import AutoConfig, AutoModelForCausalLM
 
     packing.register()
     config = _without_dropout(AutoConfig.from_pretrained(folder))

@@ -30,7 +30,8 @@ def main(address: str, port: int) -> None:
     state = Path(job["state"]) if job["state"] else None
     try:
         _choose_gpu()
-        from isolaw.backends.real.train import loop
+        with environment.importing():
+            from isolaw.backends.real.train import loop
 
         for checkpoint in loop.train(spec, state, line.stopping.is_set):
             if first:

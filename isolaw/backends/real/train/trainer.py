@@ -234,8 +234,8 @@ def _config(
 
 def _deepspeed() -> Any:
     """Import DeepSpeed and start the process group, of one process unless torchrun says otherwise."""
-    environment.prepare()
-    import deepspeed
+    with environment.importing():
+        import deepspeed
 
     if not environment.gpus():
         import deepspeed.ops
