@@ -13,6 +13,7 @@ from typing import Any
 from isolaw import executors
 from isolaw.config import SweepSpec
 from isolaw.config.parsing import read_text
+from isolaw.costs import sweeps
 from isolaw.errors import InputError, RunError, StoreError
 from isolaw.executors.base import Event
 from isolaw.planning import Plan, issues_of, plan
@@ -158,6 +159,7 @@ def status(out: str | Path) -> dict[str, Any]:
     specs, damaged = store.specs()
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
     failures, generated, total, at_work = [], 0, 0, 0
+    lines: list[list[dict[str, Any]]] = []
     for run_id, run_spec in specs.items():
         run = store.run(run_id)
         try:
@@ -170,6 +172,7 @@ def status(out: str | Path) -> dict[str, Any]:
         # A recorded run may end before the horizon.
         finished = recorded.is_done(run_spec)
         generated += recorded.reached
+        lines.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])
         total += recorded.reached if finished else run_spec.steps * run_spec.batch_rollouts
         if finished:
             counts["done"] += 1
@@ -193,5 +196,6 @@ def status(out: str | Path) -> dict[str, Any]:
         "rollouts_planned": total,
         "running": store.in_use,
         "failures": failures,
+        "spent": sweeps.so_far(lines) if spec.sweep.backend == "real" else None,
         "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar
-from isolaw.cli.options import json_option
+from isolaw.cli.options import cost_of, cost_options, json_option
 
 if TYPE_CHECKING:
     from isolaw.config import SweepSpec
@@ -48,6 +48,7 @@ _KEYS = {
     help="Plan for these GPUs instead of this machine's, e.g. h100-80g:8 or 80g:8.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
+@cost_options
 @json_option
 def sweep(
     file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, as_json: bool, **more: Any
@@ -59,12 +60,16 @@ def sweep(
     """
     from isolaw import engine, executors
     from isolaw.config.parsing import located
+    from isolaw.costs import sweeps as costs
     from isolaw.errors import SpecError
+    from isolaw.report.text import costs as cost_text
     from isolaw.report.text import sweep as text
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
+    if more["cost"] is not None and (spec.sweep.backend != "real" or not dry_run):
+        raise click.UsageError("--cost requires --dry-run and backend real")
     try:
         with executors.planned_for(cards, spec.executor, spec.sweep.backend):
             plan = engine.plan(spec, out, whole_directory=file is None and not settings)
@@ -77,9 +82,14 @@ def sweep(
     for line in (*text.plan_summary(plan.to_dict(), plan.spec.sweep.backend), *notes):
         note(line)
     if dry_run:
+        cost = cost_of(more)
+        spent = None if cost is None else costs.left(out, todo, cost, more["price"])
+        if cost is not None:
+            note(cost_text.spent(spent, cost))
         lines = [line for table in memory for line in text.memory_table(table)]
         lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
         result = {**plan.to_dict(), "memory": memory, "executor": place, "dry_run": True}
+        result["cost"] = None if cost is None else {**(spent.to_dict() if spent else {}), **cost.to_dict()}
         if not as_json:
             note(text.place_summary(place))
         print_result(as_json, result, lines)

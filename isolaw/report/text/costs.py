@@ -17,7 +17,7 @@ def spent(own: Spent | None, cost: Cost) -> str:
     if own is None:
         return f"Cost: not known; {origin(cost)} timed steps of one size only."
     if own.gpu_hours is None:
-        parts = [_interval(own.hours, "hours of the machine")]
+        parts = [_interval(own.hours, "hours of run time")]
     else:
         parts = [_interval(own.gpu_hours, "GPU hours")]
         if cost.gpus != 1:
@@ -62,7 +62,7 @@ def hours_so_far(state: Mapping[str, Any]) -> str:
         return ""
     if own["gpu_hours"] is not None:
         return f"{number(own['gpu_hours'])} GPU hours so far ({time_by_part(own['seconds'])})"
-    return f"{number(own['hours'])} hours of the machine so far ({time_by_part(own['seconds'])})"
+    return f"{number(own['hours'])} hours of run time so far ({time_by_part(own['seconds'])})"
 
 
 def _interval(own: Estimate, unit: str) -> str:

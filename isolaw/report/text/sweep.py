@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isolaw.report.text import costs
 from isolaw.report.text.numbers import columns, count, number
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
         f"C = {number(state['compute'])}: {state['done']} done, {state['started']} started, "
         f"{state['waiting']} waiting, {state['failed']} failed",
         "; ".join([f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})", *activity]),
+        *([hours] if (hours := costs.hours_so_far(state)) else []),
         *(failure_line(failure, names[failure["run_id"]]) for failure in state["failures"]),
         *(f"damaged: {own['cause']}" for own in state["damaged"]),
     ]

@@ -1,0 +1,63 @@
+"""What a sweep's runs took so far, and what is left of them takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from isolaw.config import RunSpec
+from isolaw.costs.model import HOUR_S, Cost, Spent
+from isolaw.costs.recorded import REST
+from isolaw.store import SweepStore
+
+
+def left(
+    directory: str | Path, runs: Iterable[RunSpec], cost: Cost, price: float | None = None
+) -> Spent | None:
+    """Return what the rest of ``runs`` takes, each from its last state: steps, evaluations, starts.
+
+    None where the cost of some steps is not known. Evaluations and starts count as far as the cost has them.
+    """
+    store = SweepStore(directory)
+    seconds = 0.0
+    for run in runs:
+        stored = store.run(run.run_id)
+        kept = stored.recorded().up_to(stored.last_state).checkpoints if store.exists else []
+        reached = int(kept[-1]["step"]) if kept else -1
+        own = cost.seconds(
+            run.problems_per_batch,
+            run.rollouts_per_problem,
+            run.steps - max(reached, 0),
+            evaluations=sum(step > reached for step in run.schedule()),
+            starts=1,
+        )
+        if own is None:
+            return None
+        seconds += own.value
+    return Spent(cost.estimate(seconds), cost, price)
+
+
+def so_far(runs: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
+    """Return the ``hours``, ``gpu_hours`` and ``seconds`` by part that runs took, from their lines.
+
+    The part ``start`` is the time before step 0, ``rest`` what other parts leave of the wall time.
+    ``gpu_hours`` is None where a run did not record its GPUs, or had none; without a line all is None.
+    """
+    seconds: Counter[str] = Counter()
+    total = gpu_s = 0.0
+    known = True
+    for lines in runs:
+        if not lines:
+            continue
+        wall_s, parts = float(lines[-1]["wall_s"]), lines[-1].get("seconds") or {}
+        gpus = (lines[-1].get("machine") or {}).get("gpus")
+        known = known and bool(gpus)
+        total, gpu_s = total + wall_s, gpu_s + wall_s * (gpus or 0)
+        start = lines[0]["wall_s"] - sum((lines[0].get("seconds") or {}).values()) if parts else 0.0
+        rest = max(wall_s - start - sum(parts.values()), 0.0)
+        seconds.update({**parts, "start": start, REST: rest})
+    if not total:
+        return None
+    return {"hours": total / HOUR_S, "gpu_hours": gpu_s / HOUR_S if known else None, "seconds": dict(seconds)}
