@@ -200,7 +200,7 @@ class Race:
             return self._end(Ending.SPENT, history, found, failed)
         cost = cost_of(runs, horizons(history))
         decision = Decision(stage, tuple(sorted(runs)), _spent(history), cost, failed=tuple(sorted(failed)))
-        return _described(decision, found)
+        return described(decision, found)
 
     def _end(
         self,
@@ -210,14 +210,14 @@ class Race:
         failed: Collection[RunKey],
     ) -> Decision:
         gone = tuple(sorted(failed))
-        return _described(Decision(Stage.STOP, spent=_spent(history), ending=ending, failed=gone), found)
+        return described(Decision(Stage.STOP, spent=_spent(history), ending=ending, failed=gone), found)
 
 
 def _spent(history: Sequence[Decision]) -> int:
     return sum(decision.cost for decision in history)
 
 
-def _described(decision: Decision, found: Comparison | None) -> Decision:
+def described(decision: Decision, found: Comparison | None) -> Decision:
     """The decision with the comparison that it rests on."""
     if found is None:
         return decision

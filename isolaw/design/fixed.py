@@ -1,0 +1,36 @@
+"""`Fixed`: a design that asks for all its runs at once, as a grid does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from isolaw.design.comparison import compare
+from isolaw.design.decisions import Decision, Ending, Request, RunKey, Stage, cost_of
+from isolaw.design.race import Key, described
+from isolaw.fits.cell import Cell
+from isolaw.fits.selection import Configuration
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """All seeds of all cells to the target; then all ``compared`` cells, measured or not, are compared."""
+
+    cells: tuple[Key, ...]
+    seeds: tuple[int, ...]
+    target: int
+    compared: tuple[Key, ...]
+    seed: int = 0  # of the draws
+
+    def next(
+        self,
+        history: Sequence[Decision],
+        measured: Sequence[Configuration],
+        failed: Collection[RunKey] = (),
+    ) -> Decision:
+        """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
+        if not history:
+            runs = tuple(Request(*key, seed, self.target) for key in self.cells for seed in self.seeds)
+            return Decision(Stage.GRID, runs, cost=cost_of(runs, {}))
+        found = compare(measured, [Cell(*key) for key in self.compared], self.target, self.seed)
+        return described(Decision(Stage.STOP, spent=history[0].cost, ending=Ending.COMPLETE), found)

@@ -1,0 +1,46 @@
+"""Playing a design against rewards that are known: what it spends and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from isolaw.design.decisions import Decision, Design, RunKey, Stage, horizons
+from isolaw.fits.selection import Configuration, Floats
+
+
+class Truth(Protocol):
+    """Runs that can be made at no cost, and what they would measure on the average."""
+
+    def run(self, key: RunKey) -> tuple[Floats, Floats]:
+        """Return compute and measured reward (P,) of one run (B_p, n, seed) to the target."""
+
+    def reward(self, problems_per_batch: int, rollouts_per_problem: int) -> float:
+        """Return the mean reward of a cell at the target."""
+
+
+def measured(truth: Truth, asked: Mapping[RunKey, int]) -> list[Configuration]:
+    """Return what these runs measure up to their horizons, as a fit takes it."""
+    cells: dict[tuple[int, int], dict[int, int]] = {}
+    for (b, n, seed), end in sorted(asked.items()):
+        cells.setdefault((b, n), {})[seed] = end
+    out = []
+    for (b, n), ends in cells.items():
+        parts = []
+        for i, (seed, end) in enumerate(ends.items()):
+            compute, reward = truth.run((b, n, seed))
+            inside = compute <= end
+            parts.append((compute[inside], reward[inside], np.full(int(inside.sum()), i)))
+        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+        out.append(Configuration(b, n, *columns, tuple(ends), float(b * n)))
+    return out
+
+
+def play(design: Design, truth: Truth) -> list[Decision]:
+    """Return the decisions of a design, to its end."""
+    history: list[Decision] = []
+    while not history or history[-1].stage is not Stage.STOP:
+        history.append(design.next(history, measured(truth, horizons(history))))
+    return history
