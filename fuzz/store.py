@@ -270,10 +270,11 @@ def forgotten(out: Path) -> bool:
 
     store = SweepStore(out)
     try:
-        return not store.exists or store.read_spec() is None
-    except Damaged:
-        return not store.run_ids()
-    except StoreError:
+        try:
+            return not store.exists or store.read_spec() is None
+        except Damaged:
+            return not store.run_ids()
+    except StoreError:  # something else in the place of its files
         return False
 
 

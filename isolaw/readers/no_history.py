@@ -11,6 +11,8 @@ from isolaw.readers.text_lines import clean, is_text, unprefixed
 _LOGS = {".wandb", ".jsonl", ".log", ".out", ".csv"}
 _CONSOLES = {".log", ".out", ".txt", ".err", ".stdout", ""}
 # What a printed configuration contains, in any of its forms.
+# What veRL prints before its first step.
+_VERL_BEGINS = (b"Checkpoint tracker file does not exist", b"Training Progress:")
 _SIGNS = (b"actor_rollout_ref", b"num_generations=", b"- arguments -", b"worker")
 
 
@@ -22,7 +24,11 @@ def reason(path: Path, head: bytes) -> tuple[str, str] | None:
     if not head:
         empty = path.suffix.lower() in _LOGS or "tfevents" in path.name or path.name == "trainer_state.json"
         return ("the file is empty", "") if empty else None
-    if path.suffix.lower() not in _CONSOLES or not any(sign in head for sign in _SIGNS) or not is_text(head):
+    if path.suffix.lower() not in _CONSOLES or not is_text(head):
+        return None
+    if all(sign in head for sign in _VERL_BEGINS):
+        return "training began, but no step was logged", "veRL"
+    if not any(sign in head for sign in _SIGNS):
         return None
     printed, arguments = PrintedConfig(), PrintedArguments()
     for line in head.replace(b"\r", b"\n").split(b"\n"):

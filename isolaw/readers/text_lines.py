@@ -1,4 +1,4 @@
-"""The lines of a text log, without colours, NUL bytes and Ray's prefixes.
+"""The lines of a text log, without colours, NUL bytes, and the prefixes of Ray and of ``srun --label``.
 
 Files are read in chunks, so that neither their size nor a line's length costs memory.
 """
@@ -21,6 +21,8 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])
 _RAY = re.compile(
     r"\s{0,8}(\([^()\s]{1,100}(?: [^()\s]{1,100}){0,3}? pid=\d{1,10}(?:, ip=[\w.:]{1,50})?\)) ?"
 )
+# What ``srun --label`` puts before a line of a task: " 0: ".
+_LABEL = re.compile(r" {0,4}\d{1,5}: ")
 _CONTROL = dict.fromkeys([*range(9), *range(11, 32), 127])
 
 
@@ -79,12 +81,17 @@ def clean(line: bytes) -> str:
 
 
 def unprefixed(text: str) -> tuple[str, str]:
-    """Return the worker that Ray says wrote a line, empty if none, and the line itself.
+    """Return the worker that Ray or SLURM says wrote a line, empty if none, and the line itself.
 
     >>> unprefixed("(TaskRunner pid=123, ip=10.0.0.2) step:1 - a/b:0.5 [repeated 2x across cluster]")
     ('(TaskRunner pid=123, ip=10.0.0.2)', 'step:1 - a/b:0.5')
+    >>> unprefixed("0: {'loss': 0.5}")
+    ('0: ', "{'loss': 0.5}")
     """
+    label = _LABEL.match(text)
+    task = label[0] if label else ""
+    text = text[len(task) :]
     prefix = _RAY.match(text)
-    worker = prefix[1] if prefix else ""
-    text = text[prefix.end() :] if prefix else text
-    return worker, text.partition(" [repeated ")[0] if worker else text
+    if prefix:
+        return task + prefix[1], text[prefix.end() :].partition(" [repeated ")[0]
+    return task, text

@@ -94,6 +94,14 @@ def test_clean() -> None:
         ("(pid=12) text", "", "(pid=12) text"),
         ("(a) text", "", "(a) text"),
         ("(WorkerDict pid=9) x [repeated 7x across cluster]", "(WorkerDict pid=9)", "x"),
+        ("0: {'loss': 0.1}", "0: ", "{'loss': 0.1}"),  # srun --label
+        (
+            " 3:   1%|#| 17/2264 [01:22<2:55:16,  4.68s/it]",
+            " 3: ",
+            "  1%|#| 17/2264 [01:22<2:55:16,  4.68s/it]",
+        ),
+        ("1: (TaskRunner pid=12) step:1", "1: (TaskRunner pid=12)", "step:1"),
+        ("12:30:01 text", "", "12:30:01 text"),
         ("no worker [repeated 7x across cluster]", "", "no worker [repeated 7x across cluster]"),
     ],
 )

@@ -1,8 +1,9 @@
 """Configurations that a trainer prints into its console, and the command line that started it.
 
 `PrintedConfig`: veRL prints a Python dictionary of several hundred lines with `pprint`, EasyR1 JSON or YAML;
-shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``. Ray
-puts its prefix before each line and other workers' lines between them.
+shell scripts under ``set -x`` print ``python3 -m verl.trainer.main_ppo data.train_batch_size=512 …``, and
+Hydra the overrides of a run that fails. Ray puts its prefix before each line and other workers' lines between
+them.
 
 `PrintedArguments`: the Trainer prints the sizes of a batch, ``Total optimization steps = 1,875``; it and
 Megatron print arguments one a line::
@@ -36,6 +37,7 @@ _FOREIGN = 20  # lines of other output within a dictionary
 _COMMAND = re.compile(
     r"""\bpython[\d.]*['",\s]+(?:-\w+['",\s]+)*-m['",\s]+[\w.]*(?:verl|recipe|dapo|ppo)[\w.]*['"]?([,\s])"""
 )
+_FAILED = "Error executing job with overrides: ["
 _LISTED = re.compile(r"""(['"])([+~]{0,2}[A-Za-z_][\w./@-]*=.*?)\1""")
 _SECTION = re.compile(r"(?:actor_rollout_ref|algorithm|critic|data|ray_init|reward_model|trainer|worker):$")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -136,6 +138,8 @@ def _kind(line: str) -> str:
         return "dict"
     if _SECTION.match(line):
         return "yaml"
+    if line.startswith(_FAILED):
+        return "command"
     return "command" if "python" in line and _COMMAND.search(line[:2_000]) else ""
 
 
@@ -160,6 +164,8 @@ def python_or_json(text: str) -> Any:
 
 def _command(text: str) -> dict[str, Any]:
     words = text.replace("\\\n", " ").partition("\n")[0]
+    if words.startswith(_FAILED):
+        return overrides(word for _, word in _LISTED.findall(words))
     found = _COMMAND.search(words)
     words = words[found.end() :] if found else ""
     if found and found[1] == ",":

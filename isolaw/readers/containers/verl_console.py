@@ -79,7 +79,14 @@ def read(path: Path) -> Iterator[RawLog]:
     log = RawLog(str(path), "verl-console", configs.run_name(path, _GENERIC))
     reader = _Reader(log)
     for _, line in lines(path, log, returns=True):
-        if reader.waiting or b"step:" in line or b"{" in line or b"python" in line or line[-1:] == b":":
+        if (
+            reader.waiting
+            or b"step:" in line
+            or b"{" in line
+            or b"python" in line
+            or b"overrides: [" in line
+            or line[-1:] == b":"
+        ):
             reader.take(*unprefixed(clean(line)))
     reader.finish(torn=log.torn)
     if not log.step:

@@ -1,8 +1,9 @@
 """tinker-cookbook's ``rl.train``: its metric names, and where B_p and n are.
 
 ``metrics.jsonl`` and ``config.json`` are in one folder. ``env/all/…`` is of the training batch,
-``test/env/all/…`` of the test set, ``<name>/env/all/…`` of another evaluator. Steps count from 0. An
-evaluation in the record of step s measures the policy after s updates: it runs before that step's batch.
+``test/env/all/…`` of the test set, ``test/env/<tag>/…`` of a part of it, ``<name>/env/all/…`` of another
+evaluator. Steps count from 0. An evaluation in the record of step s measures the policy after s updates: it
+runs before that step's batch.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ FRAMEWORK = Framework(
     "tinker-cookbook",
     by_rules(
         ("test/env/all/(?P<name>.+)", "validation", ""),
+        ("test/env/(?P<set>[^/]+)/(?P<name>.+)", "", ""),
         ("(?P<set>[^/]+)/env/all/(?P<name>.+)", "", ""),
         ("env/all/(?P<name>.+)", "train", ""),
-        ("(?P<name>(?!.*env/).+)", "train", ""),  # of single tags: not kept
+        ("(?P<name>(?!.*env/).+)", "train", ""),  # of single tags of a batch: not kept
         names=_NAMES,
         not_kept=_NOT_KEPT,
     ),

@@ -100,6 +100,13 @@ def test_what_is_no_configuration(text: str) -> None:
         ("UNBUFFERED=1 python3 -m verl.trainer.main config=c data.n=2", {"config": "c", "data.n": 2}),
         ("python3 -m recipe.dapo.main_dapo \\\n    data.n=16 \\\n    a.b=1\nc.d=2", {"data.n": 16, "a.b": 1}),
         ("python3 -m verl.trainer.main_ppo a.b='not closed c.d=1", {"a.b": "'not", "c.d": 1}),
+        # How a log of github.com/eric-haibin-lin/verl-data ends, of a run whose worker was killed.
+        (
+            "Error executing job with overrides: ['data.train_files=/g/train.parquet', 'actor.lr=1e-6', "
+            "'trainer.logger=[console]', 'rollout.n=4']",
+            {"data.train_files": "/g/train.parquet", "actor.lr": 1e-6, "trainer.logger": "[console]",
+             "rollout.n": 4},
+        ),
         ("python3 -m pip install a.b=1", {}),
         ("I ran python3 and a.b=1", {}),
         ("python3 -m verl.trainer.main_ppo", {}),

@@ -217,6 +217,13 @@ def test_ms_swift(tmp_path: Path) -> None:
     assert log.notes == []
 
 
+def test_a_job_whose_lines_have_labels(tmp_path: Path) -> None:
+    """What ``srun --label`` writes; the bar in the labelled lines is the training's."""
+    text = "".join(f"0:   1%|# | {s}/1000 [01:00<20:00, 6s/it]\n0: {old(s)}\n" for s in REWARD)
+    log = read(tmp_path, "0: Setting ds_accelerator to cuda\n1: INFO\n" + text)
+    assert curve(log, "reward") == REWARD
+
+
 # github.com/unslothai/unsloth prints it before the first step; the bar is a notebook's.
 UNSLOTH = """\
 ==((====))==  Unsloth - 2x faster free finetuning | Num GPUs used = 1

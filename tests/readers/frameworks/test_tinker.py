@@ -73,6 +73,15 @@ def test_a_folder_is_a_run(tmp_path: Path) -> None:
     assert attributes["lr"] == 4e-05
 
 
+def test_a_part_of_the_test_set_is_an_evaluation_set(tmp_path: Path) -> None:
+    folder = write(tmp_path / "n8")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 4, "progress/batch": 4, "test/env/math500/correct": 0.75}) + "\n")
+    runs = isolaw.read(folder)
+    assert curve(runs, "math500", "accuracy") == {4 * 32 * 8: 0.75}
+    assert "gsm8k" not in set(runs.points["eval_set"])  # a part of the training batch
+
+
 @pytest.mark.parametrize(
     ("change", "on_policy"),
     [

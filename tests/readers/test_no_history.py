@@ -1,0 +1,40 @@
+"""Files of runs that logged nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isolaw.readers.no_history import reason
+
+# wandb/latest-run/files/output.log of github.com/jianghoucheng/Agent_On_Policy_Distillation, in full.
+BEGAN = """\
+wandb: Detected [openai] in use.
+wandb: Use W&B Weave for improved LLM call tracing. Weave is installed but not imported. Add `import weave` \
+to the top of your script.
+wandb: For more information, check out the docs at: https://weave-docs.wandb.ai/
+Checkpoint tracker file does not exist: /data0/user10/qwen3_4b_opd/latest_checkpointed_iteration.txt
+Training from scratch
+Training Progress:   0%|          | 0/59723 [00:00<?, ?it/s]
+"""
+# A log of github.com/eric-haibin-lin/verl-data ends so.
+FAILED = """\
+(raylet) A worker died or was killed while executing a task by an unexpected system error.
+Error executing job with overrides: ['data.train_batch_size=32', 'actor_rollout_ref.rollout.n=4']
+Traceback (most recent call last):
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("output.log", BEGAN, ("training began, but no step was logged", "veRL")),
+        ("train.log", FAILED, ("it holds a configuration, but no step was logged", "veRL")),
+        ("empty.wandb", "", ("the file is empty", "")),
+        ("notes.md", BEGAN, None),
+        ("train.log", "Training Progress:   0%|", None),
+    ],
+)
+def test_why_there_is_no_history(name: str, text: str, found: tuple[str, str] | None) -> None:
+    assert reason(Path(name), text.encode()) == found
