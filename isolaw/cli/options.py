@@ -127,7 +127,7 @@ cost_options = add_options(
     ),
     click.option(
         "--price", type=click.FloatRange(min=0, min_open=True),
-        help="Price of a GPU hour, or of an hour of a machine without GPUs; requires --cost.",
+        help="Price of a GPU hour, or of an hour of run time without GPUs.",
     ),
 )  # fmt: skip
 

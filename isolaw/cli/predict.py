@@ -15,7 +15,7 @@ from isolaw.cli.options import budget_options, cost_of, cost_options, json_optio
 @click.option("--compute", type=float, help="Budget C, in rollouts.")
 @click.option(
     "--budget", metavar="384gpuh|48h",
-    help="Budget in GPU hours, or in hours of the machine; requires --cost.",
+    help="Budget in GPU hours, or in hours of run time; requires --cost.",
 )  # fmt: skip
 @cost_options
 @budget_options

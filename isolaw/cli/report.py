@@ -14,6 +14,7 @@ from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_result
 
 if TYPE_CHECKING:
+    from isolaw.costs import Cost
     from isolaw.fits.law import Law
     from isolaw.report.study import Study
     from isolaw.runs import Runs
@@ -30,6 +31,7 @@ _BACKTEST_DRAWS = 100
 )
 @click.option("--compute", type=float, help="Budget that the page opens with.  [default: the measured one]")
 @shared.budget_options
+@shared.cost_options
 @click.option(
     "--fit-below", type=float, metavar="C",
     help="Backtest: fit the checkpoints up to C.  [default: an eighth of the largest compute]",
@@ -56,6 +58,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from isolaw.report.page import Facts, check_replaceable, provenance, render, write
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
+    from isolaw.report.text.costs import hours_so_far
     from isolaw.report.text.prediction import advice, prediction_summary
 
     check_replaceable(out)
@@ -69,10 +72,11 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         law, origin = (None, None) if given else _saved_law(reading.runs, sources, options["law_file"])
         study = _fitted(reading.runs, options) if law is None else Study.of(law, reading.runs)
         status.update("predicting")
-        limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems")}
-        predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
         sweeps = sorted({run.sources[0] for run in reading.ready if run.container == "sweep"})
         states = [engine.status(directory) for directory in sweeps]
+        limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
+        limits["cost"] = _cost(options, states)
+        predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
         continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
         status.update("backtest")
         facts = Facts(
@@ -84,6 +88,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
             [*reading.notes, *study.runs.notes],
             ", ".join(sources),
             sweeps[0] if continues else "",
+            [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
         )
         status.update("drawing")
         path = write(render(study, facts), out)
@@ -98,6 +103,19 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         lines += prediction_summary(predicted.answer, study.document, predicted.nearest)
         lines += [f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer)]
     print_result(as_json, result, [*lines, f"Report: {path}"])
+
+
+def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:
+    """The cost of --cost, or of the sweep's own runs where there is one real sweep."""
+    from isolaw.costs import read
+    from isolaw.errors import DataError
+
+    if options["cost"] is not None or len(states) != 1 or states[0]["spent"] is None:
+        return shared.cost_of(options)
+    try:
+        return read(states[0]["directory"])
+    except DataError:  # no run has made a step
+        return None
 
 
 def _saved_law(runs: Runs, sources: tuple[str, ...], file: str | None) -> tuple[Law | None, str | None]:

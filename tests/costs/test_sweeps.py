@@ -126,3 +126,18 @@ def test_the_cost_of_a_simulated_sweep_is_refused(isolaw: Callable[..., Any], tm
     code, _, said = isolaw("sweep", "--out", tmp_path / "out", "--dry-run", "--cost", recorded)
     assert code == 2
     assert "backend real" in said
+
+
+def test_the_page_has_the_hours(isolaw: Callable[..., Any], tmp_path: Path) -> None:
+    recorded = ROOT / "examples" / "data" / "real-arithmetic.parquet"
+    chosen = ("--fixed", "problem_set=easy", "--fixed", "lr=1e-3", "--bootstrap", "20", "--fit-below", "2e4")
+    page = tmp_path / "page.html"
+    code, out, _ = isolaw("report", recorded, *chosen, "--cost", recorded, "--compute", "8e4", "-o", page)
+    assert code == 0
+    said = next(line for line in out.splitlines() if line.startswith("Cost: "))
+    assert said.endswith(f"from 36 recorded runs ({recorded}; GPUs not recorded).")
+    assert page.read_text().count(said.removeprefix("Cost: ")) == 2  # in the text, and at the slider's stop
+    shutil.copytree(OLD / "real", tmp_path / "real")
+    code, out, _ = isolaw("report", tmp_path / "real", "-o", page)
+    assert code == 0
+    assert "hours of run time so far (start 9" in page.read_text()

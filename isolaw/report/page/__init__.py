@@ -22,6 +22,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from isolaw import __version__, files
+from isolaw.costs.model import Cost
 from isolaw.errors import DataError
 from isolaw.fits.law import Law
 from isolaw.report.page.budgets import budgets
@@ -48,6 +49,8 @@ def write_report(
     path: str | Path,
     *,
     compute: float | None = None,
+    cost: Cost | None = None,
+    price: float | None = None,
     backtest: Mapping[str, Any] | str = "isolaw.backtest was not run",
     **reading: Unpack[ReadKeywords],
 ) -> Path:
@@ -61,6 +64,8 @@ def write_report(
         of the page; an earlier page there is replaced, and nothing else.
     compute
         budget, in the law's unit, that the page's slider opens with; by default the largest measured one.
+    cost, price
+        as for `Law.predict`: the page then has the hours of allocations.
     backtest
         from `isolaw.backtest`, or why there is none.
     reading
@@ -77,7 +82,8 @@ def write_report(
     runs = as_runs(runs, law.document.metric, **reading)
     if not is_of(law, runs):
         raise DataError("the law was fitted to other runs")
-    facts = Facts(budgets(law, compute), backtest, notes=runs.notes, title=str(runs.source or ""))
+    predicted = budgets(law, compute, cost=cost, price=price)
+    facts = Facts(predicted, backtest, notes=runs.notes, title=str(runs.source or ""))
     return write(render(Study.of(law, runs), facts), path)
 
 

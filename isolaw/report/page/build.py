@@ -32,6 +32,7 @@ class Facts:
     notes: Sequence[str] = ()  # assumptions of the readers
     title: str = ""  # the sources as the user named them
     sweep: str = ""  # its directory, if it is the source: advice becomes a command
+    hours: Sequence[str] = ()  # what real sweeps took so far
 
 
 @dataclass
@@ -197,6 +198,7 @@ def _how(study: Study, facts: Facts, plotly: str) -> list[tuple[str, list[str]]]
         "as read": list(facts.notes),
         "fit": [provenance.options(d)] if d else [],
         "intervals": law_text.intervals(d) if d else [],
+        "time": list(facts.hours),
         "seeds of the runs": [provenance.seeds(study.runs)],
         "versions": [provenance.versions(plotly)],
     }
