@@ -33,8 +33,8 @@ def measured(truth: Truth, asked: Mapping[RunKey, int]) -> list[Configuration]:
             compute, reward = truth.run((b, n, seed))
             inside = compute <= end
             parts.append((compute[inside], reward[inside], np.full(int(inside.sum()), i)))
-        columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-        out.append(Configuration(b, n, *columns, tuple(ends), float(b * n)))
+        compute, reward, run = (np.concatenate(column) for column in zip(*parts, strict=True))
+        out.append(Configuration(b, n, compute, reward, run, tuple(ends), float(b * n)))
     return out
 
 
