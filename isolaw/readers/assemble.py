@@ -128,10 +128,21 @@ def assemble(
     for framework in {run.framework.name for run in runs if run.framework}:
         own = [run for run in runs if run.framework and run.framework.name == framework]
         across_runs.to_fractions(_ready(own), percent)
-        across_runs.drop_half_known(_ready(own))
-        across_runs.base_learning_rates(_ready(own))
-        across_runs.same_identity(_ready(own))
+    for alike in _alike(_ready(runs)):
+        across_runs.drop_half_known(alike)
+        across_runs.base_learning_rates(alike)
+        across_runs.same_identity(alike)
     return runs, used
+
+
+def _alike(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
+    """Return the runs of each framework, algorithm and problem set: they may be fitted together."""
+    groups: dict[tuple[str, ...], list[LoggedRun]] = {}
+    for run in runs:
+        framework = run.framework.name if run.framework else ""
+        key = framework, *(str(run.facts[name].value) for name in ("algorithm", "problem_set"))
+        groups.setdefault(key, []).append(run)
+    return list(groups.values())
 
 
 def _ready(runs: Sequence[LoggedRun]) -> list[LoggedRun]:

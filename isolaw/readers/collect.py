@@ -13,10 +13,10 @@ from isolaw.readers.candidates import Candidate, Filter, Status
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.reading import Reading
+from isolaw.readers.reading import Reading, shared_notes
 from isolaw.readers.sources import Found, expected_formats
 from isolaw.readers.tables import read_table
-from isolaw.runs import Runs, listed, plain
+from isolaw.runs import Runs, plain
 from isolaw.store import SweepStore
 
 # Assignments for logs that are no column of a table.
@@ -102,7 +102,7 @@ class Collector:
         ready = [run for run in runs if run.status is Status.READY]
         logged = None
         if ready:
-            notes = tuple(_shared_notes([own for own in candidates if own.status is Status.READY]))
+            notes = shared_notes([own for own in candidates if own.status is Status.READY])
             table = pd.concat([run.table() for run in ready], ignore_index=True)
             logged = Runs(table, {run.name: run.attributes for run in ready}, source, notes)
         return Reading([*self.candidates, *candidates], self._ready_tables(), logged)
@@ -161,16 +161,3 @@ def _of_table(runs: Runs, found: Found) -> list[Candidate]:
             )
         )  # fmt: skip
     return out
-
-
-def _shared_notes(ready: Sequence[Candidate]) -> list[str]:
-    """Return the notes of all runs, each once, with the runs it is about."""
-    about: dict[str, list[str]] = {}
-    for own in ready:
-        for note in own.notes:
-            about.setdefault(note, []).append(own.run)
-    every = f" (all {len(ready)} runs)" if len(ready) > 1 else ""
-    return [
-        f"{note}{every}" if len(runs) >= len(ready) else f"{listed(runs, 4)}: {note}"
-        for note, runs in about.items()
-    ]

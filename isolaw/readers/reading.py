@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -65,7 +66,7 @@ class Reading:
             if not group.status.settled
         ]
         settled = Counter(own.status for own in self.candidates if own.status is not Status.READY)
-        inert = [f"{number} {own.value}" for own, number in settled.items() if own.settled]
+        inert = [f"{number} {own.value.replace('_', ' ')}" for own, number in settled.items() if own.settled]
         return [*out, *([f"left out: {', '.join(inert)}"] if inert else [])]
 
     def together(self) -> Reading:
@@ -88,7 +89,7 @@ class Reading:
             key = group.get(own.run, chosen)
             if key != chosen:
                 pairs = [
-                    (f"{name} {value}", f"{name} {other}")
+                    tuple(f"no {name}" if one is None else f"{name} {one}" for one in (value, other))
                     for name, value, other in zip(names, key, chosen, strict=True)
                     if value != other
                 ]
@@ -98,6 +99,7 @@ class Reading:
                 own = replace(own, status=Status.APART, message=text)
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
+        kept.notes = shared_notes(of[chosen])
         return Reading(candidates, [], kept, self.notes, self.no_logs)
 
     def none_ready(self) -> str:
@@ -112,3 +114,16 @@ class Reading:
         if len(problems) == 1:
             return texts[0]
         return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])
+
+
+def shared_notes(ready: Sequence[Candidate]) -> tuple[str, ...]:
+    """Return the notes of all runs, each once, with the runs it is about."""
+    about: dict[str, list[str]] = {}
+    for own in ready:
+        for note in own.notes:
+            about.setdefault(note, []).append(own.run)
+    every = f" (all {len(ready)} runs)" if len(ready) > 1 else ""
+    return tuple(
+        f"{note}{every}" if len(runs) >= len(ready) else f"{listed(runs, 4)}: {note}"
+        for note, runs in about.items()
+    )

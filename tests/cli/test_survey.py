@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from isolaw.readers.frameworks import FRAMEWORKS
+
 Call = Callable[..., tuple[int, str, str]]
 LOGS = Path(__file__).parents[2] / "examples" / "logs"
 ONE_OF_EACH = (
@@ -81,6 +83,11 @@ def zoo(folder: Path) -> Path:
         " 'data': {'train_batch_size': 32,\n          'a': 1, 'b': 2, 'c': 3, 'd': 4, 'e': 5},\n"
         " 'trainer': {'x': 1}}\nRay started\nCUDA out of memory\n"
     )
+    tinker = [{"step": s, "env/all/reward/total": 0.3 + s / 100, "env/all/correct": 0.3} for s in range(9)]
+    (folder / "tinker").mkdir()
+    (folder / "tinker" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tinker))
+    own = {"model_name": "m", "dataset_builder": {"groups_per_batch": 32, "group_size": 8}}
+    (folder / "tinker" / "config.json").write_text(json.dumps(own))
     (folder / "stray.json").write_text('{"accuracy": 0.3}')
     (folder / "damaged.wandb").write_bytes(b":W&B" + b"\x00" * 3 + b"\xff" * 60)
     return folder
@@ -111,7 +118,7 @@ def test_everything_is_in_one_table(isolaw: Call, mixed: Path) -> None:
     assert duplicate["duplicate_of"] == f"{mixed}/verl/n8-s0"
     assert runs[f"{mixed}/killed.log"]["framework"] == "veRL"
     frameworks = {own["framework"] for own in runs.values()}
-    assert frameworks >= {"veRL", "TRL", "SkyRL", "slime", "prime-rl", "OpenRLHF", "open-instruct", "NeMo-RL"}
+    assert frameworks >= {*FRAMEWORKS} - {"isolaw"}  # a sweep is read as one
     code, out, err = isolaw("read", mixed)
     assert code == 3
     lines = out.splitlines()
@@ -149,6 +156,7 @@ def test_the_largest_sound_group_is_fitted(isolaw: Call, mixed: Path) -> None:
     assert "1 supervised" in err
     assert "framework TRL" in err
     assert err.count("n and B_p unknown") <= 2  # not once for each run
+    assert "is not known of every run" not in err  # of runs that are left out
 
 
 def test_only_and_exclude(isolaw: Call, mixed: Path) -> None:
@@ -322,6 +330,21 @@ def test_a_mix_marks_only_the_runs_concerned(isolaw: Call, tmp_path: Path) -> No
     assert "again-2:seed=8" in out
     assert "percent=<true|false>" in out
     assert isolaw("fit", tmp_path, "--bootstrap", 0)[0] == 0
+
+
+def test_what_a_run_of_other_problems_lacks_concerns_no_other(isolaw: Call, tmp_path: Path) -> None:
+    """Runs of two problem sets are not fitted together, so that one without an lr takes none from the others."""
+    for n, problems, lr in ((8, "math", 1e-6), (32, "math", 1e-6), (8, "code", None)):
+        path = verl(tmp_path / f"{problems}-n{n}", n, 0)
+        config = json.loads((path / "config.json").read_text())
+        config["data"]["train_files"] = f"/data/{problems}/train.parquet"
+        if lr:
+            config["actor_rollout_ref"]["actor"] = {"optim": {"lr": lr}}
+        (path / "config.json").write_text(json.dumps(config))
+    _, runs = listed(isolaw, tmp_path)
+    assert {Path(name).name: "lr" in own["facts"] for name, own in runs.items()} == {
+        "math-n8": True, "math-n32": True, "code-n8": False,
+    }  # fmt: skip
 
 
 def test_a_missing_package_blocks_nothing_else(
