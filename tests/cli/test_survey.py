@@ -333,7 +333,7 @@ def test_a_mix_marks_only_the_runs_concerned(isolaw: Call, tmp_path: Path) -> No
 
 
 def test_what_a_run_of_other_problems_lacks_concerns_no_other(isolaw: Call, tmp_path: Path) -> None:
-    """Runs of two problem sets are not fitted together, so that one without an lr takes none from the others."""
+    """Runs of two problem sets are not fitted together: one without an lr takes none from the others."""
     for n, problems, lr in ((8, "math", 1e-6), (32, "math", 1e-6), (8, "code", None)):
         path = verl(tmp_path / f"{problems}-n{n}", n, 0)
         config = json.loads((path / "config.json").read_text())
