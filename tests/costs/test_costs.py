@@ -215,3 +215,27 @@ def test_budgets_in_hours() -> None:
 def test_a_source_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         costs.read(tmp_path / "nothing")
+
+
+def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None:
+    """B_p and n of 4, 16 and 64 of the model of docs/real-sweep.md; the figures that docs/costs.md has."""
+    lines: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for text in (ROOT / "tests" / "data" / "step-times.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        lines.setdefault((line["problems_per_batch"], line["rollouts_per_problem"]), []).append(line)
+    runs = [Timed.of_lines(f"{b}-{n}", b, n, own) for (b, n), own in lines.items()]
+    cost = fit(runs, "")
+    assert (cost.gpus, cost.batches, cost.configurations) == (0, (16, 64, 256, 1024, 4096), 9)
+    assert {*cost.parts} == {"generate", "prepare", "reward", "sync", "train", "rest"}
+    assert cost.error == pytest.approx(0.148, abs=0.002)
+    assert cost.parts["sync"].step_s == pytest.approx(0.0139, rel=0.01)  # the weights have one size
+    for own in runs:
+        evaluations = int(own.evaluated[1:].sum())
+        left_out = fit([run for run in runs if run.batch != own.batch], "")
+        said = left_out.seconds(
+            own.problems_per_batch, own.rollouts_per_problem, int(own.step[-1]), evaluations=evaluations
+        )
+        assert said is not None
+        assert said.low is not None
+        assert said.high is not None
+        assert said.low <= own.wall_s[-1] - own.wall_s[0] <= said.high
