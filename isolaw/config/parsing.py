@@ -50,6 +50,8 @@ def _issues(error: ValidationError, prefix: str, model: type[BaseModel]) -> list
             close = nearest(path[-1], valid)
             accepted = "" if close else ", ".join(valid)
             out[key] = Issue(where, "unknown key", item["input"], accepted, close)
+        elif item["type"] == "missing":
+            out[key] = Issue(where, "a required key is missing")
         else:
             accepted = f"{out[key].accepted} or " if key in out else ""
             out[key] = Issue(where, found=item["input"], accepted=accepted + _expectation(item))

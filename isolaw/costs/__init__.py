@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +68,10 @@ def read(source: Any) -> Cost:
         return recorded.fit(_of_sweep(path), str(path))
     from isolaw.readers.read import read as read_runs
 
-    return recorded.of_runs(read_runs(str(path)), str(path))
+    with warnings.catch_warnings(record=True) as caught:  # what it leaves out
+        warnings.simplefilter("always", UserWarning)
+        cost = recorded.of_runs(read_runs(str(path)), str(path))
+    return replace(cost, notes=(*cost.notes, *(str(own.message) for own in caught)))
 
 
 read_cost = read  # its name in `isolaw` itself

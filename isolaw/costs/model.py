@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 from isolaw.errors import InputError
 
 HOUR_S = 3600.0
+_NO_SPREAD = 1e-9
 _BUDGET = re.compile(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*(gpuh|h)\s*", re.IGNORECASE)
 
 
@@ -127,8 +128,8 @@ class Cost:
 
     def estimate(self, seconds: float) -> Estimate:
         """Return predicted seconds with their interval."""
-        if self.error is None:
-            return Estimate(seconds)
+        if self.error is None or self.error < _NO_SPREAD:
+            return Estimate(seconds)  # an interval of no width would claim that nothing is uncertain
         from scipy.stats import t
 
         factor = math.exp(float(t.ppf(0.975, len(self.batches) - 1)) * self.error)

@@ -157,7 +157,7 @@ def test_a_table_of_throughputs(tmp_path: Path) -> None:
     text = str(caught.value)
     assert "own.toml:3: throughput.sampled_tokens_per_s: found 0" in text
     assert "own.toml:7: throughput.gpu: unknown key; found 8 (did you mean 'gpus'?)" in text
-    assert "throughput.gpus" in text
+    assert "throughput.gpus: a required key is missing" in text
 
 
 # The stage speed of a report made on two cores of a CPU.
@@ -239,3 +239,14 @@ def test_a_sweep_with_the_seconds_of_its_parts_predicts_left_out_sizes() -> None
         assert said.low is not None
         assert said.high is not None
         assert said.low <= own.wall_s[-1] - own.wall_s[0] <= said.high
+
+
+def test_logs_of_other_frameworks_have_no_gpus(recwarn: pytest.WarningsRecorder) -> None:
+    cost = costs.read(ROOT / "examples" / "logs" / "nemo-rl")
+    assert (cost.source, cost.gpus, cost.runs, cost.unit) == (Source.RECORDED, None, 4, "rollouts")
+    # These logs are made up, with times that do not vary.
+    assert cost.seconds(32, 8, 10) == (pytest.approx(10 * cost.step(32, 8)), None, None)
+    with pytest.raises(DataError, match="no run recorded the wall time"):
+        costs.read(ROOT / "examples" / "logs" / "slime")
+    assert "left out" in costs.read(ROOT / "examples" / "logs").notes[0]
+    assert not recwarn.list

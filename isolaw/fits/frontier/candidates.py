@@ -119,5 +119,5 @@ def cost_flags(cost: Cost, chosen: Cell) -> list[Flag]:
     batch, sizes = chosen.problems_per_batch * chosen.rollouts_per_problem, cost.batches
     if not sizes or sizes[0] <= batch <= sizes[-1]:
         return []
-    text = f"steps of {batch:,} rollouts; those that were timed have {sizes[0]:,} to {sizes[-1]:,}"
+    text = f"the cost is of steps of {batch:,} rollouts; the timed ones have {sizes[0]:,} to {sizes[-1]:,}"
     return [Flag(Code.COST_EXTRAPOLATED, text)]
