@@ -47,6 +47,14 @@ _KEYS = {
     "--machine", metavar="GPU:COUNT",
     help="Plan for these GPUs instead of this machine's, e.g. h100-80g:8 or 80g:8.",
 )  # fmt: skip
+@click.option(
+    "--adaptive", is_flag=True,
+    help="Let a race choose the runs of the grid (docs/race.md); continues as one.",
+)  # fmt: skip
+@click.option(
+    "--spend", metavar="SHARE|ROLLOUTS",
+    help="With --adaptive: generate at most 20% of the grid's rollouts, say, or 1e7.  [default: 35%]",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
 @cost_options
 @json_option
@@ -66,6 +74,7 @@ def sweep(
     from isolaw.report.text import sweep as text
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
+    settings += _race_settings(more["adaptive"], more["spend"])
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
     if more["cost"] is not None and (spec.sweep.backend != "real" or not dry_run):
@@ -119,6 +128,23 @@ def sweep(
     return 0 if not left else 3 if state["done"] else 1
 
 
+def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
+    """The keys that --adaptive and --spend set."""
+    if spend is None:
+        return ("design.kind=race",) if adaptive else ()
+    if not adaptive:
+        raise click.UsageError("--spend requires --adaptive")
+    try:
+        value = float(spend.removesuffix("%")) / (100 if spend.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise click.UsageError(
+            f"--spend: found {spend!r}; expected a share such as 20%, or rollouts such as 1e7"
+        )
+    return ("design.kind=race", f"design.spend={value!r}")
+
+
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
     from isolaw import engine
@@ -167,12 +193,15 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
     """Execute with a progress bar; return why runs failed, whether to stop, and what broke the sweep."""
     from isolaw import engine
     from isolaw.errors import RunError
+    from isolaw.report.text import race
     from isolaw.store import SweepStore
 
     store = SweepStore(out)
     reached = {run_id: store.run(run_id).recorded().reached for run_id in plan.todo}
-    todo = [run for run in plan.runs if run.run_id in reached]
-    total = sum(run.steps * run.batch_rollouts - reached[run.run_id] for run in todo)
+    total = plan.remaining
+    if plan.adaptive is not None:
+        history = plan.adaptive.history
+        total += max(plan.adaptive.race.spend - history[-1].spent - history[-1].cost, 0)
     failed: dict[str, str] = {}
     ended = 0
     with _graceful() as stop, progress_bar("starting", max(total, 1)) as update:
@@ -181,12 +210,18 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
                 if event.kind == "warning":
                     note(f"warning: {event.cause}")
                     continue
+                if event.decision is not None and plan.adaptive is not None:
+                    made = plan.adaptive.history
+                    note(race.decision(event.decision, made.index(event.decision) + 1))
+                    for run in plan.adaptive.todo:
+                        reached.setdefault(run.run_id, store.run(run.run_id).recorded().reached)
+                    continue
                 ended += event.kind not in ("checkpoint", "stopped")
                 if event.kind == "failed":
                     failed[event.run_id] = event.cause
                 advance = max(event.compute - reached[event.run_id], 0)
                 reached[event.run_id] += advance
-                update(advance=advance, description=f"{ended}/{len(plan.todo)} runs")
+                update(advance=advance, description=f"{ended}/{len(reached)} runs")
         except RunError as error:  # raised after the notes about the runs
             return failed, stop.is_set(), error
         return failed, stop.is_set(), None
@@ -208,12 +243,20 @@ def _graceful() -> Iterator[threading.Event]:
 
 
 def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[str]:
+    from isolaw.report.text import race
     from isolaw.report.text.numbers import number
 
     out, made = result["directory"], result["done"] - (len(plan.runs) - len(plan.todo))
     metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
     options = f" --metric {metric}" if metric else ""
-    if not made and not result["todo"]:
+    if plan.adaptive is not None:
+        history = plan.adaptive.history
+        lines = [
+            *(race.standings(history[-1]) if history[-1].standings else []),
+            f"{result['done']} of {result['runs']} runs are done (in {seconds:.1f} s): {result['points']}",
+            *race.result(history, plan.adaptive.whole, plan.adaptive.race.cells),
+        ]
+    elif not made and not result["todo"]:
         lines = [f"Nothing left to do: {result['done']} runs are done in {out}."]
     else:
         lines = [

@@ -114,6 +114,11 @@ class Adaptive:
         runs = [self._run(request.run, request.compute) for request in asked]
         return [run for run in runs if not self.store.run(run.run_id).recorded().is_done(run)]
 
+    @property
+    def whole(self) -> int:
+        """Rollouts of the whole grid."""
+        return sum(run.steps * run.batch_rollouts for run in self.grid.values())
+
     def _run(self, key: RunKey, compute: int) -> RunSpec:
         return self.grid[key].model_copy(update={"compute": compute})
 
@@ -155,6 +160,7 @@ class Adaptive:
         names = ("start", "target", "spend", "tolerance", "pinned")
         return {
             "kind": "race",
+            "whole": self.whole,
             **{name: getattr(self.race, name) for name in names},
             "decisions": [decision.to_dict() for decision in self.history],
         }

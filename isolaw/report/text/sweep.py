@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from isolaw.report.text import costs
+from isolaw.report.text import costs, race
 from isolaw.report.text.numbers import columns, count, number
 
 if TYPE_CHECKING:
@@ -86,11 +86,13 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
         f"{name} = {' or '.join(map(_value, own))}" for name, own in plan["defaults"].items()
     )
     started = f" ({plan['begun']} of them started)" if plan["begun"] else ""
+    design = plan.get("design")
     return [
         f"{backend}: {count(plan['runs'], 'run')} ({count(len(plan['configurations']), 'configuration')}, "
         f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {b}; n = {n}",
         *([f"recipe defaults: {defaults}"] if defaults else []),
+        *(race.summary(design, plan["runs"]) if design else []),
         f"{count(done, 'run')} {'is' if done == 1 else 'are'} done, {plan['todo']} to do{started}: "
         f"{number(plan['remaining_rollouts'])} rollouts",
         *plan["notes"],

@@ -1,0 +1,117 @@
+"""A race's decisions as text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from isolaw.design.decisions import Decision, Ending, Stage, Verdict
+from isolaw.report.text.numbers import columns, count, number, share
+
+_ENDINGS = {
+    Ending.CERTAIN: "no more than the tolerance is expected to be lost",
+    Ending.SPENT: "what comes next would exceed the spend",
+    Ending.COMPLETE: "every run that the race would make is done",
+    Ending.FAILED: "too many runs failed to compare three n; the same command repeats them",
+}
+_STAGES = {
+    Stage.GRID: "all runs",
+    Stage.RUNG: "on",
+    Stage.NEIGHBOURS: "next to the best",
+    Stage.SEEDS: "another seed",
+    Stage.STOP: "the end",
+}
+
+
+def summary(design: Mapping[str, Any], runs: int) -> list[str]:
+    """Return what a race may do, from `isolaw.design.directory.Adaptive.to_dict`."""
+    made, spend = len(design["decisions"]), design["spend"]
+    part = share(spend / design["whole"])
+    return [
+        f"race: every second n at B_p = {design['start']} first; to C = {number(design['target'])}",
+        f"at most {number(spend)} rollouts, {part} of the grid's; it ends where the expected loss is at most "
+        f"{design['tolerance']:g}",
+        *([f"{count(made, 'decision')} so far, {count(runs, 'run')} asked for"] if made > 1 else []),
+    ]
+
+
+def decision(made: Decision, number_: int) -> str:
+    """Return one decision on one line."""
+    found = ""
+    if made.best is not None and made.compute is not None:
+        found = (
+            f"at C = {number(made.compute)} the best is {cell(made.best)}, expected loss "
+            f"{made.expected_regret:.4f}"
+        )
+        behind = [own.key for own in made.standings if own.verdict is Verdict.WORSE]
+        found += f"; left behind: {cells(behind)}" if behind else ""
+        found += "; "
+    if made.ending is not None:
+        return f"decision {number_}: {found}end: {_ENDINGS[made.ending]}"
+    to = max(request.compute for request in made.runs)
+    seeds = sorted({request.seed for request in made.runs})
+    own = cells([request.key for request in made.runs])
+    which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    return f"decision {number_}: {found}{_STAGES[made.stage]}: {own} to C = {number(to)}, {which}"
+
+
+def result(history: Sequence[Decision], whole: int, cells_: Collection[tuple[int, int]]) -> list[str]:
+    """Return what a race over the cells of a grid, ``cells_``, found."""
+    last = history[-1]
+    if last.best is None:
+        return [f"The race has no result: {_ENDINGS[last.ending]}."] if last.ending else []
+    runs = {request.run for made in history for request in made.runs}
+    return [
+        f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}: expected loss "
+        f"{last.expected_regret:.4f} after {count(len(runs), 'run')}, {number(last.spent)} rollouts "
+        f"({share(last.spent / whole)} of the grid's).",
+        *_edges(last.best, cells_),
+    ]
+
+
+def _edges(best: tuple[int, int], cells_: Collection[tuple[int, int]]) -> list[str]:
+    """Say where the best configuration has no neighbour on one side."""
+    sides = []
+    for i, name in ((1, "n"), (0, "B_p")):
+        line = sorted(key[i] for key in cells_ if key[1 - i] == best[1 - i])
+        if len(line) > 1 and best[i] in (line[0], line[-1]):
+            sides.append(f"{name} = {best[i]} is the {'largest' if best[i] == line[-1] else 'smallest'}")
+    return [f"At the edge of the grid: {' and '.join(sides)}; beyond it may be better."] if sides else []
+
+
+def standings(last: Decision) -> list[str]:
+    """Return the configurations of the last comparison as a table."""
+    ordered = sorted(last.standings, key=lambda own: own.expected_regret or 0.0)
+    rows = [
+        [
+            f"{own.problems_per_batch}",
+            f"{own.rollouts_per_problem}",
+            f"{own.reward:.3f}",
+            f"{own.expected_regret:.4f}",
+            f"{own.probability:.0%}",
+        ]
+        for own in ordered
+    ]
+    return columns([["B_p", "n", "reward", "expected loss", "within 0.005"], *rows], ">")
+
+
+def cell(key: tuple[int, int]) -> str:
+    """A configuration.
+
+    >>> cell((32, 512))
+    'n = 512 with B_p = 32'
+    """
+    return f"n = {key[1]} with B_p = {key[0]}"
+
+
+def cells(keys: Iterable[tuple[int, int]]) -> str:
+    """Several configurations, by B_p.
+
+    >>> cells([(32, 8), (8, 64), (32, 16)])
+    'n = 64 with B_p = 8, n = 8, 16 with B_p = 32'
+    """
+    parts = []
+    for batch, own in groupby(sorted(keys), key=lambda key: key[0]):
+        parts.append(f"n = {', '.join(str(n) for _, n in own)} with B_p = {batch}")
+    return ", ".join(parts)
