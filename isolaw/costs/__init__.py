@@ -68,10 +68,11 @@ def read(source: Any) -> Cost:
         return recorded.fit(_of_sweep(path), str(path))
     from isolaw.readers.read import read as read_runs
 
-    with warnings.catch_warnings(record=True) as caught:  # what it leaves out
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         cost = recorded.of_runs(read_runs(str(path)), str(path))
-    return replace(cost, notes=(*cost.notes, *(str(own.message) for own in caught)))
+    left_out = [str(own.message) for own in caught if own.category is UserWarning]
+    return replace(cost, notes=(*cost.notes, *left_out))
 
 
 read_cost = read  # its name in `isolaw` itself
