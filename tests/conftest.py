@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,8 +102,56 @@ def command() -> str:
     return str(Path(sys.executable).with_name("isolaw"))
 
 
+# Imports what the command line does, later or at once.
+_COMMANDS = f"""
+import importlib, pkgutil, isolaw
+import jinja2, matplotlib.backends.backend_agg, rich.progress, scipy.optimize, statsmodels.robust.norms
+for module in pkgutil.walk_packages(isolaw.__path__, "isolaw."):
+    if not any(part in module.name for part in (".real", ".ray", ".slurm", ".trackers", "__main__")):
+        importlib.import_module(module.name)
+{_COMPILING[0]}
+"""
+
+
 @pytest.fixture(scope="session")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def preload() -> Iterator[Callable[[str], Path]]:
+    """A folder with a `python` and an `isolaw` that begin after the imports of a program (`preloaded`)."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def start(code: str) -> Path:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="preloaded-")))
+            here, script = Path(__file__).parent, str(Path(sys.executable).with_name("isolaw"))
+            address, python = str(folder / "socket"), str(folder / "python")
+            for name, first in (("python", []), ("isolaw", [script])):
+                (folder / name).write_text(
+                    f"#!{sys.executable} -SEs\n"
+                    f"import sys\n"
+                    f"sys.path.insert(0, {str(here)!r})\n"
+                    f"from preloaded import program\n"
+                    f"program({address!r}, [*{first!r}, *sys.argv[1:]])\n"
+                )
+                (folder / name).chmod(0o755)
+            words = [sys.executable, str(here / "preloaded.py"), "serve", address, python, code]
+            one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            server = subprocess.Popen(words, stdin=subprocess.PIPE, env=one_thread, start_new_session=True)
+            stack.enter_context(server)  # closes its input, and waits
+            while not Path(address).exists():
+                assert server.poll() is None, "the server that forks has not started"
+                time.sleep(0.05)
+            return folder
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def preloaded(preload: Callable[[str], Path]) -> Path:
+    """`preload` for the command line."""
+    return preload(_COMMANDS)
+
+
+@pytest.fixture(scope="session")
+def shell(preloaded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment whose `isolaw` fits with few draws: whether a documented command runs needs no more."""
     folder = tmp_path_factory.mktemp("bin")
     script = folder / "isolaw"
@@ -110,7 +161,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "  *--bootstrap*|*--points*|*--help*) ;;\n"
         '  fit*|report*|figures*|backtest*|size*) set -- "$@" --bootstrap 60 ;;\n'
         "esac\n"
-        f'exec "{Path(sys.executable).with_name("isolaw")}" "$@"\n'
+        f'exec "{preloaded / "isolaw"}" "$@"\n'
     )
     script.chmod(0o755)
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])

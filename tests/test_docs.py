@@ -29,10 +29,10 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_blocks_run(page: Path, shell: dict[str, str], tmp_path: Path) -> None:
+def test_blocks_run(page: Path, shell: dict[str, str], preloaded: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for kind, text in blocks(page):
-        command = ["sh", "-euc", text] if kind == "sh" else [sys.executable, "-c", text]
+        command = ["sh", "-euc", text] if kind == "sh" else [preloaded / "python", "-c", text]
         done = subprocess.run(command, cwd=tmp_path, env=shell, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{text}\n{done.stderr}"
 

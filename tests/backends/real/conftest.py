@@ -78,6 +78,24 @@ def _nothing() -> None:
     pass
 
 
+# Imports what a worker of a sweep does.
+_WORKER = """
+from isolaw.backends.real import environment
+environment.prepare()
+import deepspeed.ops
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from vllm import LLM, SamplingParams, TokensPrompt
+from isolaw import engine
+from isolaw.backends.real.train import loop
+"""
+
+
+@pytest.fixture(scope="session")
+def preloaded(preload: Callable[[str], Path]) -> Path:
+    """`preload` for sweeps with a real model; where there is a GPU, the usual programs."""
+    return Path(sys.executable).parent if environment.gpus() or MISSING else preload(_WORKER)
+
+
 @dataclass(frozen=True)
 class Made:
     """Folders of the tiny model and its problem sets.

@@ -322,14 +322,14 @@ LEARNS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def learned(
-    made, sections: Callable[..., Any], sweep_file, command: str, tmp_path_factory: pytest.TempPathFactory
+    made, sections: Callable[..., Any], sweep_file, preloaded: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A sweep of one run from the command line, in processes of its own."""
     folder = tmp_path_factory.mktemp("learned")
     problems = {**LEARNS["problems"], "set": str(made.sums)}
     data = sections(**{**LEARNS, "problems": problems, "executor": {"kind": "processes"}})
     sweep_file(folder / "sweep.toml", data)
-    words = [command, "sweep", str(folder / "sweep.toml"), "--out", str(folder / "out"), "--jobs", "1"]
+    words = [preloaded / "isolaw", "sweep", folder / "sweep.toml", "--out", folder / "out", "--jobs", "1"]
     subprocess.run(words, check=True, capture_output=True, timeout=600)
     return folder / "out"
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -242,7 +241,7 @@ def test_a_model_with_tensors_beside_parameters_and_buffers_sleeps_at_level_1() 
     assert _other_tensors(model) == ["1.scale"]
 
 
-def test_two_ranks(spec, stand_in: ModuleType, tmp_path: Path) -> None:
+def test_two_ranks(spec, stand_in: ModuleType, preloaded: Path, tmp_path: Path) -> None:
     """In turns on each, with shares that differ (and one that is empty); together they are one."""
     odd = {
         "grid": {"problems_per_batch": [5], "rollouts_per_problem": [3]},
@@ -262,7 +261,7 @@ def test_two_ranks(spec, stand_in: ModuleType, tmp_path: Path) -> None:
     jobs["together"] = {**jobs["ZeRO 2, stale"], "sources": together}
     alone["together"] = alone["ZeRO 2, stale"]
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    torchrun = [preloaded / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [*torchrun, str(HERE / "stand_in.py"), str(tmp_path / "jobs.json"), str(tmp_path)]
     done = subprocess.run(words, env={**os.environ}, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

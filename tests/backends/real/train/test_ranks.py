@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,8 +36,11 @@ return float(response.strip() == answer)
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_two_processes_draw_what_one_draws(sections: Callable[..., Any], compare, tmp_path: Path) -> None:
+def test_two_processes_draw_what_one_draws(
+    sections: Callable[..., Any], compare, preloaded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With vLLM in each of them, and an odd number of problems to share."""
+    monkeypatch.setattr(sys, "executable", str(preloaded / "python"))
     more: dict[str, Any] = {
         "grid": {"problems_per_batch": [7]},
         "sweep": {"compute": 28 * 5},

@@ -133,8 +133,8 @@ def expected(begun: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two_processes(begun: Path) -> Path:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def two_processes(begun: Path, preloaded: Path) -> Path:
+    command = [preloaded / "python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*command, __file__, str(begun)], check=True, timeout=600)
     return begun
 
