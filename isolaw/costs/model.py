@@ -29,6 +29,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from isolaw.errors import InputError
@@ -128,12 +129,16 @@ class Cost:
 
     def estimate(self, seconds: float) -> Estimate:
         """Return predicted seconds with their interval."""
+        factor = self._factor
+        return Estimate(seconds) if factor is None else Estimate(seconds, seconds / factor, seconds * factor)
+
+    @cached_property
+    def _factor(self) -> float | None:
         if self.error is None or self.error < _NO_SPREAD:
-            return Estimate(seconds)  # an interval of no width would claim that nothing is uncertain
+            return None  # an interval of no width would claim that nothing is uncertain
         from scipy.stats import t
 
-        factor = math.exp(float(t.ppf(0.975, len(self.batches) - 1)) * self.error)
-        return Estimate(seconds, seconds / factor, seconds * factor)
+        return math.exp(float(t.ppf(0.975, len(self.batches) - 1)) * self.error)
 
     def hours(self, *run: int, **more: int) -> Estimate | None:
         """Return `seconds` in hours of the run's machine (or machines)."""

@@ -27,6 +27,14 @@ def spent(own: Spent | None, cost: Cost) -> str:
     return f"Cost: {', '.join(parts)}; from {origin(cost)}."
 
 
+def short(own: Spent | None) -> str:
+    """Return the hours of an option, after a comma; empty where they are not known."""
+    if own is None:
+        return ""
+    hours, unit = (own.gpu_hours, "GPU hours") if own.gpu_hours else (own.hours, "hours")
+    return f", {number(hours.value)} {unit}"
+
+
 def origin(cost: Cost) -> str:
     """Return where a cost comes from.
 

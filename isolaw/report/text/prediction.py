@@ -140,7 +140,7 @@ def prediction_summary(
         text += f"expected loss {other.expected_regret:.4f}"
         if other.probability is not None:
             text += f", within {TOLERANCE} of the best in {share(other.probability)} of draws"
-        lines.append(text)
+        lines.append(text + costs.short(prediction.spent(other)))
     if prediction.epochs is not None:
         lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
     return lines + [f"Caution: {law_text.flag(flag)}." for flag in prediction.flags]
