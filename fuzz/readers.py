@@ -199,6 +199,7 @@ def seeds(reader: str, folder: Path) -> list[bytes]:
         "jsonl": metrics,
         "json": documents,
         "verl-console": [console, hostile["train.log"]],
+        "prime-rl-console": ["\n".join(fixtures("containers/test_prime_rl_console").LINES).encode()],
         "stdout-dicts": [*stdout, hostile["stdout.txt"]],
         "trainer-state": state,
         "wandb-csv": exports,

@@ -1,0 +1,55 @@
+"""The console of prime-rl's orchestrator, where a run keeps no ``metrics.jsonl``.
+
+::
+
+    18:03:15 SUCCESS Step 12 | Time: 13.04s | Reward: 0.1160 | Seq. Length: 396.8 tokens/sample | …
+
+The reward is the mean of the step's rollouts. ``Val. Reward`` is left out: the line does not say which policy
+it is of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from isolaw.errors import DataError
+from isolaw.readers import configs
+from isolaw.readers.raw_log import Container, RawLog
+from isolaw.readers.text_lines import clean, lines, unprefixed
+
+_NUMBER = r"(-?\d{1,12}(?:\.\d{1,12})?)"
+_STEP = re.compile(rf"\bStep (\d{{1,9}}) \| (?:Time: [\d.]{{1,15}}s \| )?Reward: {_NUMBER} \|(.{{0,1000}})")
+_LENGTH = re.compile(rf" Seq\. Length: {_NUMBER} tokens/sample")
+_IN_BYTES = re.compile(rb"\bStep \d{1,9} \| (?:Time: [\d.]{1,15}s \| )?Reward: -?[\d.]{1,20} \|")
+# File names that say what a file is, not of which run.
+_GENERIC = {"orchestrator", "rl", "output", "stdout"}
+
+
+def is_console(_path: Path, head: bytes) -> bool:
+    """Return whether a file's beginning has a step of the orchestrator."""
+    return _IN_BYTES.search(head) is not None
+
+
+def read(path: Path) -> Iterator[RawLog]:
+    """Read a console; raise `DataError` if it cannot be read, or has no step."""
+    log = RawLog(str(path), "prime-rl-console", configs.run_name(path, _GENERIC))
+    log.config, log.config_source = configs.beside(path)
+    for _, line in lines(path, log, returns=True):
+        if b"Reward: " not in line:
+            continue
+        step = _STEP.search(unprefixed(clean(line))[1])
+        if step:
+            values = {"reward/all/mean": step[2]}
+            if length := _LENGTH.search(step[3]):
+                values["seq_len/all/mean"] = length[1]
+            if "Val. Reward: " in step[3]:
+                log.dropped["validation rewards"] += 1
+            log.add(values, float(step[1]))
+    if not log.step:
+        raise DataError(f"{path}: found no step; expected 'Step 1 | Time: 9.5s | Reward: 0.25 | …'")
+    yield log
+
+
+CONTAINER = Container("prime-rl-console", read, file=is_console)
