@@ -55,11 +55,13 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from rich.console import Console
 
     from isolaw import engine
+    from isolaw.design.directory import read
     from isolaw.report.page import Facts, check_replaceable, provenance, render, write
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
     from isolaw.report.text.costs import hours_so_far
     from isolaw.report.text.prediction import advice, prediction_summary
+    from isolaw.store import SweepStore
 
     check_replaceable(out)
     names = ("setting", "x", *shared.LAW_NAMES)
@@ -89,6 +91,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
             ", ".join(sources),
             sweeps[0] if continues else "",
             [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
+            read(SweepStore(sweeps[0])) if continues else (),
         )
         status.update("drawing")
         path = write(render(study, facts), out)

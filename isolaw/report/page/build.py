@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from isolaw.design.decisions import Decision
 from isolaw.fits.health import health
 from isolaw.report.figures.series import steps_scale
-from isolaw.report.page import landscape, law_charts, provenance, run_charts, tables
+from isolaw.report.page import landscape, law_charts, provenance, race, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.page.tables import Table
@@ -33,6 +34,7 @@ class Facts:
     title: str = ""  # the sources as the user named them
     sweep: str = ""  # its directory, if it is the source: advice becomes a command
     hours: Sequence[str] = ()  # what real sweeps took so far
+    race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
 
 
 @dataclass
@@ -57,6 +59,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
             tables=[tables.configurations(study)] if study.document else [],
         ),
         _law(study, facts),
+        *_race(facts),
         Section(
             "grid", "Rewards at the same compute", charts=[run_charts.grid(study)],
             tables=[tables.rewards_at_one_compute(study)],
@@ -106,6 +109,17 @@ def _law(study: Study, facts: Facts) -> Section | str:
         "law", "The best n for a budget", [line for line in lines if line],
         [law_charts.n_star(study, until)], [tables.parameters(d), tables.frontier(d)],
     )  # fmt: skip
+
+
+def _race(facts: Facts) -> list[Section]:
+    """The section of a race; none for a grid."""
+    if not facts.race:
+        return []
+    chart = race.loss_against_spend(facts.race)
+    title = "How the runs were chosen"
+    return [
+        Section("race", title, race.lines(facts.race), [chart] if chart else [], [race.decisions(facts.race)])
+    ]
 
 
 def _best_and_worst(study: Study) -> Section | str:

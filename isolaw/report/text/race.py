@@ -38,34 +38,47 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
 
 def decision(made: Decision, number_: int) -> str:
     """Return one decision on one line."""
-    found = ""
+    known = ""
     if made.best is not None and made.compute is not None:
-        found = (
+        known = (
             f"at C = {number(made.compute)} the best is {cell(made.best)}, expected loss "
             f"{made.expected_regret:.4f}"
         )
         behind = [own.key for own in made.standings if own.verdict is Verdict.WORSE]
-        found += f"; left behind: {cells(behind)}" if behind else ""
-        found += "; "
+        known += f"; left behind: {cells(behind)}" if behind else ""
+        known += "; "
     if made.ending is not None:
-        return f"decision {number_}: {found}end: {_ENDINGS[made.ending]}"
+        return f"decision {number_}: {known}{ending(made.ending)}"
     to = max(request.compute for request in made.runs)
     seeds = sorted({request.seed for request in made.runs})
     own = cells([request.key for request in made.runs])
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    return f"decision {number_}: {found}{_STAGES[made.stage]}: {own} to C = {number(to)}, {which}"
+    return f"decision {number_}: {known}{_STAGES[made.stage]}: {own} to C = {number(to)}, {which}"
+
+
+def ending(why: Ending) -> str:
+    """Why a race ended."""
+    return f"end: {_ENDINGS[why]}"
+
+
+def found(last: Decision) -> str:
+    """What a race that ended found."""
+    if last.best is None or last.ending is None:
+        return f"The race has no result: {_ENDINGS[last.ending or Ending.FAILED]}."
+    return (
+        f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}: expected loss "
+        f"{last.expected_regret:.4f} after {number(last.spent)} rollouts ({_ENDINGS[last.ending]})."
+    )
 
 
 def result(history: Sequence[Decision], whole: int, cells_: Collection[tuple[int, int]]) -> list[str]:
     """Return what a race over the cells of a grid, ``cells_``, found."""
     last = history[-1]
     if last.best is None:
-        return [f"The race has no result: {_ENDINGS[last.ending]}."] if last.ending else []
+        return [found(last)]
     runs = {request.run for made in history for request in made.runs}
     return [
-        f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}: expected loss "
-        f"{last.expected_regret:.4f} after {count(len(runs), 'run')}, {number(last.spent)} rollouts "
-        f"({share(last.spent / whole)} of the grid's).",
+        f"{count(len(runs), 'run')}, {share(last.spent / whole)} of the grid's rollouts. {found(last)}",
         *_edges(last.best, cells_),
     ]
 

@@ -1,0 +1,81 @@
+"""The page's section about a race: its decisions, and expected loss against what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isolaw.design.decisions import Decision, Stage, Verdict
+from isolaw.report.page.chart import Chart, line, log_axis
+from isolaw.report.page.tables import Cell, Table
+from isolaw.report.text import race as text
+from isolaw.report.text.numbers import number
+
+
+def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
+    """Return the expected loss of the best configuration after each decision's runs."""
+    known = [made for made in history if made.expected_regret is not None and made.spent]
+    if not known:
+        return None
+    target = max(request.compute for made in history for request in made.runs)
+    spent = [made.spent for made in known]
+    loss = [max(made.expected_regret or 0.0, 1e-5) for made in known]
+    hover = [f"{text.cell(made.best)} at C = {number(made.compute or 0)}" for made in known if made.best]
+    trace = line(
+        spent, loss, {"color": "var(--accent)"}, mode="lines+markers", name="expected loss", text=hover,
+        hovertemplate="%{text}<br>%{x:.3s} rollouts: %{y:.4f}<extra></extra>",
+    )  # fmt: skip
+    return Chart(
+        "race-loss",
+        "What the best configuration is expected to lose",
+        f"Before C = {number(target)} isolaw compares configurations at smaller C, where other ones may be "
+        "best, so the loss may rise again.",
+        [trace],
+        {
+            "xaxis": {"title": {"text": "rollouts spent"}, "rangemode": "tozero"},
+            "yaxis": log_axis("expected loss of reward", loss),
+            "showlegend": False,
+        },
+        height=300,
+    )
+
+
+def decisions(history: Sequence[Decision]) -> Table:
+    """Return the decisions, a row for each."""
+    rows = []
+    for i, made in enumerate(history, 1):
+        loss = made.expected_regret
+        behind = [own.key for own in made.standings if own.verdict is Verdict.WORSE]
+        asked = sorted({request.key for request in made.runs})
+        rows.append(
+            [
+                Cell(f"{i}", float(i)),
+                Cell("" if made.compute is None else number(made.compute), made.compute or 0.0),
+                Cell("" if made.best is None else text.cell(made.best)),
+                Cell("" if loss is None else f"{loss:.4f}", loss or 0.0),
+                Cell(text.cells(behind) if behind else ""),
+                Cell(text.ending(made.ending) if made.ending else text.cells(asked)),
+                Cell(number(made.spent), float(made.spent)),
+            ]
+        )
+    columns = [
+        "decision",
+        "compared at C",
+        "best",
+        "expected loss",
+        "left behind",
+        "asks for",
+        "rollouts before",
+    ]
+    return Table("decisions", "Decisions of the race", columns, rows)
+
+
+def lines(history: Sequence[Decision]) -> list[str]:
+    """Return what the race found, and how to see the runs that it left behind."""
+    left = sum(own.verdict is Verdict.WORSE for made in history for own in made.standings)
+    out = [text.found(history[-1])] if history[-1].stage is Stage.STOP else ["The race has not ended."]
+    if left:
+        out.append(
+            "Runs that were left behind keep their state; isolaw sweep --set design.kind=grid makes the whole"
+            " grid."
+        )
+    return out
