@@ -49,7 +49,7 @@ def test_two_machines_of_a_slurm_job(
 ) -> None:
     """``srun isolaw run-one`` is a task on each; told to end, they keep the state; one machine finishes."""
     data = sections(
-        sweep={"compute": 32 * 60},
+        sweep={"compute": 32 * 30},
         problems={"n_validation": 8},
         real={"sampler": "transformers", "processes": 2, "checkpoint_minutes": 1e-6},
     )
@@ -70,7 +70,7 @@ def test_two_machines_of_a_slurm_job(
         variables = {**os.environ, **job, "SLURM_NODEID": node}
         tasks.append(subprocess.Popen(words, env=variables, stderr=subprocess.DEVNULL))
     until = time.monotonic() + 300
-    while len(run.recorded().checkpoints) < 10:
+    while len(run.recorded().checkpoints) < 5:
         assert time.monotonic() < until
         assert all(task.poll() is None for task in tasks)
         time.sleep(0.05)
@@ -82,7 +82,7 @@ def test_two_machines_of_a_slurm_job(
     assert [task.wait(timeout=120) for task in tasks] == [0, 3]
     assert run.settled() == run.recorded().checkpoints
     stopped_at = run.recorded().checkpoints[-1]["step"]
-    assert 0 < stopped_at < 60
+    assert 0 < stopped_at < 30
 
     assert subprocess.run(words, timeout=300, check=False, stderr=subprocess.DEVNULL).returncode == 0
     assert [line["step"] for line in run.recorded().checkpoints].count(stopped_at) == 1

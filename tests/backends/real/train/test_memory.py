@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -111,19 +110,23 @@ print(json.dumps([[max(parts.values()) for parts in one.values()] for one in fou
 """
 
 
-def measured(*cells: dict[str, Any]) -> list[list[int]]:
+@pytest.fixture
+def measured(preloaded: Path) -> Callable[..., list[list[int]]]:
     """Peaks of each cell without and with a KL term, all from one process of its own."""
-    arguments = [str(ROOT / "benchmarks" / "memory.py"), json.dumps(SMALL), json.dumps(cells)]
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return list(json.loads(done.stdout.splitlines()[-1]))
+
+    def measure(*cells: dict[str, Any]) -> list[list[int]]:
+        arguments = [str(ROOT / "benchmarks" / "memory.py"), json.dumps(SMALL), json.dumps(cells)]
+        words = [preloaded / "python", "-c", _MEASURE, *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return list(json.loads(done.stdout.splitlines()[-1]))
+
+    return measure
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_the_plan_is_within_a_tenth_of_deepspeed() -> None:
+def test_the_plan_is_within_a_tenth_of_deepspeed(measured: Callable[..., list[list[int]]]) -> None:
     decoder = Decoder.of(SMALL)
     assert decoder
     ways: list[dict[str, Any]] = [
@@ -141,7 +144,7 @@ def test_the_plan_is_within_a_tenth_of_deepspeed() -> None:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_tensors_without_data_take_what_real_ones_do() -> None:
+def test_tensors_without_data_take_what_real_ones_do(measured: Callable[..., list[list[int]]]) -> None:
     common = {"gpus": 2, "dtype": "float32", "micro_batch_tokens": 512, "row_tokens": 256}
     cells = [{**common, "zero_stage": stage} for stage in (2, 3)]
     for fake, true in zip(
