@@ -116,6 +116,9 @@ for module in pkgutil.walk_packages(isolaw.__path__, "isolaw."):
 @pytest.fixture(scope="session")
 def preload() -> Iterator[Callable[[str], Path]]:
     """A folder with a `python` and an `isolaw` that begin after the imports of a program (`preloaded`)."""
+    if not hasattr(os, "pidfd_open"):  # not Linux
+        yield lambda code: Path(sys.executable).parent
+        return
     with contextlib.ExitStack() as stack:
 
         @functools.cache
