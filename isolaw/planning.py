@@ -91,7 +91,9 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     notes: list[str] = []
     to_keep, as_recorded = None, False
     if spec.sweep.backend == "replay":
-        spec, to_keep, as_recorded = _with_recorded_axes(spec, store, notes)
+        from isolaw.backends import replay  # its readers take a second to import
+
+        spec, to_keep, as_recorded = replay.with_recorded_axes(spec, store.directory, notes)
     spec = _with_schedule(spec, store, notes)
     axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
     pairs, dropped = allocation.grid(*axes)
@@ -172,35 +174,6 @@ def _states_issues(store: SweepStore, spec: SweepSpec) -> list[Issue]:
     elif not os.path.isdir(given) or not os.access(given, os.W_OK | os.X_OK):
         accepted, message = "a folder that exists and is writable", ""
     return [Issue("store.states", message, given, accepted)] if accepted else []
-
-
-def _with_recorded_axes(
-    spec: SweepSpec, store: SweepStore, notes: list[str]
-) -> tuple[SweepSpec, Runs | None, bool]:
-    """For replay: axes that the user leaves open are those of the recorded runs.
-
-    Returns the spec, the runs that the directory has to keep, and whether every value of an axis was
-    recorded: then the sweep is the recorded part of their product.
-    """
-    from isolaw.backends.replay import BACKEND, gathered
-
-    section, recorded, found = gathered(spec.replay, store.directory)
-    notes += found
-    spec = spec.model_copy(update={"replay": section})
-    offered = BACKEND.axes(section)
-    data = spec.model_dump(mode="json", exclude_unset=True)
-    for name, own in (("grid", spec.grid), ("sweep", spec.sweep)):
-        keys = type(own).model_fields.keys() & offered.keys() - own.model_fields_set
-        data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
-    if not spec.limits.model_fields_set:  # a recorded run needs no cap
-        grid = SweepSpec.parse(data).grid
-        data["limits"] = {"max_batch_rollouts": max(grid.problems_per_batch) * max(grid.rollouts_per_problem)}
-    out = SweepSpec.parse(data)
-    axes = {
-        "seeds": out.sweep.seeds,
-        **{name: getattr(out.grid, name) for name in offered.keys() - {"seeds", "compute"}},
-    }
-    return out, recorded, all(set(values) <= set(offered[name]) for name, values in axes.items())
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:

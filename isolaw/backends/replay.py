@@ -22,7 +22,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from isolaw.backends.base import Backend, Checkpoint, Row, RunContext, UnreadableState
-from isolaw.config import ProblemsSpec, RunSpec, canonical_json
+from isolaw.config import ProblemsSpec, RunSpec, SweepSpec, canonical_json
 from isolaw.config.parsing import parse_section
 from isolaw.errors import DataError, Issue, SpecError
 from isolaw.readers.mapping import ColumnMapping
@@ -144,6 +144,33 @@ class Replay(Backend):
 
 
 BACKEND = Replay()
+
+
+def with_recorded_axes(
+    spec: SweepSpec, directory: Path, notes: list[str]
+) -> tuple[SweepSpec, Runs | None, bool]:
+    """Return a sweep in which axes that the user leaves open are those of the recorded runs.
+
+    Also the runs that the directory has to keep, and whether every value of an axis was recorded: then the
+    sweep is the recorded part of their product.
+    """
+    section, recorded, found = gathered(spec.replay, directory)
+    notes += found
+    spec = spec.model_copy(update={"replay": section})
+    offered = BACKEND.axes(section)
+    data = spec.model_dump(mode="json", exclude_unset=True)
+    for name, own in (("grid", spec.grid), ("sweep", spec.sweep)):
+        keys = type(own).model_fields.keys() & offered.keys() - own.model_fields_set
+        data[name] = {**data.get(name, {}), **{key: offered[key] for key in keys}}
+    if not spec.limits.model_fields_set:  # a recorded run needs no cap
+        grid = SweepSpec.parse(data).grid
+        data["limits"] = {"max_batch_rollouts": max(grid.problems_per_batch) * max(grid.rollouts_per_problem)}
+    out = SweepSpec.parse(data)
+    axes = {
+        "seeds": out.sweep.seeds,
+        **{name: getattr(out.grid, name) for name in offered.keys() - {"seeds", "compute"}},
+    }
+    return out, recorded, all(set(values) <= set(offered[name]) for name, values in axes.items())
 
 
 def gathered(section: Mapping[str, Any], directory: Path) -> tuple[dict[str, Any], Runs | None, list[str]]:
