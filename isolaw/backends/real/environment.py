@@ -119,10 +119,11 @@ def prepare() -> None:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """`prepare`; while entered, collect no garbage, and never look for any in what was imported.
+    """`prepare`; while entered, collect no garbage, and never look for any in what there is at the end.
 
     The modules of torch, transformers and vLLM are millions of objects and no garbage. To go through them
     takes a third of the time in which a process imports them and starts vLLM, which collects several times.
+    A trainer that exists would not be collected either: import before there is one.
     """
     prepare()
     before, collecting = len(sys.modules), gc.isenabled()

@@ -5,15 +5,13 @@ Tests marked `real` need the real extra. In CI, where a skip is a failure, it is
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import gc
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -40,42 +38,6 @@ MISSING = [name for name in ("torch", "transformers", "deepspeed", "vllm") if no
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if MISSING and item.get_closest_marker("real"):
         pytest.skip(f"needs the real extra: {', '.join(MISSING)} not installed (make real-cpu)")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _imports_are_no_garbage() -> Iterator[None]:
-    """Spare the garbage collector the millions of objects that torch's and vLLM's modules consist of.
-
-    An engine of vLLM collects five times, each time 0.6 s of them. It freezes them itself, with all else that
-    there is, and only until it ends; here what imports leave is frozen, and stays so.
-    """
-    if MISSING:
-        yield
-        return
-    from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
-
-    begin = VLLMSampler.__init__
-
-    def begin_without_imports(self: VLLMSampler, *arguments: Any) -> None:
-        with contextlib.suppress(ImportError):  # a stand-in
-            from vllm.v1.engine import core
-
-            if core.freeze_gc_heap is not _nothing:
-                core.freeze_gc_heap = _nothing
-                gc.collect()
-                gc.freeze()
-        begin(self, *arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc, "unfreeze", _nothing)
-        patch.setattr(VLLMSampler, "__init__", begin_without_imports)
-        gc.collect()
-        gc.freeze()
-        yield
-
-
-def _nothing() -> None:
-    pass
 
 
 # Imports what a worker of a sweep does.

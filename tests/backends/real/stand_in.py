@@ -82,7 +82,7 @@ class LLM:
         engine = SimpleNamespace(engine_core=core, shutdown=lambda: self.books.llms.remove(self))
         self.llm_engine = SimpleNamespace(engine_core=engine)
         self.books.llms.append(self)
-        gc.freeze()  # as vLLM does: the garbage collector then skips what is there
+        gc.freeze()  # as vLLM does
 
     def sleep(self, level: int = 1) -> None:
         self.books.note(f"sleep {level}", (self.awake == set(PARTS), "parts of it sleep already"))

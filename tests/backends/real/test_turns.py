@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -114,6 +116,21 @@ def test_the_next_run_finds_its_sampler_asleep(spec, stand_in: ModuleType) -> No
             list(loop.train(spec(**more), None))
     assert books.faults == []
     assert len(books.arguments) == 1
+
+
+def test_a_trainer_is_gone_after_its_run(spec, stand_in: ModuleType) -> None:
+    """Also the one that was there when vLLM started and froze all that there was."""
+    from isolaw.backends.real.train import loop
+
+    with stand_in.installed() as books:
+        run = loop.Run(spec())
+        held = [weakref.ref(run.trainer.engine), *map(weakref.ref, run.trainer.module.parameters())]
+        run.advance()
+        run.close()
+        del run
+        gc.collect()
+        assert len(books.llms) == 1
+        assert [one for one in held if one()] == []
 
 
 def test_a_run_continues_in_turns(spec, stand_in: ModuleType, tmp_path: Path) -> None:

@@ -181,6 +181,13 @@ def open_sampler(settings: SamplerSettings) -> Sampler:
     return _opened[settings]
 
 
+def import_sampler(kind: str) -> None:
+    """Import what a kind of sampler needs, as `environment.importing` says before there is a trainer."""
+    if kind == "vllm":
+        with environment.importing():
+            from vllm import LLM  # noqa: F401
+
+
 def close_samplers() -> None:
     """Close what `open_sampler` keeps."""
     while _opened:

@@ -15,7 +15,7 @@ import contextlib
 import gc
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from isolaw.backends.real.rollout.samplers import (
     SamplerSettings,
     Seeds,
     Weights,
+    import_sampler,
     stored_weights,
 )
 from isolaw.errors import RunError
@@ -42,8 +43,8 @@ class VLLMSampler:
     """
 
     def __init__(self, settings: SamplerSettings) -> None:
-        with environment.importing():
-            from vllm import LLM, __version__
+        import_sampler("vllm")
+        from vllm import LLM, __version__
 
         _guard_dispatcher()
         self.on_gpu = environment.gpus() > 0
@@ -77,7 +78,7 @@ class VLLMSampler:
             arguments["hf_overrides"] = overrides
         alone = environment.single_process() if settings.tensor_parallel == 1 else contextlib.nullcontext()
         try:
-            with alone:
+            with alone, _collectable():
                 self.llm = LLM(settings.model, **arguments)
         except ValueError as error:  # vLLM finds no room for its share or its KV cache
             if "memory" not in str(error):
@@ -176,10 +177,26 @@ class VLLMSampler:
             if self.asleep:  # vLLM can only free what is mapped
                 self._wake("weights")
                 self._wake("kv_cache")
-            self.llm.llm_engine.engine_core.shutdown()
+            with _collectable():
+                self.llm.llm_engine.engine_core.shutdown()
         finally:
             dist.destroy_process_group = destroy
         del self.llm
+
+
+@contextlib.contextmanager
+def _collectable() -> Iterator[None]:
+    """While entered, vLLM freezes nothing for the garbage collector, and releases nothing that is frozen.
+
+    It freezes all that there is when it has started, a trainer among it: a run's weights and optimiser would
+    stay in memory for as long as the sampler serves further runs.
+    """
+    freeze, unfreeze = gc.freeze, gc.unfreeze
+    gc.freeze = gc.unfreeze = lambda: None
+    try:
+        yield
+    finally:
+        gc.freeze, gc.unfreeze = freeze, unfreeze
 
 
 def _other_tensors(model: torch.nn.Module) -> list[str]:

@@ -29,6 +29,7 @@ import torch
 
 from isolaw.backends.base import Checkpoint, Counts, Row, UnreadableState
 from isolaw.backends.real.algorithms import advantages as adv
+from isolaw.backends.real.rollout import samplers
 from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train import evaluation, process_group
 from isolaw.backends.real.train.batch import Batch, RankGroup
@@ -55,6 +56,7 @@ class Run:
         self.spec, self.recipe = spec, spec.recipe
         self.options = o = planner.chosen(spec)
         process_group.start(o.timeout_hours)
+        samplers.import_sampler(o.sampler or "vllm")
         self.trainer = own = Trainer(
             o.model,
             **o.model_dump(include=_OF_TRAINER),
