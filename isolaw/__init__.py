@@ -5,6 +5,7 @@ A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small ru
     runs = isolaw.read("DIR")                       a sweep, logs of other frameworks, or tables
     law = isolaw.fit(runs, metric="avg@4")          n*(C), with intervals
     law.predict(compute=1e7)                        the allocation for a budget
+    isolaw.plan("sweep.toml", spend="20%")          which runs to make, on simulated truths
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
     isolaw.write_report(runs, law, "report.html")   a page about them
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from isolaw.backends.real.rollout.split import split
     from isolaw.config import SweepSpec
     from isolaw.costs import read_cost
+    from isolaw.design.forecast import plan
     from isolaw.doctor import diagnose
     from isolaw.engine import status, sweep
     from isolaw.errors import IsolawError
@@ -58,6 +60,7 @@ _WHERE = {
     "fit_sizes": "isolaw.fits.studies.model_size.law",
     "law_figure": "isolaw.report.figures.law",
     "paper_figures": "isolaw.report.figures.paper",
+    "plan": "isolaw.design.forecast",
     "read": "isolaw.readers.read",
     "read_cost": "isolaw.costs",
     "retune": "isolaw.fits.studies.retune",
@@ -70,7 +73,7 @@ _WHERE = {
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "backtest",
     "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
-    "read", "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
+    "plan", "read", "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from isolaw.cli.doctor import doctor
 from isolaw.cli.figures import figures
 from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
+from isolaw.cli.plan import plan
 from isolaw.cli.predict import predict
 from isolaw.cli.read import read
 from isolaw.cli.report import report
@@ -44,6 +45,7 @@ def cli() -> None:
       M    update steps
 
     \b
+    isolaw plan SWEEP.toml --spend 20%   which small runs to execute, on simulated truths
     isolaw sweep --out DIR               execute small runs (simulated by default)
     isolaw read LOGS                     list the runs in logs
     isolaw fit DIR --out law.json        fit the law n*(C) to a sweep or to logs
@@ -56,7 +58,7 @@ def cli() -> None:
 
 
 for command in (
-    sweep, run_one, status, split, read, fit, predict, backtest, compare, size,
+    plan, sweep, run_one, status, split, read, fit, predict, backtest, compare, size,
     report, figures, findings, doctor,
 ):  # fmt: skip
     cli.add_command(command)

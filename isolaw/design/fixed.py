@@ -14,13 +14,17 @@ from isolaw.fits.selection import Configuration
 
 @dataclass(frozen=True)
 class Fixed:
-    """All seeds of all cells to the target; then all ``compared`` cells, measured or not, are compared."""
+    """All seeds of all cells to the target; then all ``compared`` cells, measured or not, are compared.
+
+    With a ``horizon`` runs end there, and rewards at the target are extrapolated.
+    """
 
     cells: tuple[Key, ...]
     seeds: tuple[int, ...]
     target: int
     compared: tuple[Key, ...]
     seed: int = 0  # of the draws
+    horizon: int | None = None
 
     def next(
         self,
@@ -30,7 +34,8 @@ class Fixed:
     ) -> Decision:
         """Return the decision that follows ``history`` (see `isolaw.design.decisions.Design`)."""
         if not history:
-            runs = tuple(Request(*key, seed, self.target) for key in self.cells for seed in self.seeds)
+            end = self.horizon or self.target
+            runs = tuple(Request(*key, seed, end) for key in self.cells for seed in self.seeds)
             return Decision(Stage.GRID, runs, cost=cost_of(runs, {}))
         found = compare(measured, [Cell(*key) for key in self.compared], self.target, self.seed)
         return described(Decision(Stage.STOP, spent=history[0].cost, ending=Ending.COMPLETE), found)

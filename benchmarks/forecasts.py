@@ -1,0 +1,125 @@
+"""Do the forecasts of `isolaw plan` hold what designs lose? ``python -m benchmarks.forecasts``
+
+The forecast rests on the presets that ship with isolaw (`benchmarks.presets`), of one problem set. Designs
+then play against simulated runs of presets that are not among them (`benchmarks.design.JUDGING`), four on
+each problem set. A forecast holds a regret that lies within its 90 % interval. The table goes to docs/plan.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import design
+from isolaw.design import forecast
+from isolaw.design.play import play
+from isolaw.design.question import question
+
+SUMMARY = Path(__file__).with_suffix(".json")
+DOCS = Path(__file__).parents[1] / "docs" / "plan.md"
+SPENDS = (0.1, 0.2, 0.35)
+REPETITIONS = 5
+
+
+def _sweep(kind: str) -> dict[str, Any]:
+    return {
+        "sweep": {"compute": design.TARGET, "seeds": 3},
+        "grid": {"problems_per_batch": [32], "rollouts_per_problem": list(design.LEVELS)},
+        "problems": {"set": kind, "n_validation": 300},
+        "evaluation": {"samples": 4, "start": 1024, "points": 40},
+    }
+
+
+def realised(kind: str, index: int, repetition: int, spend: float) -> list[dict[str, Any]]:
+    """Return what each design loses on one preset, with its own simulated runs."""
+    truth = design.Preset(kind, index, repetition)
+    top = max(truth.reward(32, n) for n in design.LEVELS)
+    out = []
+    for candidate in question(_sweep(kind), spend=spend).candidates():
+        best = play(candidate.design, truth)[-1].best
+        lost = top - (truth.reward(*best) if best else np.mean([truth.reward(32, n) for n in design.LEVELS]))
+        out.append({"set": kind, "spend": spend, "design": candidate.kind, "regret": float(lost)})
+    return out
+
+
+def _task(task: tuple[str, int, int, float]) -> list[dict[str, Any]]:
+    return realised(*task)
+
+
+def summary(jobs: int) -> list[dict[str, Any]]:
+    """Return for each spend and design the forecast, and what was lost."""
+    rows = []
+    for spend in SPENDS:
+        tasks = [
+            (kind, index, repetition, spend)
+            for kind in design.SETS
+            for index in design.JUDGING
+            for repetition in range(REPETITIONS)
+        ]
+        with ProcessPoolExecutor(jobs) as pool:
+            found = [entry for part in pool.map(_task, tasks) for entry in part]
+        for kind in design.SETS:
+            for row in forecast.plan(_sweep(kind), spend=spend, jobs=jobs).rows:
+                own = [
+                    e["regret"]
+                    for e in found
+                    if (e["set"], e["spend"], e["design"]) == (kind, spend, row.candidate.kind)
+                ]
+                low, high = row.regret.low - 1e-9, row.regret.high + 1e-9
+                rows.append(
+                    {
+                        "set": kind, "spend": spend, "design": row.candidate.name,
+                        "horizon": row.candidate.horizon, "expected": row.regret.value,
+                        "interval": [row.regret.low, row.regret.high], "realised": float(np.mean(own)),
+                        "held": float(np.mean([low <= value <= high for value in own])), "plays": len(own),
+                    }
+                )  # fmt: skip
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the rows as Markdown, and the share of all forecasts that hold."""
+    out = [
+        "| spend | problem set | design | expected × 1000 (90 %) | realised × 1000 | held |",
+        "|--:|---|---|--:|--:|--:|",
+    ]
+    for row in rows:
+        low, high = (1e3 * end for end in row["interval"])
+        cut = (
+            ""
+            if row["horizon"] in (None, design.TARGET)
+            else f", cut to {row['horizon'] / design.TARGET:.0%}"
+        )
+        out.append(
+            f"| {row['spend']:.0%} | {row['set']} | {row['design']}{cut} | "
+            f"{1e3 * row['expected']:.1f} ({low:.1f}–{high:.1f}) | "
+            f"{1e3 * row['realised']:.1f} | {row['held']:.0%} |"
+        )
+    held = np.average([row["held"] for row in rows], weights=[row["plays"] for row in rows])
+    plays = sum(row["plays"] for row in rows)
+    return [*out, "", f"The intervals hold {held:.0%} of {plays} realised regrets."]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.forecasts", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--tables", action="store_true", help="only write the kept table into docs/plan.md")
+    options = parser.parse_args(arguments)
+    if not options.tables:
+        SUMMARY.write_text(json.dumps(summary(options.jobs), indent=1) + "\n")
+    begin, end = "<!-- forecasts -->", "<!-- /forecasts -->"
+    before, rest = DOCS.read_text().split(begin)
+    lines = table(json.loads(SUMMARY.read_text()))
+    DOCS.write_text(before + "\n".join([begin, "", *lines, "", end]) + rest.split(end)[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The truths that `isolaw plan` ships: ``python -m benchmarks.presets`` writes ``isolaw/design/presets.npz``.
+
+They are the presets of `benchmarks.design` on which the race was made, from their simulated runs (which
+``python -m benchmarks.design simulate`` makes). For each preset, B_p, n and C the file has
+
+- the mean reward of all seeds. Fewer seeds were simulated for B_p = 8 and 128 than for 32; what those have
+  above the mean is taken from all three, since seeds share their problems;
+- ``PARTS`` principal components of what runs of one seed share, over n and C at B_p = 32, and what runs of
+  the same seeds at the other B_p have of each;
+- the standard deviation of the rest of a run, without the noise of its own evaluation;
+- E[p (1 − p)] over problems at B_p = 32, as a share of what it is where all problems have the mean p.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import isolaw
+from benchmarks import design
+from isolaw.backends.bandit import Bandit
+
+FILE = Path(isolaw.__file__).parent / "design" / "presets.npz"
+PARTS = 4
+COMPUTE = np.concatenate([[0.0], np.geomspace(1024, design.TARGET, 40)])
+SAMPLES = 300 * 64  # validation answers of the simulated runs
+WIDTH = 0.2  # of the local line along log C: about a checkpoint
+
+
+def _smoothed(compute: Any, values: Any) -> Any:
+    """A local line in log C through ``values`` (…, P), at `COMPUTE`; the first two as they are."""
+    at = np.log(compute[1:])
+    out = []
+    for c in COMPUTE:
+        if c <= compute[1]:
+            share = c / compute[1]
+            out.append((1 - share) * values[..., 0] + share * values[..., 1])
+            continue
+        x = at - np.log(c)
+        weights = np.exp(-0.5 * (x / WIDTH) ** 2)
+        design_ = np.stack([np.ones_like(x), x], axis=1)
+        hat = np.linalg.pinv(design_ * weights[:, None] ** 0.5)[0] * weights**0.5
+        out.append(values[..., 1:] @ hat)
+    return np.stack(out, axis=-1)
+
+
+def _interpolated(compute: Any, values: Any) -> Any:
+    return np.stack([np.interp(COMPUTE, compute, row) for row in np.atleast_2d(values)])
+
+
+def truth(name: str, index: int) -> dict[str, Any]:
+    """Return the arrays of one preset.
+
+    ``mean`` and ``own`` (B, N, P), ``shared`` (K, B, N, P), ``spread`` (N, P).
+    """
+    banks = [design._bank(name, index, b) for b in design.BATCHES]
+    middle = design.BATCHES.index(32)
+    shape = len(design.BATCHES), len(design.LEVELS), COMPUTE.size
+    mean, own, spread = np.empty(shape), np.empty(shape), np.empty(shape[1:])
+    rewards: dict[tuple[int, int], Any] = {}
+    for i, bank in enumerate(banks):
+        for j, n in enumerate(design.LEVELS):
+            c = bank[f"c{n}"].astype(float)
+            rewards[i, j] = _interpolated(c, bank[f"r{n}"])
+            mean[i, j] = _smoothed(c, bank[f"r{n}"].mean(axis=0))
+    for i in range(shape[0]):  # the same seeds at B_p = 32 tell how far these seeds are from all
+        few = rewards[i, 0].shape[0]
+        for j, n in enumerate(design.LEVELS):
+            bank = banks[middle]
+            above = bank[f"r{n}"].mean(axis=0) - bank[f"r{n}"][:few].mean(axis=0)
+            mean[i, j] += _smoothed(bank[f"c{n}"].astype(float), above)
+    for j, n in enumerate(design.LEVELS):
+        bank = banks[middle]
+        p = rewards[middle, j].mean(axis=0)
+        spread[j] = _interpolated(bank[f"c{n}"].astype(float), bank[f"v{n}"])[0] / (p * (1 - p))
+    away = {place: own_ - own_.mean(axis=0) for place, own_ in rewards.items()}
+    wide = np.concatenate([away[middle, j] for j in range(shape[1])], axis=1)
+    scores = np.linalg.svd(wide, full_matrices=False)[0][:, :PARTS] * np.sqrt(len(wide))
+    shared = np.empty((PARTS, *shape))
+    for (i, j), found in away.items():
+        z = scores[: len(found)]
+        shared[:, i, j] = np.linalg.lstsq(z - z.mean(axis=0), found, rcond=None)[0]
+        rest = found - (z - z.mean(axis=0)) @ shared[:, i, j]
+        variance = rest.var(axis=0) * len(rest) / (len(rest) - 1 - PARTS)
+        p = mean[i, j]
+        variance -= spread[j] * p * (1 - p) / SAMPLES
+        own[i, j] = np.sqrt(np.maximum(np.convolve(np.pad(variance, 2, "edge"), np.ones(5) / 5, "valid"), 0))
+    return {"mean": mean, "shared": shared, "own": own, "spread": spread}
+
+
+def make() -> None:
+    """Write the file."""
+    names = [f"{kind} {index}" for kind in design.SETS for index in design.TUNING]
+    found = [truth(kind, index) for kind in design.SETS for index in design.TUNING]
+    stacked = {key: np.stack([own[key] for own in found]) for key in found[0]}
+    np.savez_compressed(
+        FILE,
+        simulator=Bandit.version,
+        names=np.array(names),
+        batches=np.array(design.BATCHES),
+        levels=np.array(design.LEVELS),
+        compute=COMPUTE,
+        mean=stacked["mean"].astype(np.float32).round(5),
+        **{key: stacked[key].astype(np.float16) for key in ("shared", "own", "spread")},
+    )
+    print(f"{FILE}: {FILE.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    make()

@@ -1,0 +1,71 @@
+"""``isolaw plan``: which sweep to run, before anything is spent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from isolaw.cli.common import interruptible, note, print_result, progress_bar
+from isolaw.cli.options import POSITIVE, cost_of, cost_options, json_option, seed_option
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option(
+    "--target", type=float, help="Budget C of the allocation, in rollouts.  [default: sweep.compute]"
+)
+@click.option(
+    "--spend", metavar="20%|ROLLOUTS|384gpuh",
+    help="What the sweep may spend: a share of the grid, rollouts, or GPU hours (with --cost).  "
+    "[default: design.spend, or what --hours allow]",
+)  # fmt: skip
+@click.option("--gpus", type=POSITIVE, help="Number of GPUs; requires --cost.")
+@click.option(
+    "--hours", type=click.FloatRange(min=0, min_open=True),
+    help="Wall time on these GPUs; requires --cost.",
+)  # fmt: skip
+@cost_options
+@click.option(
+    "--runs", type=click.Path(), metavar="SOURCE",
+    help="Earlier runs, as isolaw read takes them: truths that disagree with them are weighted down.",
+)  # fmt: skip
+@click.option(
+    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
+    help="Set a key of the sweep file, e.g. sweep.seeds=2.",
+)  # fmt: skip
+@click.option(
+    "--repetitions", type=click.IntRange(1, 1000), default=2, help="Plays of each design in each truth."
+)
+@click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
+@seed_option
+@click.option("--out", type=click.Path(), help="Write the recommended sweep file here.")
+@json_option
+def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
+    """Compare sweeps over the grid of FILE on simulated truths, and recommend one.
+
+    FILE is a sweep file (TOML). isolaw reads its grid, seeds, limits and evaluation: neither the model nor
+    the problems need exist. It exits with 1 if no design fits the hours.
+    """
+    from isolaw.design import sweep_file
+    from isolaw.design.forecast import plan as forecast
+    from isolaw.report.text.plan import plan_summary, to_dict
+
+    price, cost = options.pop("price"), None
+    if options["cost"] is not None or price is not None:
+        cost = cost_of({"cost": options["cost"], "price": price})
+    if out is not None:
+        sweep_file.check(Path(out))
+    jobs = options.pop("jobs") or len(os.sched_getaffinity(0))
+    with interruptible(), progress_bar("playing designs") as update:
+        found = forecast(
+            file, **{**options, "cost": cost}, jobs=jobs, progress=lambda share: update(completed=share)
+        )
+    print_result(as_json, to_dict(found, price), plan_summary(found))
+    best = found.recommended
+    if out is not None and best is not None:
+        sweep_file.write(found.question, best.candidate, Path(out))
+        note(f"{out}: {best.candidate.name}; next: isolaw sweep {out} --out runs/plan --dry-run")
+    return 0 if best is not None else 1

@@ -1,0 +1,53 @@
+"""Sweep files written: TOML of plain data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
+    """Return a mapping of tables as TOML; keys without a value (None) are left out.
+
+    >>> data = {"sweep": {"compute": 1000, "seeds": [0, 1]}, "bandit": {"histograms": {"a b": "x"}}}
+    >>> print(toml_text(data))
+    [sweep]
+    compute = 1000
+    seeds = [0, 1]
+    <BLANKLINE>
+    [bandit]
+    <BLANKLINE>
+    [bandit.histograms]
+    "a b" = "x"
+    <BLANKLINE>
+    """
+    parts = []
+    for name, own in data.items():
+        path = f"{prefix}{_key(name)}"
+        values = {k: v for k, v in own.items() if v is not None and not isinstance(v, Mapping)}
+        tables = {k: v for k, v in own.items() if isinstance(v, Mapping)}
+        lines = [f"[{path}]", *(f"{_key(key)} = {_value(value)}" for key, value in values.items())]
+        parts.append("\n".join(lines) + "\n")
+        if tables:
+            parts.append(toml_text(tables, f"{path}."))
+    return "\n".join(parts)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _text(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

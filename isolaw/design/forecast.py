@@ -1,0 +1,302 @@
+"""`plan`: which sweep to run, played against truths before anything is spent.
+
+Each candidate design (`isolaw.design.candidates`) chooses its runs in each truth (`isolaw.design.truths`),
+sees what they would measure there, and recommends a cell. It loses
+
+    regret = max over cells of the truth's reward at the target − the recommended cell's reward
+
+The expected regret is its mean over truths, by their weights, and repetitions with other seeds and noise. The
+interval holds 90 % of them: with m plays the i-th smallest of them is the quantile i / (m + 1).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from isolaw.config import SweepSpec
+from isolaw.design import truths as library
+from isolaw.design import weights
+from isolaw.design.candidates import LEAST, Candidate
+from isolaw.design.play import play
+from isolaw.design.question import Question, question
+from isolaw.design.race import Key
+from isolaw.design.truths import Sample, Truth
+from isolaw.errors import InputError
+from isolaw.fits.metric import choose
+from isolaw.fits.selection import Configuration, Floats, configurations_of, measured_points
+
+WITHIN = 0.005  # of the best: as good
+ALIKE = 0.0005  # expected regret: of designs that differ by less the cheapest is recommended
+INTERVAL = (0.05, 0.95)
+TOLD = 4  # draws of the surface of the user's runs
+TOLD_WEIGHT = 0.5  # of them together
+
+Progress = Callable[[float], None]
+
+
+class Play(NamedTuple):
+    """What one play of a design spent and found; ``regret`` and ``best`` are those of its recommendation."""
+
+    truth: int
+    regret: float
+    best: Key | None
+    rollouts: int
+    runs: int
+    work_s: float | None = None
+    wall_s: float | None = None
+
+
+class Range(NamedTuple):
+    """A mean over truths and repetitions, and the ends of their central 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {"value": self.value, "interval": [self.low, self.high]}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a candidate is expected to spend and to lose."""
+
+    candidate: Candidate
+    plays: tuple[Play, ...]
+    regret: Range
+    within: float  #: share within 0.005 of the best
+    rollouts: Range
+    runs: Range
+    work_s: Range | None  #: seconds of all runs
+    wall_s: Range | None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The answer to a question."""
+
+    question: Question
+    truths: tuple[Truth, ...]
+    weights: Floats
+    rows: tuple[Row, ...]
+    repetitions: int
+    compared: int = 0  #: configurations of the user's runs that weighed the truths
+    told: int = 0  #: truths that these runs tell
+
+    @property
+    def recommended(self) -> Row | None:
+        """Of designs within the hours the one of least expected regret; of about equal ones the cheapest.
+
+        One that is cut short only where none reaches the target.
+        """
+        hours = self.question.budget.hours
+        fits = [
+            row
+            for row in self.rows
+            if hours is None or row.wall_s is None or row.wall_s.value <= hours * 3600
+        ]
+        fits = [row for row in fits if not row.candidate.cut_short(self.question.target)] or fits
+        if not fits:
+            return None
+        least = min(row.regret.value for row in fits)
+        near = [row for row in fits if row.regret.value <= least + ALIKE]
+        return min(near, key=lambda row: (row.rollouts.value, row.regret.value))
+
+    @property
+    def effective_truths(self) -> float:
+        """The number of equally likely truths that are as diverse."""
+        return weights.effective(self.weights)
+
+    def losses(self, row: Row) -> list[tuple[Truth, float, float]]:
+        """Return each truth, its weight, and a design's mean loss there; what matters most first."""
+        out = []
+        for i, truth in enumerate(self.truths):
+            own = [play.regret for play in row.plays if play.truth == i]
+            out.append((truth, float(self.weights[i]), float(np.mean(own))))
+        return sorted(out, key=lambda item: -item[1] * item[2])
+
+    @property
+    def unreliable(self) -> bool:
+        """Whether so little may be spent that no design was reliable."""
+        return self.question.budget.rollouts < self.question.unreliable_below
+
+
+def plan(
+    sweep: SweepSpec | Mapping[str, Any] | str | Path,
+    *,
+    target: float | None = None,
+    spend: float | str | None = None,
+    gpus: int | None = None,
+    hours: float | None = None,
+    cost: Any = None,
+    runs: Any = None,
+    settings: Sequence[str] = (),
+    repetitions: int = 2,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Progress = lambda _: None,
+) -> Forecast:
+    """Compare sweeps over the grid of a sweep file on **simulated** truths, and recommend one.
+
+    Reads of the file its grid, seeds, limits, evaluation and sizes: neither model, problems nor GPU need
+    exist.
+
+    Parameters
+    ----------
+    sweep
+        a sweep file, a `SweepSpec`, or its sections as a mapping.
+    target
+        C in rollouts at which the allocation is wanted; by default ``sweep.compute``.
+    spend
+        what the sweep may spend: a share of the grid (``"20%"``, ``0.2``), rollouts, or with ``cost`` GPU
+        hours (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
+    gpus, hours
+        GPUs, and the wall time on them; both require ``cost``. Without ``gpus`` one run goes at a time.
+    cost
+        whatever `isolaw.read_cost` takes.
+    runs
+        earlier runs, as `isolaw.read` takes them: truths that disagree with them are weighted down.
+    settings
+        keys ``section.key=value`` that replace the file's.
+    repetitions
+        of each truth, with other seeds and noise.
+    jobs
+        processes; by default one for each core.
+
+    Raises
+    ------
+    SpecError, InputError
+        with all that is wrong with the sweep file, or what is missing.
+    """
+    asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
+    known = _configurations(runs, asked)
+    found, weight, told = _truths(asked, known, seed)
+    designs = asked.candidates()
+    if not designs:
+        raise InputError(
+            f"spend: found {asked.budget.rollouts:,} rollouts; expected at least "
+            f"{len(asked.cells) * asked.target // LEAST:,}, all configurations to a tenth of the target"
+        )
+    jobs = jobs or len(os.sched_getaffinity(0))
+    plays = _played(asked, found, designs, repetitions, seed, jobs, progress)
+    rows = tuple(_row(design, own, weight) for design, own in zip(designs, plays, strict=True))
+    ordered = tuple(sorted(rows, key=lambda row: row.regret.value))
+    return Forecast(asked, tuple(found), weight, ordered, repetitions, len(known), told)
+
+
+def _configurations(source: Any, asked: Question) -> list[Configuration]:
+    """The user's runs, if there are any."""
+    if source is None:
+        return []
+    from isolaw.readers.read import read
+    from isolaw.runs import Runs
+
+    runs = source if isinstance(source, Runs) else read(source)
+    metric, eval_set, _ = choose(runs, None, None)
+    points = measured_points(runs, metric, eval_set)
+    table = runs.table()
+    return configurations_of(points, table[table.index.isin(points["run_id"])], [])
+
+
+def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:
+    """The truths, their weights, and how many of them the user's runs tell."""
+    found = library.presets(asked.cells, asked.target, asked.kinds)
+    weight = np.full(len(found), 1 / len(found))
+    if not known:
+        return found, weight, 0
+    at = library.presets([c.key for c in known], asked.target, asked.kinds)
+    weight = weights.agreement(known, at, asked.answers)
+    told = library.told(known, asked.cells, asked.target, TOLD, seed)
+    if told:
+        weight = np.append(weight * (1 - TOLD_WEIGHT), np.full(len(told), TOLD_WEIGHT / len(told)))
+    return found + told, weight, len(told)
+
+
+def _played(
+    asked: Question, found: Sequence[Truth], designs: Sequence[Candidate], repetitions: int, seed: int,
+    jobs: int, progress: Progress,
+) -> list[list[Play]]:  # fmt: skip
+    """The plays of each design, in the order of truths and repetitions."""
+    tasks = [(i, repetition) for i in range(len(found)) for repetition in range(repetitions)]
+    done: dict[tuple[int, int], list[Play]] = {}
+
+    def add(task: tuple[int, int], plays: list[Play]) -> None:
+        done[task] = plays
+        progress(len(done) / len(tasks))
+
+    if jobs == 1:
+        for i, repetition in tasks:
+            add((i, repetition), played(asked, found[i], i, designs, (seed, repetition)))
+    else:
+        # Forked, so that a script of the user's needs no guard; Ctrl-C is for this process.
+        ignore = (signal.SIGINT, signal.SIG_IGN)
+        pool = ProcessPoolExecutor(jobs, get_context("fork"), signal.signal, ignore)
+        try:
+            running = {
+                pool.submit(played, asked, found[i], i, designs, (seed, repetition)): (i, repetition)
+                for i, repetition in tasks
+            }
+            for future in as_completed(running):
+                add(running[future], future.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return [[done[task][j] for task in tasks] for j in range(len(designs))]
+
+
+def played(
+    asked: Question, truth: Truth, index: int, designs: Sequence[Candidate], stream: tuple[int, int]
+) -> list[Play]:
+    """Play each design in one truth; all see the same runs."""
+    sample = Sample(truth, asked.checkpoints, asked.answers, stream)
+    rewards = truth.rewards()
+    top = max(rewards.values())
+    out = []
+    for candidate in designs:
+        history = play(replace(candidate.design, seed=stream[0] + stream[1]), sample)  # type: ignore[type-var]
+        best = history[-1].best
+        # Without an answer any cell is as likely.
+        regret = top - (rewards[best] if best else float(np.mean(list(rewards.values()))))
+        made = {request.run for decision in history for request in decision.runs}
+        clock = asked.budget.clock
+        time = clock.time(history) if clock else (None, None)
+        out.append(Play(index, regret, best, history[-1].spent, len(made), *time))
+    return out
+
+
+def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
+    """Sums over plays, each with its truth's weight."""
+    weight = np.array([of_truth[play.truth] for play in plays])
+    weight /= weight.sum()
+
+    def over(values: Sequence[float | None]) -> Range | None:
+        known = [value for value in values if value is not None]
+        return spread(np.array(known), weight) if len(known) == len(values) else None
+
+    regret, rollouts, runs = (
+        over([getattr(p, name) for p in plays]) for name in ("regret", "rollouts", "runs")
+    )
+    assert regret is not None
+    assert rollouts is not None
+    assert runs is not None
+    within = float(np.sum(weight * np.array([play.regret <= WITHIN for play in plays])))
+    work, wall = over([p.work_s for p in plays]), over([p.wall_s for p in plays])
+    return Row(candidate, tuple(plays), regret, within, rollouts, runs, work, wall)
+
+
+def spread(values: Floats, weight: Floats) -> Range:
+    """Return the mean of values and their central 90 % interval (see the module's docstring)."""
+    order = np.argsort(values, kind="stable")
+    size = weights.effective(weight)
+    at = np.cumsum(weight[order]) * size / (size + 1)
+    low, high = np.interp(INTERVAL, at, values[order])
+    return Range(float(values @ weight), float(low), float(high))

@@ -1,0 +1,230 @@
+"""`Question`: what a plan is asked: a grid, a target, what may be spent, and on which GPUs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isolaw import allocation
+from isolaw.config import RunSpec, SweepSpec
+from isolaw.config.parsing import located
+from isolaw.costs import Cost, read_cost
+from isolaw.costs.model import is_hours
+from isolaw.design import directory
+from isolaw.design.candidates import Budget, Candidate, candidates
+from isolaw.design.clock import Clock
+from isolaw.design.race import RUNGS, Key
+from isolaw.design.truths import KINDS
+from isolaw.errors import InputError, Issue, SpecError
+from isolaw.fits.selection import Floats
+
+PROBLEMS = 300  # of a validation set whose size the sweep file leaves open
+RELIABLE = 0.1  # of a grid of 9 n with 3 seeds; with less no design was reliable
+_REFERENCE_RUNS = 27
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sweep, and what it may spend.
+
+    ``spec`` has the target as its compute, ``runs`` are those of its grid (their settings are not resolved:
+    neither model nor problems need exist).
+    """
+
+    spec: SweepSpec
+    runs: list[RunSpec]
+    budget: Budget
+    gpus: int | None = None
+
+    @property
+    def cells(self) -> tuple[Key, ...]:
+        """The (B_p, n) that a recommendation chooses from."""
+        return tuple(
+            sorted({directory.key_of(run)[:2] for run in self.runs} - set(self.spec.design.forbidden))
+        )
+
+    @property
+    def target(self) -> int:
+        """C in rollouts."""
+        return self.spec.sweep.compute
+
+    @property
+    def grid(self) -> int:
+        """Rollouts of the whole grid to the target."""
+        return sum(run.steps * run.batch_rollouts for run in self.runs)
+
+    @property
+    def unreliable_below(self) -> int:
+        """Rollouts below which no design was reliable."""
+        return int(RELIABLE * max(_REFERENCE_RUNS * self.target, self.grid))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The problem sets of the presets that are plausible: as difficult as the sweep says, or both."""
+        problems = self.spec.problems
+        named = problems.difficulty or (problems.set if self.spec.sweep.backend == "bandit" else None)
+        return (named,) if named in KINDS else KINDS
+
+    @property
+    def answers(self) -> int:
+        """Answers of an evaluation; 0: it is exact."""
+        return (self.spec.problems.n_validation or PROBLEMS) * self.spec.evaluation.samples
+
+    @property
+    def checkpoints(self) -> dict[Key, Floats]:
+        """The evaluated C of each cell."""
+        return {
+            (b, n): np.array(steps, dtype=float) * (b * n) for (b, n), steps in evaluated(self.runs).items()
+        }
+
+    def candidates(self) -> list[Candidate]:
+        """Return the designs to compare."""
+        return candidates(self.spec, self.runs, self.budget)
+
+
+def evaluated(runs: list[RunSpec]) -> dict[Key, list[int]]:
+    """Return the steps of the evaluations of each cell."""
+    first = {(run.problems_per_batch, run.rollouts_per_problem): run for run in reversed(runs)}
+    return {key: run.schedule() for key, run in sorted(first.items())}
+
+
+def question(
+    sweep: SweepSpec | Mapping[str, Any] | str | Path,
+    target: float | None = None,
+    spend: float | str | None = None,
+    gpus: int | None = None,
+    hours: float | None = None,
+    cost: Any = None,
+    settings: tuple[str, ...] = (),
+) -> Question:
+    """Return the question; raise `SpecError` or `InputError` with what keeps it from being answered.
+
+    The parameters are those of `isolaw.design.forecast.plan`.
+    """
+    file = sweep if isinstance(sweep, str | Path) else None
+    if file is not None:
+        spec = SweepSpec.read(file, settings)
+    else:
+        spec = sweep if isinstance(sweep, SweepSpec) else SweepSpec.parse(sweep)  # type: ignore[arg-type]
+    whole = _target(target, spec.sweep.compute)
+    own = spec.sweep.model_copy(update={"compute": whole})
+    spec = spec.model_copy(update={"sweep": own})
+    runs, issues = _runs(spec)
+    if not issues:  # of a race that may spend all: how much is affordable is for the candidates
+        free = spec.design.model_copy(update={"kind": "race", "spend": 1.0})
+        issues = directory.issues_of(spec.model_copy(update={"design": free}), runs)
+    if issues:
+        error = SpecError(issues)
+        raise error if file is None else located(error, file, settings)
+    return Question(spec, runs, _budget(spec, runs, spend, gpus, hours, cost), gpus)
+
+
+def _target(target: float | None, compute: int) -> int:
+    if target is None:
+        return compute
+    if not (math.isfinite(target) and target >= 1):
+        raise InputError(f"target: found {target!r}; expected rollouts, e.g. 1e7")
+    return int(target)
+
+
+def _runs(spec: SweepSpec) -> tuple[list[RunSpec], list[Issue]]:
+    """The runs of the grid, unresolved, and what is wrong with it."""
+    axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+    issues = allocation.grid_issues(*axes)
+    pairs = allocation.grid(*axes)[0]
+    given, compute = spec.evaluation, spec.sweep.compute
+    schedule = given.model_copy(
+        update={
+            "start": given.start or min([b * n for b, n in pairs] + [compute]),
+            "end": given.end or compute,
+            "horizons": tuple(sorted({compute // part for part in RUNGS})),
+        }
+    )
+    out = []
+    for b, n in pairs:
+        if compute < b * n:
+            accepted = f"at least one batch, {b * n} (B_p = {b}, n = {n})"
+            issues.append(Issue("sweep.compute", found=compute, accepted=accepted))
+        cell = {"problems_per_batch": b, "rollouts_per_problem": n, "evaluation": schedule}
+        out += [
+            RunSpec(backend=spec.sweep.backend, seed=seed, compute=compute, **cell)
+            for seed in spec.sweep.seeds
+        ]
+    return out, issues
+
+
+def _budget(
+    spec: SweepSpec,
+    runs: list[RunSpec],
+    spend: float | str | None,
+    gpus: int | None,
+    hours: float | None,
+    cost: Any,
+) -> Budget:
+    grid = sum(run.steps * run.batch_rollouts for run in runs)
+    in_hours = isinstance(spend, str) and is_hours(spend)
+    if cost is None and (in_hours or gpus is not None or hours is not None):
+        raise InputError(
+            "--cost: missing; hours of GPUs become rollouts only with the cost of a step. Expected one of:\n"
+            "  --cost DIRECTORY: real runs that recorded their time (or a table of runs with wall_s)\n"
+            "  --cost isolaw-gpu-report.json: the report of isolaw doctor --gpu\n"
+            "  --cost throughput.toml: your own throughputs, as in examples/data/throughput.toml"
+        )
+    if cost is None:
+        return Budget(_rollouts(spec.design.spend if spend is None else spend, grid))
+    clock = _clock(read_cost(cost), runs, gpus)
+    most = grid
+    if spend is not None and not in_hours:
+        most = _rollouts(spend, grid)
+    elif hours is None and not in_hours:
+        most = _rollouts(spec.design.spend, grid)
+    work = sum(_whole(clock, run) for run in runs)
+    if hours is not None:
+        most = min(most, int(grid * hours * 3600 * clock.places / work))
+    if in_hours:
+        most = min(most, int(grid * clock.cost.budget_seconds(str(spend)) / work))
+    return Budget(most, hours, clock)
+
+
+def _whole(clock: Clock, run: RunSpec) -> float:
+    b, n = run.problems_per_batch, run.rollouts_per_problem
+    found = clock.cost.seconds(b, n, run.steps, evaluations=len(clock.evaluated[b, n]), starts=1)
+    assert found is not None
+    return found.value
+
+
+def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
+    where = cost.where or str(cost.source)
+    if any(cost.step(run.problems_per_batch, run.rollouts_per_problem) is None for run in runs):
+        raise InputError(f"{where}: timed steps of one size only, so the cost of other B_p · n is not known")
+    if gpus is None:
+        return Clock(cost, 1, evaluated(runs))
+    if not cost.gpus:
+        why = "does not record the GPUs of a run" if cost.gpus is None else "has no GPUs"
+        raise InputError(f"gpus: found {gpus}, but {where} {why}; expected hours alone, of one run at a time")
+    if gpus < cost.gpus:
+        raise InputError(f"gpus: found {gpus}; expected at least {cost.gpus}, which a run takes in {where}")
+    return Clock(cost, gpus // cost.gpus, evaluated(runs))
+
+
+def _rollouts(spend: float | str, grid: int) -> int:
+    """Rollouts of a share such as 20% or 0.2, or of a number of them."""
+    if isinstance(spend, str) and (share := _SHARE.fullmatch(spend)):
+        value = float(share[1]) / 100 * grid
+    else:
+        try:
+            value = float(spend)
+        except ValueError:
+            value = math.nan
+        value = value * grid if value <= 1 else value
+    if not (math.isfinite(value) and value > 0):
+        accepted = "a share of the grid (20%), rollouts (2e7), or GPU hours (384gpuh, with a cost)"
+        raise InputError(f"spend: found {spend!r}; expected {accepted}")
+    return int(value)

@@ -1,0 +1,55 @@
+"""The sweep file of a candidate design."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from isolaw.config.writing import toml_text
+from isolaw.design.candidates import Candidate, Kind
+from isolaw.design.question import Question
+from isolaw.design.race import Race
+from isolaw.files import check_replaceable, replacing
+
+_MARK = "# isolaw plan:"
+_HEAD = """\
+{mark} {name} to C = {target:,}, chosen on simulated truths, nothing of which was measured.
+# isolaw sweep {file} --out runs/plan
+"""
+
+
+def content(asked: Question, candidate: Candidate) -> dict[str, Any]:
+    """Return the sections of the sweep file: the given ones, with the runs that the design makes."""
+    spec = asked.spec
+    data: dict[str, Any] = spec.model_dump(mode="json", exclude_unset=True)
+    design = data.pop("design", {})
+    sweep = {**data.get("sweep", {}), "compute": candidate.horizon or asked.target}
+    sweep["seeds"] = list(spec.sweep.seeds[: candidate.seeds])
+    data["sweep"] = {"backend": spec.sweep.backend, **sweep}
+    if isinstance(candidate.design, Race):
+        race = candidate.design
+        data["design"] = {**design, "kind": "race", "spend": float(race.spend), "start": race.start}
+    elif candidate.kind in (Kind.HALF, Kind.LINE):
+        axes = zip(*candidate.cells, strict=True)
+        b, n = (sorted(set(axis)) for axis in axes)
+        data["grid"] = {**data.get("grid", {}), "problems_per_batch": b, "rollouts_per_problem": n}
+    first = ("sweep", "grid", "design", "limits")
+    return {name: data[name] for name in (*first, *(k for k in data if k not in first)) if name in data}
+
+
+def check(path: Path) -> None:
+    """Raise `DataError` unless the file is new, or an earlier one of `write`."""
+    check_replaceable(path, "a sweep file of isolaw plan", "plan.toml", _is_ours)
+
+
+def write(asked: Question, candidate: Candidate, path: Path) -> None:
+    """Write the sweep file; `DataError` where another file has its name."""
+    check(path)
+    head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target, file=path)
+    with replacing(path) as temporary:
+        temporary.write_text(f"{head}\n{toml_text(content(asked, candidate))}", encoding="utf-8")
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MARK)) == _MARK.encode()

@@ -1,0 +1,183 @@
+"""Truths: what runs of a grid would measure, if things were so.
+
+A truth has, for each cell of the grid and at each C up to the target, the mean reward m, what runs of one
+seed share, a run's own deviation, and the noise of an evaluation:
+
+    p_s(C) = m(C) + Σ_k z_sk f_k(C) + σ(C) e(C)
+    measured = p_s(C) + noise of variance v(C) m (1 − m) / answers
+
+z_sk is normal, the same in every cell for one seed s; e is normal, nearly alike within `WIDTH` decades of C;
+``answers`` are those of an evaluation, and v = E[q (1 − q)] / (m (1 − m)) over problems of success q.
+
+`presets` reads those that ship with isolaw: the interference simulator with jittered constants, 7 on an easy
+and 7 on a hard problem set, to 3e6 rollouts (``benchmarks/presets.py`` makes the file). They are
+**simulated**. For another target C is scaled: such a truth learns as fast, relative to the target, as its
+preset does relative to 3e6. Cells outside the presets' n and B_p are as their nearest ones.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isolaw.design.decisions import RunKey
+from isolaw.fits.selection import Configuration, Floats
+from isolaw.fits.surface.estimate import estimate
+
+Key = tuple[int, int]
+
+FILE = Path(__file__).with_name("presets.npz")
+KINDS = ("easy", "hard")
+WIDTH = 0.18  # decades of C
+SHARED, OWN, SPREAD = 0.017, 0.005, 0.5  # of truths that runs tell: as the presets' are about
+_KNOTS = np.arange(0.0, 14.0, 0.1)  # of log10 C
+_POINTS = 24  # of C, at which truths that runs tell are drawn
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A truth over the K cells of a grid, at P values of C from 0 to the target."""
+
+    name: str
+    cells: tuple[Key, ...]
+    compute: Floats  # (P,), ascending
+    mean: Floats  # (K, P)
+    shared: Floats  # (F, K, P)
+    own: Floats  # (K, P)
+    spread: Floats  # v, (K, P)
+
+    def rewards(self) -> dict[Key, float]:
+        """The mean reward of each cell at the target."""
+        return dict(zip(self.cells, self.mean[:, -1].tolist(), strict=True))
+
+    @property
+    def best(self) -> Key:
+        """The cell of the highest reward at the target; of equals the first."""
+        return self.cells[int(self.mean[:, -1].argmax())]
+
+
+@dataclass
+class Sample:
+    """The runs of a grid in a truth, for one repetition; what `isolaw.design.play.play` plays against.
+
+    ``checkpoints`` has the evaluated C of each cell, ``answers`` how many there are to an evaluation (0: it
+    is exact).
+    """
+
+    truth: Truth
+    checkpoints: Mapping[Key, Floats]
+    answers: int
+    stream: Sequence[int]
+    made: dict[RunKey, tuple[Floats, Floats]] = field(default_factory=dict)
+
+    def run(self, key: RunKey) -> tuple[Floats, Floats]:
+        """Return compute and measured reward (P,) of one run (B_p, n, seed) to the target."""
+        if key not in self.made:
+            b, n, seed = key
+            truth, k = self.truth, self.truth.cells.index((b, n))
+            stream = [*self.stream, zlib.crc32(truth.name.encode())]
+            z = np.random.default_rng([*stream, seed]).standard_normal(len(truth.shared))
+            rng = np.random.default_rng([*stream, seed, b, n])
+            compute = self.checkpoints[b, n]
+            deviation = truth.own[k] * _slow(rng, truth.compute) + z @ truth.shared[:, k]
+            p, own = (np.interp(compute, truth.compute, row) for row in (truth.mean[k], deviation))
+            p = np.clip(p + own, 0.0, 1.0)
+            if self.answers:
+                share = np.interp(compute, truth.compute, truth.spread[k])
+                noise = np.sqrt(share * p * (1 - p) / self.answers) * rng.standard_normal(p.size)
+                p = np.clip(np.round((p + noise) * self.answers) / self.answers, 0.0, 1.0)
+            self.made[key] = compute, p
+        return self.made[key]
+
+    def reward(self, problems_per_batch: int, rollouts_per_problem: int) -> float:
+        """Return the mean reward of a cell at the target."""
+        return self.truth.rewards()[problems_per_batch, rollouts_per_problem]
+
+
+def _slow(rng: np.random.Generator, compute: Floats) -> Floats:
+    """A function of C of variance 1."""
+    x = np.log10(np.maximum(compute, 1.0))
+    weights = np.exp(-0.5 * ((x[:, None] - _KNOTS) / WIDTH) ** 2)
+    return np.asarray(weights @ rng.standard_normal(_KNOTS.size) / np.linalg.norm(weights, axis=1))
+
+
+def simulator_version() -> int:
+    """The version of the simulator that made the presets."""
+    return int(_file()["simulator"])
+
+
+def presets(cells: Sequence[Key], target: int, kinds: Sequence[str] = KINDS) -> list[Truth]:
+    """Return the presets that ship with isolaw, over these cells and to this target."""
+    data = _file()
+    batch = _place(data["batches"], [b for b, _ in cells])
+    level = _place(data["levels"], [n for _, n in cells])
+
+    def at(values: Floats) -> Floats:  # (…, B, N, P) to (…, K, P), linear in log B_p and log n
+        total = np.zeros((*values.shape[:-3], len(cells), values.shape[-1]))
+        for i, share in batch:
+            for j, part in level:
+                total += (share * part)[:, None] * values[..., i, j, None, :]
+        return total
+
+    compute = data["compute"] * (target / data["compute"][-1])
+    spread = np.broadcast_to(data["spread"][:, None], data["mean"].shape)
+    return [
+        Truth(
+            str(name), tuple(cells), compute, at(data["mean"][t]), at(data["shared"][t]), at(data["own"][t]),
+            at(spread[t]),
+        )
+        for t, name in enumerate(data["names"])
+        if str(name).split()[0] in kinds
+    ]  # fmt: skip
+
+
+def outside(cells: Sequence[Key]) -> list[Key]:
+    """Return the cells beyond the presets' B_p and n."""
+    data = _file()
+    (low_b, high_b), (low_n, high_n) = ((v[0], v[-1]) for v in (data["batches"], data["levels"]))
+    return [(b, n) for b, n in cells if not (low_b <= b <= high_b and low_n <= n <= high_n)]
+
+
+def told(
+    configurations: Sequence[Configuration], cells: Sequence[Key], target: int, draws: int, seed: int
+) -> list[Truth]:
+    """Return draws of the surface fitted to runs; none unless they reach the target around all cells."""
+    ends = [c.end for c in configurations]
+    for axis in range(2):
+        known = [c.key[axis] for c in configurations]
+        if not all(min(known) <= cell[axis] <= max(known) for cell in cells):
+            return []
+    if not ends or min(ends) < target:
+        return []
+    surface = estimate(configurations, draws, seed, (0.0, 1.0))
+    start = min(c.checkpoints[c.checkpoints > 0][0] for c in configurations)
+    compute = np.geomspace(start, target, _POINTS)
+    b, n = (np.repeat(np.log2([cell[i] for cell in cells]), _POINTS) for i in range(2))
+    drawn = surface.rewards(n, b, np.tile(compute, len(cells)))[1:].reshape(draws, len(cells), _POINTS)
+    anchors = [c.mean[0] for c in configurations if c.checkpoints[0] == 0]
+    compute, first = np.append(0.0, compute), np.mean(anchors) if anchors else drawn[:, :, 0].mean()
+    mean = np.concatenate([np.full((draws, len(cells), 1), first), drawn], axis=2)
+    room = np.minimum(np.sqrt(mean * (1 - mean)) / 0.45, 1.0)
+    return [
+        Truth(f"runs {i}", tuple(cells), compute, m, SHARED * r[None], OWN * r, np.full(m.shape, SPREAD))
+        for i, (m, r) in enumerate(zip(mean, room, strict=True))
+    ]
+
+
+@cache
+def _file() -> dict[str, Any]:
+    with np.load(FILE, allow_pickle=False) as data:
+        found = {name: data[name] for name in data}
+    return {n: v.astype(float) if v.dtype.kind == "f" else v for n, v in found.items()}
+
+
+def _place(axis: Floats, values: Sequence[int]) -> list[tuple[int, Floats]]:
+    """The weight of each point of an axis in the values on it, linear in the logarithm."""
+    x, at = np.log2(axis), np.clip(np.log2(values), np.log2(axis[0]), np.log2(axis[-1]))
+    return [(i, np.interp(at, x, np.eye(len(x))[i])) for i in range(len(x))]

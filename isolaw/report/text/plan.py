@@ -1,0 +1,203 @@
+"""A plan as text and as JSON-able data: what sweeps are expected to lose and to cost, on simulated truths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from isolaw.costs.model import HOUR_S, Spent
+from isolaw.design import sweep_file, truths
+from isolaw.design.forecast import Range
+from isolaw.report.text import costs
+from isolaw.report.text.numbers import columns, count, number, share
+
+if TYPE_CHECKING:
+    from isolaw.design.forecast import Forecast, Row
+    from isolaw.design.truths import Truth
+
+_SHOWN = 3  # truths that matter most
+
+
+def plan_summary(found: Forecast) -> list[str]:
+    """Return the plan, line by line; its first says that it is simulated."""
+    asked = found.question
+    simulated = len(found.truths) - found.told
+    plays = f"{count(found.repetitions, 'play')} in each"
+    also = f" and {found.told} fitted to your runs" if found.told else ""
+    lines = [
+        f"Simulated: sweeps played against {count(simulated, 'simulated truth')}{also}, {plays}. "
+        "No model was trained.",
+        f"Target: C = {number(asked.target)} rollouts; {len(asked.cells)} configurations, "
+        f"{count(len(asked.spec.sweep.seeds), 'seed')}. The whole grid: {number(asked.grid)} rollouts.",
+        f"Spend: at most {number(asked.budget.rollouts)} rollouts, "
+        f"{_share(asked.budget.rollouts, asked.grid)} of the grid{_place(found)}.",
+    ]
+    if found.unreliable:
+        lines.append(
+            f"Unreliable: below {number(asked.unreliable_below)} rollouts (a tenth of 9 n with 3 seeds to "
+            "the target) no design found the best allocation reliably. Spend more, or lower the target."
+        )
+    lines += ["", *_table(found), "", *_recommendation(found), "", "Assumptions:"]
+    return lines + [f"- {text}" for text in assumptions(found)]
+
+
+def assumptions(found: Forecast) -> list[str]:
+    """Return what the plan assumes, each in a sentence or two."""
+    asked = found.question
+    kinds = " and ".join(f"the {kind} problem set" for kind in asked.kinds)
+    out = [
+        f"The truths are {len(found.truths) - found.told} presets of a simulator (version "
+        f"{truths.simulator_version()}) on {kinds}. Your model may learn differently from all of them.",
+        "It learns as fast, relative to the target, as the presets do relative to C = 3e6.",
+        "Rewards are mean accuracies"
+        + (f" over {asked.answers:,} validation answers" if asked.answers else ", measured exactly")
+        + "; runs of one seed share what their seed brings; no run fails.",
+        f"The best is the best of these {len(asked.cells)} configurations; others are not considered.",
+    ]
+    if outside := truths.outside(asked.cells):
+        named = ", ".join(f"(B_p = {b}, n = {n})" for b, n in outside[:_SHOWN])
+        more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
+        out.append(
+            f"{named}{more}: outside the presets (B_p 8 to 128, n 8 to 2,048), assumed as good as the "
+            "nearest configuration inside."
+        )
+    if found.compared:
+        out.append(
+            f"The truths are weighted by how they agree with {count(found.compared, 'configuration')} of "
+            f"your runs, up to their level: {found.effective_truths:.1f} truths in effect. "
+            + (
+                f"{found.told} truths are fitted to these runs and have half of the weight."
+                if found.told
+                else "None is fitted to these runs, which do not reach the target around the whole grid."
+            )
+        )
+    if (clock := asked.budget.clock) is not None:
+        out.append(
+            f"Times are from {costs.origin(clock.cost)}; {count(clock.places, 'run')} at a time, and the "
+            "runs of one decision end before the next begin."
+        )
+    return out
+
+
+def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
+    """Return the plan as JSON-able data."""
+    asked, best = found.question, found.recommended
+    clock = asked.budget.clock
+    return {
+        "simulated": True,
+        "target": asked.target,
+        "spend": asked.budget.rollouts,
+        "hours": asked.budget.hours,
+        "gpus": asked.gpus,
+        "grid_rollouts": asked.grid,
+        "unreliable": found.unreliable,
+        "unreliable_below": asked.unreliable_below,
+        "designs": [_row(found, row, price) for row in found.rows],
+        "recommended": best and best.candidate.name,
+        "sweep": best and sweep_file.content(asked, best.candidate),
+        "truths": [] if best is None else [_truth(*item) for item in found.losses(best)],
+        "effective_truths": found.effective_truths,
+        "told": found.told,
+        "simulator": truths.simulator_version(),
+        "repetitions": found.repetitions,
+        "assumptions": assumptions(found),
+        "cost": clock and clock.cost.to_dict(),
+    }
+
+
+def _row(found: Forecast, row: Row, price: float | None) -> dict[str, Any]:
+    clock, candidate = found.question.budget.clock, row.candidate
+    cost: dict[str, Any] = {"gpu_hours": None, "hours": None, "money": None}
+    if clock is not None and row.work_s is not None and row.wall_s is not None:
+        work, wall = (Range(*(value / HOUR_S for value in own)) for own in (row.work_s, row.wall_s))
+        spent = Spent(clock.cost.estimate(row.work_s.value), clock.cost, price)
+        cost["hours"] = wall.to_dict()
+        if clock.cost.gpus:
+            cost["gpu_hours"] = Range(*(value * clock.cost.gpus for value in work)).to_dict()
+        cost["money"] = spent.money and spent.money.value
+    return {
+        "name": candidate.name,
+        "kind": candidate.kind,
+        "seeds": candidate.seeds,
+        "configurations": [list(key) for key in candidate.cells],
+        "compute": candidate.horizon or found.question.target,
+        "cut_short": _cut(found, row),
+        "expected_regret": row.regret.to_dict(),
+        "within_0.005": row.within,
+        "rollouts": row.rollouts.to_dict(),
+        "runs": row.runs.to_dict(),
+        **cost,
+    }
+
+
+def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
+    return {
+        "name": truth.name,
+        "weight": weight,
+        "best": list(truth.best),
+        "reward": truth.rewards()[truth.best],
+        "expected_regret": regret,
+    }
+
+
+def _table(found: Forecast) -> list[str]:
+    clock = found.question.budget.clock
+    with_gpus = clock is not None and bool(clock.cost.gpus)
+    head = ["design", "runs", "rollouts", "of grid"]
+    head += ["GPU hours"] if with_gpus else []
+    head += ["hours"] if clock else []
+    head += ["expected regret", "90 %", "within 0.005"]
+    rows = [head]
+    for row in found.rows:
+        cells = [
+            row.candidate.name + (f", to C = {number(row.candidate.horizon)}" if _cut(found, row) else ""),
+            f"{row.runs.value:.0f}",
+            number(row.rollouts.value),
+            _share(row.rollouts.value, found.question.grid),
+        ]
+        if with_gpus:
+            assert clock is not None
+            cells.append(_hours(row.work_s, clock.cost.gpus or 1))
+        cells += [_hours(row.wall_s)] if clock else []
+        cells += [f"{row.regret.value:.4f}", f"{row.regret.low:.4f}–{row.regret.high:.4f}", share(row.within)]
+        rows.append(cells)
+    return columns(rows, "<>")
+
+
+def _recommendation(found: Forecast) -> list[str]:
+    best = found.recommended
+    if best is None:
+        return ["isolaw recommends no sweep: every design exceeds the hours. Allow more hours or GPUs."]
+    lines = [
+        f"Recommended: {best.candidate.name}. Expected loss of its allocation at the target: "
+        f"{best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
+        f"{best.regret.high:.4f}); within 0.005 of the best in {share(best.within)} of plays."
+    ]
+    matter = [item for item in found.losses(best)[:_SHOWN] if item[2] > 0]
+    if matter:
+        lines.append("It loses most in these truths:")
+        lines += [
+            f"  {truth.name} (best: B_p = {truth.best[0]}, n = {truth.best[1]}): {regret:.4f}"
+            + (f", weight {share(weight)}" if found.compared else "")
+            for truth, weight, regret in matter
+        ]
+    return lines
+
+
+def _cut(found: Forecast, row: Row) -> bool:
+    return row.candidate.cut_short(found.question.target)
+
+
+def _hours(own: Range | None, gpus: int = 1) -> str:
+    return "" if own is None else number(own.value / HOUR_S * gpus)
+
+
+def _share(value: float, of: float) -> str:
+    return f"{100 * value / of:.0f}%"
+
+
+def _place(found: Forecast) -> str:
+    budget, gpus = found.question.budget, found.question.gpus
+    if budget.hours is None:
+        return f", on {count(gpus, 'GPU')}" if gpus else ""
+    on = f" on {count(gpus, 'GPU')}" if gpus else ""
+    return f", and {budget.hours:g} hours{on}"
