@@ -88,8 +88,8 @@ def killed_engine(wait_for) -> Callable[[SweepSpec, Path, Callable[[], bool]], N
 def test_a_time_out(make, tmp_path: Path, long, same, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half way through its time a job is asked to keep its state; the next one goes on from there."""
     # Retries, because a job may have had no time for a step on a busy machine.
-    executor = {**LOCAL, "time": "0:00:10", "retries": 50}
-    spec = long(sweep={"compute": 3 * 10**8, "seeds": 1}, executor=executor)
+    executor = {**LOCAL, "time": "0:00:08", "retries": 50}
+    spec = long(sweep={"compute": 2 * 10**8, "seeds": 1}, executor=executor)
     out = tmp_path / "out"
     events = make(spec, out)
     told = [e.cause for e in events if e.kind == "warning"]
