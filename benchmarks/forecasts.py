@@ -2,7 +2,8 @@
 
 The forecast rests on the presets that ship with isolaw (`benchmarks.presets`), of one problem set. Designs
 then play against simulated runs of presets that are not among them (`benchmarks.design.JUDGING`), four on
-each problem set. A forecast holds a regret that lies within its 90 % interval. The table goes to docs/plan.md.
+each problem set. A forecast holds a regret that lies within its 90 % interval. The table goes to
+docs/plan.md.
 """
 
 from __future__ import annotations

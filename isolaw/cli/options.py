@@ -156,6 +156,10 @@ def setting_option(default: str | None) -> Callable[[Command], Command]:
     )  # fmt: skip
 
 
+fixed_option = click.option(
+    "--fixed", multiple=True, metavar="NAME=VALUE", callback=_fixed,
+    help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
+)  # fmt: skip
 _LAW = {
     "metric": click.option(
         "--metric", help="Reward metric.  [default: avg@4, else the only accuracy metric in the runs]"
@@ -163,10 +167,7 @@ _LAW = {
     "eval_set": click.option(
         "--eval-set", help="Evaluation set.  [default: validation, else the only one in the runs]"
     ),
-    "fixed": click.option(
-        "--fixed", multiple=True, metavar="NAME=VALUE", callback=_fixed,
-        help="Use only runs with this value, e.g. B_p=32 or lr=0.02.",
-    ),
+    "fixed": fixed_option,
     "method": click.option(
         "--method", type=click.Choice(["surface", "paper"]), default="surface",
         help="surface: n* maximizes a smooth reward surface over n. paper: n* has the highest learning "

@@ -9,7 +9,14 @@ from typing import Any
 import click
 
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
-from isolaw.cli.options import POSITIVE, cost_of, cost_options, json_option, seed_option
+from isolaw.cli.options import (
+    POSITIVE,
+    cost_of,
+    cost_options,
+    fixed_option,
+    json_option,
+    seed_option,
+)
 
 
 @click.command()
@@ -32,6 +39,7 @@ from isolaw.cli.options import POSITIVE, cost_of, cost_options, json_option, see
     "--runs", type=click.Path(), metavar="SOURCE",
     help="Earlier runs, as isolaw read takes them: truths that disagree with them are weighted down.",
 )  # fmt: skip
+@fixed_option
 @click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
     help="Set a key of the sweep file, e.g. sweep.seeds=2.",
@@ -53,6 +61,8 @@ def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
     from isolaw.design.forecast import plan as forecast
     from isolaw.report.text.plan import plan_summary, to_dict
 
+    if options["fixed"] and options["runs"] is None:
+        raise click.UsageError("--fixed requires --runs SOURCE")
     price, cost = options.pop("price"), None
     if options["cost"] is not None or price is not None:
         cost = cost_of({"cost": options["cost"], "price": price})
@@ -63,7 +73,7 @@ def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
         found = forecast(
             file, **{**options, "cost": cost}, jobs=jobs, progress=lambda share: update(completed=share)
         )
-    print_result(as_json, to_dict(found, price), plan_summary(found))
+    print_result(as_json, to_dict(found, price), plan_summary(found, price))
     best = found.recommended
     if out is not None and best is not None:
         sweep_file.write(found.question, best.candidate, Path(out))

@@ -8,10 +8,11 @@ runs end earlier, and the fit extrapolates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from isolaw.config import RunSpec, SweepSpec
+from isolaw.costs.model import HOUR_S
 from isolaw.design.clock import Clock
 from isolaw.design.decisions import Decision, Design, Request, Stage
 from isolaw.design.directory import race_of
@@ -71,7 +72,21 @@ class Budget:
             return False
         if self.clock is None or self.hours is None:
             return True
-        return self.clock.time([Decision(Stage.GRID, requests)]).wall_s <= self.hours * 3600
+        return self.clock.time([Decision(Stage.GRID, requests)]).wall_s <= self.hours * HOUR_S
+
+
+def shorter(candidate: Candidate, wall_s: float | None, budget: Budget) -> Candidate | None:
+    """Return a race that spends less where it took longer than the hours; None where none is to change."""
+    race = candidate.design
+    if not isinstance(race, Race) or budget.hours is None or wall_s is None:
+        return None
+    share = budget.hours * HOUR_S / wall_s
+    if share >= 1:
+        return None
+    spend = int(race.spend * share)
+    if spend < LEAST_CURVES * race.target:
+        return None
+    return replace(candidate, design=replace(race, spend=spend))
 
 
 def candidates(spec: SweepSpec, runs: list[RunSpec], budget: Budget) -> list[Candidate]:
@@ -83,9 +98,7 @@ def candidates(spec: SweepSpec, runs: list[RunSpec], budget: Budget) -> list[Can
 def _raced(race: Race, budget: Budget) -> Iterator[Candidate]:
     spend = budget.rollouts
     if spend >= LEAST_CURVES * race.target:
-        own = Race(
-            race.cells, race.start, race.target, race.seeds, spend, race.tolerance, race.seed, race.pinned
-        )
+        own = replace(race, spend=spend)
         yield Candidate(Kind.RACE, own, race.cells, len(race.seeds))
 
 

@@ -23,16 +23,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isolaw.config import SweepSpec
+from isolaw.costs.model import HOUR_S
 from isolaw.design import truths as library
 from isolaw.design import weights
-from isolaw.design.candidates import LEAST, Candidate
+from isolaw.design.candidates import LEAST, Candidate, shorter
 from isolaw.design.play import play
 from isolaw.design.question import Question, question
 from isolaw.design.race import Key
 from isolaw.design.truths import Sample, Truth
-from isolaw.errors import InputError
+from isolaw.errors import DataError, InputError, option
 from isolaw.fits.metric import choose
-from isolaw.fits.selection import Configuration, Floats, configurations_of, measured_points
+from isolaw.fits.selection import (
+    Configuration,
+    Floats,
+    configurations_of,
+    differing,
+    hold,
+    measured_points,
+)
+from isolaw.runs import Runs, full_names
 
 WITHIN = 0.005  # of the best: as good
 ALIKE = 0.0005  # expected regret: of designs that differ by less the cheapest is recommended
@@ -103,7 +112,7 @@ class Forecast:
         fits = [
             row
             for row in self.rows
-            if hours is None or row.wall_s is None or row.wall_s.value <= hours * 3600
+            if hours is None or row.wall_s is None or row.wall_s.high <= hours * HOUR_S
         ]
         fits = [row for row in fits if not row.candidate.cut_short(self.question.target)] or fits
         if not fits:
@@ -140,6 +149,7 @@ def plan(
     hours: float | None = None,
     cost: Any = None,
     runs: Any = None,
+    fixed: Mapping[str, Any] | None = None,
     settings: Sequence[str] = (),
     repetitions: int = 2,
     seed: int = 0,
@@ -166,6 +176,8 @@ def plan(
         whatever `isolaw.read_cost` takes.
     runs
         earlier runs, as `isolaw.read` takes them: truths that disagree with them are weighted down.
+    fixed
+        use only those of ``runs`` with these values, as ``{"lr": 1e-3}``.
     settings
         keys ``section.key=value`` that replace the file's.
     repetitions
@@ -179,7 +191,7 @@ def plan(
         with all that is wrong with the sweep file, or what is missing.
     """
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
-    known = _configurations(runs, asked)
+    known = _configurations(runs, fixed or {})
     found, weight, told = _truths(asked, known, seed)
     designs = asked.candidates()
     if not designs:
@@ -189,23 +201,34 @@ def plan(
         )
     jobs = jobs or len(os.sched_getaffinity(0))
     plays = _played(asked, found, designs, repetitions, seed, jobs, progress)
-    rows = tuple(_row(design, own, weight) for design, own in zip(designs, plays, strict=True))
+    rows = [_row(design, own, weight) for design, own in zip(designs, plays, strict=True)]
+    for i, row in enumerate(rows):  # how long a race takes is known only after it
+        less = shorter(row.candidate, row.wall_s and row.wall_s.high, asked.budget)
+        if less is not None:
+            (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
+            rows[i] = _row(less, own, weight)
     ordered = tuple(sorted(rows, key=lambda row: row.regret.value))
     return Forecast(asked, tuple(found), weight, ordered, repetitions, len(known), told)
 
 
-def _configurations(source: Any, asked: Question) -> list[Configuration]:
-    """The user's runs, if there are any."""
+def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration]:
+    """The user's runs, if there are any; raise `DataError` where they differ in more than B_p, n and seed."""
     if source is None:
         return []
     from isolaw.readers.read import read
-    from isolaw.runs import Runs
 
     runs = source if isinstance(source, Runs) else read(source)
     metric, eval_set, _ = choose(runs, None, None)
     points = measured_points(runs, metric, eval_set)
-    table = runs.table()
-    return configurations_of(points, table[table.index.isin(points["run_id"])], [])
+    table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
+    table = hold(table, full_names(fixed))
+    if names := differing(table):
+        values = sorted({str(value) for value in table[names[0]]})
+        choice = option("fixed", names[0], values[0])
+        raise DataError(
+            f"{runs.source}: the runs differ in {names[0]} ({', '.join(values)}); choose with {choice}"
+        )
+    return configurations_of(points, table, [])
 
 
 def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:

@@ -15,7 +15,7 @@ from isolaw import allocation
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.parsing import located
 from isolaw.costs import Cost, read_cost
-from isolaw.costs.model import is_hours
+from isolaw.costs.model import HOUR_S, is_hours
 from isolaw.design import directory
 from isolaw.design.candidates import Budget, Candidate, candidates
 from isolaw.design.clock import Clock
@@ -187,7 +187,7 @@ def _budget(
         most = _rollouts(spec.design.spend, grid)
     work = sum(_whole(clock, run) for run in runs)
     if hours is not None:
-        most = min(most, int(grid * hours * 3600 * clock.places / work))
+        most = min(most, int(grid * hours * HOUR_S * clock.places / work))
     if in_hours:
         most = min(most, int(grid * clock.cost.budget_seconds(str(spend)) / work))
     return Budget(most, hours, clock)

@@ -165,7 +165,7 @@ def told(
     mean = np.concatenate([np.full((draws, len(cells), 1), first), drawn], axis=2)
     room = np.minimum(np.sqrt(mean * (1 - mean)) / 0.45, 1.0)
     return [
-        Truth(f"runs {i}", tuple(cells), compute, m, SHARED * r[None], OWN * r, np.full(m.shape, SPREAD))
+        Truth(f"your runs {i}", tuple(cells), compute, m, SHARED * r[None], OWN * r, np.full(m.shape, SPREAD))
         for i, (m, r) in enumerate(zip(mean, room, strict=True))
     ]
 

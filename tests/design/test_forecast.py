@@ -10,11 +10,12 @@ import pytest
 import isolaw
 from isolaw.costs.model import Cost, Part, Source
 from isolaw.design import forecast, sweep_file, truths
-from isolaw.design.candidates import Kind
+from isolaw.design.candidates import Kind, shorter
 from isolaw.design.clock import Clock
 from isolaw.design.decisions import Decision, Request, Stage
 from isolaw.design.forecast import Forecast, spread
 from isolaw.design.question import question
+from isolaw.design.race import Race
 from isolaw.errors import DataError, InputError, SpecError
 from isolaw.report.text.plan import plan_summary, to_dict
 
@@ -77,6 +78,17 @@ def test_hours_limit_rollouts_and_wall_time() -> None:
     twice = question(SWEEP, gpus=8, hours=2.0, cost=COST)
     assert twice.budget.rollouts == pytest.approx(2 * asked.budget.rollouts, abs=1)
     assert question(SWEEP, spend="8gpuh", cost=COST).budget.rollouts == asked.budget.rollouts
+
+
+def test_a_race_that_takes_longer_than_the_hours_spends_less() -> None:
+    asked = question(SWEEP, gpus=8, hours=10.0, cost=COST)
+    (race,) = [own for own in asked.candidates() if own.kind is Kind.RACE]
+    assert shorter(race, 36_000.0, asked.budget) is None
+    less = shorter(race, 36_000 / 0.9, asked.budget)
+    assert less is not None
+    assert isinstance(less.design, Race)
+    assert less.design.spend == int(asked.budget.rollouts * 0.9)
+    assert shorter(race, 360_000.0, asked.budget) is None  # not three runs
 
 
 def test_hours_without_a_cost_name_the_three_ways_to_get_one() -> None:
@@ -165,6 +177,14 @@ def test_runs_of_the_user_weigh_truths_and_join_them() -> None:
     text = "\n".join(plan_summary(found))
     assert "fitted to your runs" in text
     assert "truths in effect" in text
+
+
+def test_runs_of_several_recipes_are_refused_until_one_is_chosen() -> None:
+    grid = {**SWEEP["grid"], "lr": [0.01, 0.02]}  # type: ignore[dict-item]
+    runs = isolaw.sweep({**SWEEP, "grid": grid, "executor": {"kind": "inline"}})
+    with pytest.raises(DataError, match="lr"):
+        plan(runs=runs)
+    assert plan(runs=runs, fixed={"lr": 0.01}).compared == 5
 
 
 def test_the_interval_is_a_predictive_one() -> None:

@@ -76,7 +76,7 @@ def test_runs_are_truths_only_where_they_reach_the_target_around_the_grid() -> N
     sample = Sample(truth, CHECKPOINTS, 1200, (0, 0))
     runs = measured(sample, {(*cell, 0): TARGET for cell in CELLS})
     found = told(runs, CELLS, TARGET, 2, 0)
-    assert [own.name for own in found] == ["runs 0", "runs 1"]
+    assert [own.name for own in found] == ["your runs 0", "your runs 1"]
     assert found[0].mean[:, -1] == pytest.approx(truth.mean[:, -1], abs=0.1)
     assert told(runs, CELLS, 2 * TARGET, 2, 0) == []
     assert told(runs, (*CELLS, (32, 1024)), TARGET, 2, 0) == []

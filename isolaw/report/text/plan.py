@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SHOWN = 3  # truths that matter most
 
 
-def plan_summary(found: Forecast) -> list[str]:
+def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
     """Return the plan, line by line; its first says that it is simulated."""
     asked = found.question
     simulated = len(found.truths) - found.told
@@ -36,7 +36,7 @@ def plan_summary(found: Forecast) -> list[str]:
             f"Unreliable: below {number(asked.unreliable_below)} rollouts (a tenth of 9 n with 3 seeds to "
             "the target) no design found the best allocation reliably. Spend more, or lower the target."
         )
-    lines += ["", *_table(found), "", *_recommendation(found), "", "Assumptions:"]
+    lines += ["", *_table(found, price), "", *_recommendation(found), "", "Assumptions:"]
     return lines + [f"- {text}" for text in assumptions(found)]
 
 
@@ -139,12 +139,13 @@ def _truth(truth: Truth, weight: float, regret: float) -> dict[str, Any]:
     }
 
 
-def _table(found: Forecast) -> list[str]:
+def _table(found: Forecast, price: float | None) -> list[str]:
     clock = found.question.budget.clock
     with_gpus = clock is not None and bool(clock.cost.gpus)
     head = ["design", "runs", "rollouts", "of grid"]
     head += ["GPU hours"] if with_gpus else []
     head += ["hours"] if clock else []
+    head += ["price"] if price else []
     head += ["expected regret", "90 %", "within 0.005"]
     rows = [head]
     for row in found.rows:
@@ -158,6 +159,9 @@ def _table(found: Forecast) -> list[str]:
             assert clock is not None
             cells.append(_hours(row.work_s, clock.cost.gpus or 1))
         cells += [_hours(row.wall_s)] if clock else []
+        if price:
+            assert clock is not None
+            cells.append(_hours(row.work_s, price * (clock.cost.gpus or 1)))
         cells += [f"{row.regret.value:.4f}", f"{row.regret.low:.4f}–{row.regret.high:.4f}", share(row.within)]
         rows.append(cells)
     return columns(rows, "<>")
@@ -187,7 +191,7 @@ def _cut(found: Forecast, row: Row) -> bool:
     return row.candidate.cut_short(found.question.target)
 
 
-def _hours(own: Range | None, gpus: int = 1) -> str:
+def _hours(own: Range | None, gpus: float = 1) -> str:
     return "" if own is None else number(own.value / HOUR_S * gpus)
 
 
