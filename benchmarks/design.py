@@ -5,8 +5,8 @@
     tables    benchmarks/design.json, and the tables in docs/race.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
-(`isolaw.replication.jitter`): 7 on the easy and 7 on the hard set on which the rule was made, and 4 of each for
-which it was run once. A run is a simulated one, with its own course, and the noise of 300 validation problems
+(`isolaw.replication.jitter`): 7 on the easy and 7 on the hard set with which the rule was made, and 4 of each
+that judge it. A run is a simulated one, with its own course, and the noise of 300 validation problems
 with 4 answers each; seeds share their problems. The true reward of a cell at the target is the mean over all
 simulated seeds, `SEEDS` of them, with exact pass rates.
 

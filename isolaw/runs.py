@@ -58,6 +58,7 @@ _METADATA = b"isolaw.attributes"
 _HUGE = 1e100
 LARGEST_EXACT = 2**53  # beyond this a float64 is no longer exact
 _LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
+SIMULATOR = "bandit"  # the backend whose runs are simulated
 _INSTEAD = "isolaw.read(df, columns={…}, constants={…}) makes runs of a table with other columns"
 
 
@@ -103,9 +104,7 @@ class Runs:
         self.points = _validated(points, source)
         known = set(self.points["run_id"])
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
-        self.left_out: tuple[
-            Any, ...
-        ] = ()  # what else a reader found, as `isolaw.readers.candidates.Candidate`
+        self.left_out: tuple[Any, ...] = ()  # what else a reader found, each a `Candidate`
 
     def __len__(self) -> int:
         return int(self.points["run_id"].nunique())
@@ -122,6 +121,11 @@ class Runs:
         lines += [f"{name}: {listed(sorted(metrics), 8)}" for name, metrics in sets.items()]
         names = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
         return as_html([*lines, *(f"Note: {note}" for note in self.notes)], table.rename(columns=names))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether a simulator made any of the runs: then they are no evidence about a language model."""
+        return any(own.get("backend") == SIMULATOR for own in self.attributes.values())
 
     def metrics(self, eval_set: str) -> list[str]:
         """Return the names of the metrics measured on ``eval_set``."""

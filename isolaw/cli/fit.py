@@ -97,8 +97,8 @@ def _fit_one(
 
         drawn = write_figures(law, runs, figures)
     print_result(as_json, law.to_dict(), text.law_summary(law.document))
-    for flag in law.document.flags:
-        note(f"note: {text.flag(flag)}")
+    for own in text.notes(law.document.flags):
+        note(f"note: {own}")
     if as_json:
         return
     if drawn:

@@ -24,7 +24,7 @@ from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, 
 from isolaw.fits.curves.records import WIDTH, record_mask
 from isolaw.fits.document import build as doc
 from isolaw.fits.document.draws import Draws
-from isolaw.fits.document.flags import Code, Flag
+from isolaw.fits.document.flags import SIMULATED, Code, Flag
 from isolaw.fits.document.law_flags import flags_of
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.frontier import trace as frontiers
@@ -182,7 +182,8 @@ def fit(
         health=health,
         surface=None if surface is None else info(surface),
     )
-    document = replace(document, flags=flags_of(selection, unit, path, document, scale))
+    simulated = [SIMULATED] * runs.simulated
+    document = replace(document, flags=(*simulated, *flags_of(selection, unit, path, document, scale)))
     parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=True)}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isolaw.report.text.law import flag, law_summary
+from isolaw.report.text.law import law_summary
+from isolaw.report.text.law import notes as as_notes
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -12,5 +13,5 @@ if TYPE_CHECKING:
 
 def summary(law: Law) -> str:
     """Return what was fitted, n*(C), crossovers, saturation, the law, and the notes, a line each."""
-    notes = [f"Note: {flag(own)}." for own in law.document.flags]
+    notes = [f"Note: {note}." for note in as_notes(law.document.flags)]
     return "\n".join([*law_summary(law.document), *notes])

@@ -28,6 +28,7 @@ class Code(StrEnum):
         return member
 
     # What was fitted.
+    SIMULATED = "simulated", "a simulator made the runs, which are no evidence about a language model"
     AS_READ = "as_read", "a note of the reader of the sources"
     REWARD_CHOSEN = "reward_chosen", "nobody named the reward; the only one it can be was taken"
     AXIS_CHOSEN = "axis_chosen", "nobody named the B_p (or B) to hold; the one with the most n was taken"
@@ -90,6 +91,9 @@ class Flag:
 
     code: str  #: what it is about: a `Code`; a law of a later isolaw may bring others
     text: str  #: the same in words, without the name that `isolaw.report.text.law.flag` may put before it
+
+
+SIMULATED = Flag(Code.SIMULATED, "a simulator made the runs, which are no evidence about a language model")
 
 
 def having(flags: Iterable[Flag], *codes: Code) -> list[Flag]:

@@ -48,6 +48,7 @@ class Rule(TypedDict):
 class Backtest(TypedDict):
     """What `backtest` found."""
 
+    simulated: bool  #: whether a simulator made the runs
     fit_below: float
     budgets: list[float]  #: C each
     held_out: Literal["seed", "later checkpoints"]
@@ -118,6 +119,7 @@ def backtest(
         surface = estimate(after, 0, bounds=bounds(metric, after))
         judged.append(_judge(predictions, surface, after, budgets, places))
     return {
+        "simulated": runs.simulated,
         "fit_below": float(fit_below),
         "budgets": budgets.tolist(),
         "held_out": "seed" if len(splits) > 1 else "later checkpoints",

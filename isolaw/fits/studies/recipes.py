@@ -23,7 +23,7 @@ from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import enough_points, fit_curves
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.document.flags import Code, Flag
+from isolaw.fits.document.flags import SIMULATED, Code, Flag
 from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
@@ -87,6 +87,7 @@ class RecipeComparison:
         """Return JSON-able data; every quantity as value, interval, status."""
         contrasts = [c.to_dict() for c in self.contrasts]
         out = encoded(self) | {"contrasts": contrasts, "mean": self.mean.to_dict(), "notes": self.notes}
+        out["simulated"] = SIMULATED in self.flags
         return {key: value for key, value in out.items() if key != "warnings"}
 
 
@@ -146,7 +147,7 @@ def compare(
     if not 0 <= bootstrap <= MOST_DRAWS:
         raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
     first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)
-    flags: list[Flag] = []
+    flags = [SIMULATED] if first.simulated or second.simulated else []
     sides = [
         _side(runs, metric, eval_set, name, flags) for runs, name in zip((first, second), names, strict=True)
     ]

@@ -75,6 +75,8 @@ def paper_figures(
         try:
             with mpl.rc_context(STYLE):
                 drawn[name] = draw(material)
+            if runs.simulated:
+                drawn[name].text(0.995, 0.005, "simulated runs", ha="right", fontsize=7, color=GREY)
         except IsolawError as error:
             reasons[name] = str(error)
     if not drawn:

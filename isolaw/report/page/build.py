@@ -74,7 +74,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
     return {
-        "title": facts.title or study.runs.source,
+        "title": f"{'simulated runs of ' if study.runs.simulated else ''}{facts.title or study.runs.source}",
         "study": study,
         "refused": study.refused,
         "law": law_text.law_name((law_text.preferred(document) if document else None) or ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from isolaw.fits.document.flags import Code, Flag, having
@@ -47,6 +47,20 @@ def flag(own: Flag) -> str:
     return f"{name}: {own.text}" if name else own.text
 
 
+def simulated(flags: Iterable[Flag]) -> str:
+    """Return what begins the first line of whatever rests on simulated runs.
+
+    >>> simulated([SIMULATED]), simulated([])
+    ('Simulated runs. ', '')
+    """
+    return "Simulated runs. " if having(flags, Code.SIMULATED) else ""
+
+
+def notes(flags: Iterable[Flag]) -> list[str]:
+    """Return the flags as they are printed below what the first line says."""
+    return [flag(own) for own in flags if own.code != Code.SIMULATED]
+
+
 def axis(document: LawDocument) -> str:
     """Return the name of a law's x axis."""
     return f"{symbol(document)}, {_AXES[document.x.name]}"
@@ -68,7 +82,8 @@ def data_line(document: LawDocument) -> str:
     n = sorted({g.rollouts_per_problem for g in document.grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document.fixed.items())
     return (
-        f"{document.metric} on {document.eval_set}: {_runs(document)}, n = {', '.join(map(str, n))}"
+        f"{simulated(document.flags)}{document.metric} on {document.eval_set}: {_runs(document)}, "
+        f"n = {', '.join(map(str, n))}"
         f"{'; ' if fixed else ''}{fixed}; setting {document.setting}, curve {document.curve}."
     )
 

@@ -33,8 +33,9 @@ def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
     ]
     if found.unreliable:
         lines.append(
-            f"Unreliable: below {number(asked.unreliable_below)} rollouts (a tenth of 9 n with 3 seeds to "
-            "the target) no design found the best allocation reliably. Spend more, or lower the target."
+            f"Unreliable: below {number(asked.unreliable_below)} rollouts (a tenth of the grid, or of 9 n "
+            "with 3 seeds to the target) no design found the best allocation reliably. Spend more, or lower "
+            "the target."
         )
     lines += ["", *_table(found, price), "", *_recommendation(found), "", "Assumptions:"]
     return lines + [f"- {text}" for text in assumptions(found)]

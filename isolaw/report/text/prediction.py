@@ -32,9 +32,9 @@ def answer(prediction: Prediction) -> str:
     """Return the recommendation in one sentence, without a number where there is none."""
     a = prediction.allocation
     if a is None:
-        return "isolaw recommends no allocation for this budget."
+        return f"{law_text.simulated(prediction.flags)}isolaw recommends no allocation for this budget."
     return (
-        f"For a budget of {_named(prediction)}: "
+        f"{law_text.simulated(prediction.flags)}For a budget of {_named(prediction)}: "
         f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
         f"M = {a.steps:,} steps."
     )
@@ -143,7 +143,7 @@ def prediction_summary(
         lines.append(text + costs.short(prediction.spent(other)))
     if prediction.epochs is not None:
         lines.append(f"Epochs: {number(prediction.epochs)} passes over the training problems.")
-    return lines + [f"Caution: {law_text.flag(flag)}." for flag in prediction.flags]
+    return lines + [f"Caution: {note}." for note in law_text.notes(prediction.flags)]
 
 
 def cost_line(prediction: Prediction, cost: Cost) -> str:
