@@ -311,7 +311,7 @@ def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
     assert regret is not None
     assert rollouts is not None
     assert runs is not None
-    within = float(np.sum(weight * np.array([play.regret <= WITHIN for play in plays])))
+    within = min(float(weight @ np.array([play.regret <= WITHIN for play in plays])), 1.0)
     work, wall = over([p.work_s for p in plays]), over([p.wall_s for p in plays])
     return Row(candidate, tuple(plays), regret, within, rollouts, runs, work, wall)
 
