@@ -104,7 +104,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "cost": ""
         if prediction.cost is None
         else text.cost_line(prediction, prediction.cost).removeprefix("Cost: "),
-        "flags": [law_text.flag(flag) for flag in prediction.flags],
+        "flags": law_text.notes(prediction.flags),
         "options": [_option(option) for option in prediction.options[1:]],
     }
 
