@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import design
+from isolaw.backends.bandit import Bandit
 from isolaw.design import forecast
 from isolaw.design.play import play
 from isolaw.design.question import question
+from isolaw.fits import ESTIMATOR
 
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "plan.md"
@@ -115,10 +117,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tables", action="store_true", help="only write the kept table into docs/plan.md")
     options = parser.parse_args(arguments)
     if not options.tables:
-        SUMMARY.write_text(json.dumps(summary(options.jobs), indent=1) + "\n")
+        found = {"estimator": ESTIMATOR, "simulator": Bandit.version, "rows": summary(options.jobs)}
+        SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
     begin, end = "<!-- forecasts -->", "<!-- /forecasts -->"
     before, rest = DOCS.read_text().split(begin)
-    lines = table(json.loads(SUMMARY.read_text()))
+    lines = table(json.loads(SUMMARY.read_text())["rows"])
     DOCS.write_text(before + "\n".join([begin, "", *lines, "", end]) + rest.split(end)[1])
 
 

@@ -46,8 +46,8 @@ from isolaw.runs import Runs, full_names
 WITHIN = 0.005  # of the best: as good
 ALIKE = 0.0005  # expected regret: of designs that differ by less the cheapest is recommended
 INTERVAL = (0.05, 0.95)
-TOLD = 4  # draws of the surface of the user's runs
-TOLD_WEIGHT = 0.5  # of them together
+FROM_RUNS = 4  # draws of the surface of the user's runs
+FROM_RUNS_WEIGHT = 0.5  # of them together
 
 Progress = Callable[[float], None]
 
@@ -100,7 +100,7 @@ class Forecast:
     rows: tuple[Row, ...]
     repetitions: int
     compared: int = 0  #: configurations of the user's runs that weighed the truths
-    told: int = 0  #: truths that these runs tell
+    from_runs: int = 0  #: truths fitted to these runs
 
     @property
     def recommended(self) -> Row | None:
@@ -192,7 +192,7 @@ def plan(
     """
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
     known = _configurations(runs, fixed or {})
-    found, weight, told = _truths(asked, known, seed)
+    found, weight, from_runs = _truths(asked, known, seed)
     designs = asked.candidates()
     if not designs:
         raise InputError(
@@ -208,7 +208,7 @@ def plan(
             (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
             rows[i] = _row(less, own, weight)
     ordered = tuple(sorted(rows, key=lambda row: row.regret.value))
-    return Forecast(asked, tuple(found), weight, ordered, repetitions, len(known), told)
+    return Forecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs)
 
 
 def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration]:
@@ -239,10 +239,12 @@ def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple
         return found, weight, 0
     at = library.presets([c.key for c in known], asked.target, asked.kinds)
     weight = weights.agreement(known, at, asked.answers)
-    told = library.told(known, asked.cells, asked.target, TOLD, seed)
-    if told:
-        weight = np.append(weight * (1 - TOLD_WEIGHT), np.full(len(told), TOLD_WEIGHT / len(told)))
-    return found + told, weight, len(told)
+    from_runs = library.fitted_to_runs(known, asked.cells, asked.target, FROM_RUNS, seed)
+    if from_runs:
+        weight = np.append(
+            weight * (1 - FROM_RUNS_WEIGHT), np.full(len(from_runs), FROM_RUNS_WEIGHT / len(from_runs))
+        )
+    return found + from_runs, weight, len(from_runs)
 
 
 def _played(

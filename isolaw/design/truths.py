@@ -35,9 +35,9 @@ Key = tuple[int, int]
 FILE = Path(__file__).with_name("presets.npz")
 KINDS = ("easy", "hard")
 WIDTH = 0.18  # decades of C
-SHARED, OWN, SPREAD = 0.017, 0.005, 0.5  # of truths that runs tell: as the presets' are about
+SHARED, OWN, SPREAD = 0.017, 0.005, 0.5  # of truths fitted to runs: as the presets' are about
 _KNOTS = np.arange(0.0, 14.0, 0.1)  # of log10 C
-_POINTS = 24  # of C, at which truths that runs tell are drawn
+_POINTS = 24  # of C, at which truths fitted to runs are drawn
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def outside(cells: Sequence[Key]) -> list[Key]:
     return [(b, n) for b, n in cells if not (low_b <= b <= high_b and low_n <= n <= high_n)]
 
 
-def told(
+def fitted_to_runs(
     configurations: Sequence[Configuration], cells: Sequence[Key], target: int, draws: int, seed: int
 ) -> list[Truth]:
     """Return draws of the surface fitted to runs; none unless they reach the target around all cells."""

@@ -172,8 +172,8 @@ def test_the_sweep_file_of_each_design_asks_for_its_runs(kind: Kind, tmp_path: P
 def test_runs_of_the_user_weigh_truths_and_join_them() -> None:
     runs = isolaw.sweep({**SWEEP, "executor": {"kind": "inline"}})
     found = plan(runs=runs)
-    assert (found.compared, found.told) == (5, forecast.TOLD)
-    assert found.weights[-forecast.TOLD :].sum() == pytest.approx(forecast.TOLD_WEIGHT)
+    assert (found.compared, found.from_runs) == (5, forecast.FROM_RUNS)
+    assert found.weights[-forecast.FROM_RUNS :].sum() == pytest.approx(forecast.FROM_RUNS_WEIGHT)
     text = "\n".join(plan_summary(found))
     assert "fitted to your runs" in text
     assert "truths in effect" in text

@@ -1,4 +1,4 @@
-"""The tables of docs/race.md are of this version."""
+"""The tables of docs/race.md and docs/plan.md are of this version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isolaw.fits import ESTIMATOR
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import design
+from benchmarks import design, forecasts
 
 
 @pytest.mark.parametrize("designs", [design.DESIGNS, design.JOINT])
@@ -22,3 +22,12 @@ def test_the_page_has_the_measured_table_of_this_version(designs: tuple[str, ...
     assert (found["estimator"], found["simulator"]) == (ESTIMATOR, Bandit.version)
     assert {row["design"] for row in found["rows"]} >= set(designs)
     assert "\n".join(design.lines(found, designs)) in design.DOCS.read_text()
+
+
+def test_the_forecasts_of_the_page_are_of_this_version_and_hold() -> None:
+    found = json.loads(forecasts.SUMMARY.read_text())
+    assert (found["estimator"], found["simulator"]) == (ESTIMATOR, Bandit.version)
+    assert "\n".join(forecasts.table(found["rows"])) in forecasts.DOCS.read_text()
+    assert sum(row["held"] * row["plays"] for row in found["rows"]) >= 0.9 * sum(
+        row["plays"] for row in found["rows"]
+    )

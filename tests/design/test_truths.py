@@ -1,4 +1,4 @@
-"""Truths: the presets that ship with isolaw, and those that runs tell."""
+"""Truths: the presets that ship with isolaw, and those fitted to runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from isolaw.backends.bandit import Bandit
 from isolaw.design import truths, weights
 from isolaw.design.play import measured
-from isolaw.design.truths import Sample, presets, told
+from isolaw.design.truths import Sample, fitted_to_runs, presets
 
 TARGET = 1_000_000
 CELLS = tuple((32, n) for n in (8, 32, 128, 512))
@@ -75,9 +75,9 @@ def test_runs_are_truths_only_where_they_reach_the_target_around_the_grid() -> N
     (truth, *_) = presets(CELLS, TARGET)
     sample = Sample(truth, CHECKPOINTS, 1200, (0, 0))
     runs = measured(sample, {(*cell, 0): TARGET for cell in CELLS})
-    found = told(runs, CELLS, TARGET, 2, 0)
+    found = fitted_to_runs(runs, CELLS, TARGET, 2, 0)
     assert [own.name for own in found] == ["your runs 0", "your runs 1"]
     assert found[0].mean[:, -1] == pytest.approx(truth.mean[:, -1], abs=0.1)
-    assert told(runs, CELLS, 2 * TARGET, 2, 0) == []
-    assert told(runs, (*CELLS, (32, 1024)), TARGET, 2, 0) == []
-    assert told(runs, (*CELLS, (64, 8)), TARGET, 2, 0) == []
+    assert fitted_to_runs(runs, CELLS, 2 * TARGET, 2, 0) == []
+    assert fitted_to_runs(runs, (*CELLS, (32, 1024)), TARGET, 2, 0) == []
+    assert fitted_to_runs(runs, (*CELLS, (64, 8)), TARGET, 2, 0) == []

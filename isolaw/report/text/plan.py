@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.costs.model import HOUR_S, Spent
 from isolaw.design import sweep_file, truths
-from isolaw.design.forecast import Range
+from isolaw.design.forecast import ALIKE, Range
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import columns, count, number, share
 
@@ -20,9 +20,9 @@ _SHOWN = 3  # truths that matter most
 def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
     """Return the plan, line by line; its first says that it is simulated."""
     asked = found.question
-    simulated = len(found.truths) - found.told
+    simulated = len(found.truths) - found.from_runs
     plays = f"{count(found.repetitions, 'play')} in each"
-    also = f" and {found.told} fitted to your runs" if found.told else ""
+    also = f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
     lines = [
         f"Simulated: sweeps played against {count(simulated, 'simulated truth')}{also}, {plays}. "
         "No model was trained.",
@@ -46,7 +46,7 @@ def assumptions(found: Forecast) -> list[str]:
     asked = found.question
     kinds = " and ".join(f"the {kind} problem set" for kind in asked.kinds)
     out = [
-        f"The truths are {len(found.truths) - found.told} presets of a simulator (version "
+        f"The truths are {len(found.truths) - found.from_runs} presets of a simulator (version "
         f"{truths.simulator_version()}) on {kinds}. Your model may learn differently from all of them.",
         "It learns as fast, relative to the target, as the presets do relative to C = 3e6.",
         "Rewards are mean accuracies"
@@ -66,8 +66,8 @@ def assumptions(found: Forecast) -> list[str]:
             f"The truths are weighted by how they agree with {count(found.compared, 'configuration')} of "
             f"your runs, up to their level: {found.effective_truths:.1f} truths in effect. "
             + (
-                f"{found.told} truths are fitted to these runs and have half of the weight."
-                if found.told
+                f"{found.from_runs} truths are fitted to these runs and have half of the weight."
+                if found.from_runs
                 else "None is fitted to these runs, which do not reach the target around the whole grid."
             )
         )
@@ -97,7 +97,7 @@ def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
         "sweep": best and sweep_file.content(asked, best.candidate),
         "truths": [] if best is None else [_truth(*item) for item in found.losses(best)],
         "effective_truths": found.effective_truths,
-        "told": found.told,
+        "truths_from_runs": found.from_runs,
         "simulator": truths.simulator_version(),
         "repetitions": found.repetitions,
         "assumptions": assumptions(found),
@@ -177,6 +177,10 @@ def _recommendation(found: Forecast) -> list[str]:
         f"{best.regret.value:.4f} (90 % interval over truths and plays: {best.regret.low:.4f}–"
         f"{best.regret.high:.4f}); within 0.005 of the best in {share(best.within)} of plays."
     ]
+    if best.regret.value > min(row.regret.value for row in found.rows):
+        lines.append(
+            f"Of the sweeps {_asked_of(found, best)}, it is the cheapest within {ALIKE} of the best."
+        )
     matter = [item for item in found.losses(best)[:_SHOWN] if item[2] > 0]
     if matter:
         lines.append("It loses most in these truths:")
@@ -186,6 +190,11 @@ def _recommendation(found: Forecast) -> list[str]:
             for truth, weight, regret in matter
         ]
     return lines
+
+
+def _asked_of(found: Forecast, best: Row) -> str:
+    parts = [] if _cut(found, best) else ["to the target"]
+    return " and ".join([*parts, *(["within the hours"] if found.question.budget.hours else [])]) or "above"
 
 
 def _cut(found: Forecast, row: Row) -> bool:
