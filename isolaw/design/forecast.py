@@ -190,6 +190,8 @@ def plan(
     SpecError, InputError
         with all that is wrong with the sweep file, or what is missing.
     """
+    if repetitions < 1:
+        raise InputError(f"repetitions: found {repetitions}; expected at least 1")
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
     known = _configurations(runs, fixed or {})
     found, weight, from_runs = _truths(asked, known, seed)
@@ -232,7 +234,7 @@ def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration
 
 
 def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:
-    """The truths, their weights, and how many of them the user's runs tell."""
+    """The truths, their weights, and how many of them are fitted to the user's runs."""
     found = library.presets(asked.cells, asked.target, asked.kinds)
     weight = np.full(len(found), 1 / len(found))
     if not known:

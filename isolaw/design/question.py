@@ -111,8 +111,13 @@ def question(
     file = sweep if isinstance(sweep, str | Path) else None
     if file is not None:
         spec = SweepSpec.read(file, settings)
+    elif isinstance(sweep, Mapping):
+        spec = SweepSpec.parse(sweep)
+    elif isinstance(sweep, SweepSpec):
+        spec = sweep
     else:
-        spec = sweep if isinstance(sweep, SweepSpec) else SweepSpec.parse(sweep)  # type: ignore[arg-type]
+        found = type(sweep).__name__
+        raise InputError(f"sweep: found {found}; expected a TOML file, a SweepSpec or a mapping")
     whole = _target(target, spec.sweep.compute)
     own = spec.sweep.model_copy(update={"compute": whole})
     spec = spec.model_copy(update={"sweep": own})

@@ -97,6 +97,10 @@ def test_hours_without_a_cost_name_the_three_ways_to_get_one() -> None:
             question(SWEEP, **options)
     with pytest.raises(InputError, match="at least 4, which a run takes"):
         question(SWEEP, gpus=2, hours=1, cost=COST)
+    with pytest.raises(InputError, match="a TOML file"):
+        question(7)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="at least 1"):
+        plan(repetitions=0)
     with pytest.raises(InputError, match="a share of the grid"):
         question(SWEEP, spend="much")
 
