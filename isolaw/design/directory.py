@@ -13,7 +13,7 @@ from typing import Any
 from isolaw.config import RunSpec, SweepSpec, canonical_json
 from isolaw.design.decisions import Decision, Ending, RunKey, Stage, horizons
 from isolaw.design.race import Race
-from isolaw.errors import Issue
+from isolaw.errors import Issue, StoreError
 from isolaw.fits.selection import LEAST_CURVES, Configuration, configurations_of, measured_points
 from isolaw.store import SweepStore, checksums
 from isolaw.store.sweep import DECISIONS
@@ -26,14 +26,23 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
     """Return the race that a sweep file asks for, over the cells of these runs."""
     chosen = spec.design
     forbidden = set(chosen.forbidden)
-    cells = tuple(sorted({key_of(run)[:2] for run in runs} - forbidden))
+    there = {key_of(run) for run in runs}
+    cells = tuple(sorted({(b, n) for b, n, seed in there if seed == spec.sweep.seeds[0]} - forbidden))
+    missing = frozenset((*cell, seed) for cell in cells for seed in spec.sweep.seeds) - there
     whole = sum(run.steps * run.batch_rollouts for run in runs)
     spend = chosen.spend * whole if chosen.spend <= 1 else chosen.spend
-    batches = sorted({b for b, _ in cells})
+    batches = sorted({b for b, _ in cells}) or [0]
     start = chosen.start or batches[(len(batches) - 1) // 2]
     pinned = tuple(sorted(set(chosen.pinned) - forbidden))
     return Race(
-        cells, start, spec.sweep.compute, spec.sweep.seeds, int(spend), chosen.tolerance, pinned=pinned
+        cells,
+        start,
+        spec.sweep.compute,
+        spec.sweep.seeds,
+        int(spend),
+        chosen.tolerance,
+        pinned=pinned,
+        missing=missing,
     )
 
 
@@ -91,6 +100,12 @@ class Adaptive:
         """
         out = cls(race_of(spec, runs), spec.design.metric, {key_of(run): run for run in runs}, store)
         out.history = read(store)
+        if unknown := sorted(horizons(out.history).keys() - out.grid.keys()):
+            b, n, seed = unknown[0]
+            raise StoreError(
+                f"{store.directory}: its race has a run with B_p = {b}, n = {n} and seed {seed}, which the "
+                "grid lacks; keep it in the grid (design.forbidden leaves it out from here on), or use a new --out"
+            )
         last = out.history[-1] if out.history else None
         if last and last.ending and (last.ending is Ending.FAILED or last.limits != out.race.limits):
             out.history.pop()

@@ -65,6 +65,8 @@ class Race:
         of the draws.
     pinned
         cells that run to the target whatever they measure.
+    missing
+        runs that cannot be made (recorded runs need not fill the grid).
     """
 
     cells: tuple[Key, ...]
@@ -75,6 +77,7 @@ class Race:
     tolerance: float = TOLERANCE
     seed: int = 0
     pinned: tuple[Key, ...] = ()
+    missing: frozenset[RunKey] = frozenset()
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -164,7 +167,7 @@ class Race:
         runs = []
         for i in (found.best, *rivals[:RIVALS]):
             key = found.cells[i].key
-            left = [seed for seed in self.seeds if (*key, seed) not in made]
+            left = [seed for seed in self.seeds if (*key, seed) not in {*made, *self.missing}]
             runs += [Request(*key, left[0], self.target)] if left else []
         if not runs:
             return self._end(Ending.COMPLETE, history, found, failed)

@@ -30,6 +30,11 @@ def spec(**sections: dict) -> SweepSpec:
     return SweepSpec.parse({**RACE, **{k: {**RACE.get(k, {}), **own} for k, own in sections.items()}})
 
 
+def keys(runs: package.Runs) -> set[tuple[int, int, int]]:
+    names = ["problems_per_batch", "rollouts_per_problem", "seed"]
+    return set(runs.points[names].itertuples(index=False, name=None))
+
+
 def results(out: Path) -> dict[str, object]:
     points = SweepStore(out).collect().points.drop(columns="wall_s")
     return {"decisions": (out / "decisions.jsonl").read_bytes(), "points": points.to_json()}
@@ -148,6 +153,19 @@ def test_a_failing_run_is_left_out_and_the_race_goes_on(tmp_path: Path, monkeypa
     assert (8, 32, 0) in history[1].failed
     assert history[-1].ending not in (None, Ending.FAILED)
     assert engine.status(out)["failed"] == 1
+
+
+def test_a_smaller_grid_than_the_races_is_refused(copy: Path) -> None:
+    with pytest.raises(StoreError, match="which the grid"):
+        engine.plan(spec(grid={"rollouts_per_problem": [2, 4, 8, 16]}), copy)
+
+
+def test_recorded_runs_need_not_fill_the_grid(raced: Path, tmp_path: Path) -> None:
+    points = package.read(raced).points
+    table = points[(points["seed"] == 0) | (points["rollouts_per_problem"] == 128)]
+    recorded = {"sweep": {"backend": "replay"}, "replay": {"source": table}, "executor": RACE["executor"]}
+    runs = package.sweep(recorded | {"design": {"kind": "race", "spend": 1.0}}, tmp_path / "replayed")
+    assert {(n, s) for _, n, s in keys(runs)} <= {(n, s) for _, n, s in keys(package.read(raced))}
 
 
 def test_all_issues_at_once() -> None:
