@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks import design
 from isolaw.backends.bandit import Bandit
 from isolaw.design import forecast
+from isolaw.design.candidates import Kind
 from isolaw.design.play import play
 from isolaw.design.question import question
 from isolaw.fits import ESTIMATOR
@@ -28,12 +29,15 @@ SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "plan.md"
 SPENDS = (0.1, 0.2, 0.35)
 REPETITIONS = 5
+JOINT = (Kind.RACE, Kind.HALF)  # over three B_p, with a quarter of that grid; once in each truth
+JOINT_SPEND, JOINT_REPETITIONS = 0.25, 2
 
 
-def _sweep(kind: str) -> dict[str, Any]:
+def _sweep(kind: str, batches: tuple[int, ...] = (32,)) -> dict[str, Any]:
     return {
         "sweep": {"compute": design.TARGET, "seeds": 3},
-        "grid": {"problems_per_batch": [32], "rollouts_per_problem": list(design.LEVELS)},
+        "grid": {"problems_per_batch": list(batches), "rollouts_per_problem": list(design.LEVELS)},
+        "limits": {"max_batch_rollouts": max(batches) * design.LEVELS[-1]},
         "problems": {"set": kind, "n_validation": 300},
         "evaluation": {"samples": 4, "start": 1024, "points": 40},
     }
@@ -49,6 +53,36 @@ def realised(kind: str, index: int, repetition: int, spend: float) -> list[dict[
         lost = top - (truth.reward(*best) if best else np.mean([truth.reward(32, n) for n in design.LEVELS]))
         out.append({"set": kind, "spend": spend, "design": candidate.kind, "regret": float(lost)})
     return out
+
+
+def _joint(task: tuple[str, int, int]) -> list[dict[str, Any]]:
+    """What designs over three B_p lose on one preset."""
+    truth = design.Preset(*task, design.BATCHES)
+    cells = [(b, n) for b in design.BATCHES for n in design.LEVELS]
+    top = max(truth.reward(*key) for key in cells)
+    out = []
+    for candidate in question(_sweep(task[0], design.BATCHES), spend=JOINT_SPEND).candidates():
+        if candidate.kind in JOINT:
+            best = play(candidate.design, truth)[-1].best
+            assert best is not None
+            out.append({"set": task[0], "design": candidate.kind, "regret": top - truth.reward(*best)})
+    return out
+
+
+def joint(jobs: int) -> None:
+    """Print the forecasts of designs over three B_p, and how many realised regrets they hold."""
+    tasks = [(k, i, r) for k in design.SETS for i in design.JUDGING for r in range(JOINT_REPETITIONS)]
+    with ProcessPoolExecutor(jobs) as pool:
+        found = [entry for part in pool.map(_joint, tasks) for entry in part]
+    held = []
+    for kind in design.SETS:
+        sweep = _sweep(kind, design.BATCHES)
+        for row in forecast.plan(sweep, spend=JOINT_SPEND, repetitions=1, jobs=jobs).rows:
+            own = [e["regret"] for e in found if (e["set"], e["design"]) == (kind, row.candidate.kind)]
+            held += [row.regret.low - 1e-9 <= value <= row.regret.high + 1e-9 for value in own]
+            if own:
+                print(f"{kind}, {row.candidate.name}: {row.regret}, realised {np.mean(own):.4f}")
+    print(f"held: {sum(held)} of {len(held)}")
 
 
 def _task(task: tuple[str, int, int, float]) -> list[dict[str, Any]]:
@@ -115,7 +149,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.forecasts", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--tables", action="store_true", help="only write the kept table into docs/plan.md")
+    parser.add_argument("--joint", action="store_true", help="only print the check over three B_p")
     options = parser.parse_args(arguments)
+    if options.joint:
+        joint(options.jobs)
+        return
     if not options.tables:
         found = {"estimator": ESTIMATOR, "simulator": Bandit.version, "rows": summary(options.jobs)}
         SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
