@@ -245,14 +245,15 @@ def summary() -> dict[str, Any]:
 def lines(found: dict[str, Any], designs: tuple[str, ...]) -> list[str]:
     """Return the table of these designs as Markdown."""
     out = [
-        "| presets | design | spent (most) | easy | hard | all | within .005 | expected |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+        "| presets | design | plays | spent (most) | easy | hard | all | within .005 | expected |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in found["rows"]:
         if row["design"] in designs:
             cells = " | ".join(f"{row[g]:.2f} ± {row[f'{g} error']:.2f}" for g in (*SETS, "all"))
             out.append(
-                f"| {row['half']} | {row['design']} | {row['spent']:.0%} ({row['most']:.0%}) | {cells} | "
+                f"| {row['half']} | {row['design']} | {row['repetitions']} | {row['spent']:.0%} "
+                f"({row['most']:.0%}) | {cells} | "
                 f"{row['within']:.1%} | {row['expected']:.2f} |"
             )
     return out
