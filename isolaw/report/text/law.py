@@ -50,7 +50,7 @@ def flag(own: Flag) -> str:
 def simulated(flags: Iterable[Flag]) -> str:
     """Return what begins the first line of whatever rests on simulated runs.
 
-    >>> simulated([SIMULATED]), simulated([])
+    >>> simulated([Flag(Code.SIMULATED, "")]), simulated([])
     ('Simulated runs. ', '')
     """
     return "Simulated runs. " if having(flags, Code.SIMULATED) else ""
