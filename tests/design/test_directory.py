@@ -78,6 +78,7 @@ def test_the_same_command_again_does_nothing(copy: Path, tree) -> None:
     assert changed <= {"points.parquet", "lock", "sweep.json"}
 
 
+@pytest.mark.slow
 def test_stopped_after_any_event_it_comes_to_the_same_end(raced: Path, tmp_path: Path) -> None:
     whole = results(raced)
     for number in (1, 4, 9, 20, 45):

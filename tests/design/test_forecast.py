@@ -173,6 +173,7 @@ def test_the_sweep_file_of_each_design_asks_for_its_runs(kind: Kind, tmp_path: P
         sweep_file.check(path)
 
 
+@pytest.mark.slow
 def test_runs_of_the_user_weigh_truths_and_join_them() -> None:
     runs = isolaw.sweep({**SWEEP, "executor": {"kind": "inline"}})
     found = plan(runs=runs)
@@ -183,6 +184,7 @@ def test_runs_of_the_user_weigh_truths_and_join_them() -> None:
     assert "truths in effect" in text
 
 
+@pytest.mark.slow
 def test_runs_of_several_recipes_are_refused_until_one_is_chosen() -> None:
     grid = {**SWEEP["grid"], "lr": [0.01, 0.02]}  # type: ignore[dict-item]
     runs = isolaw.sweep({**SWEEP, "grid": grid, "executor": {"kind": "inline"}})
