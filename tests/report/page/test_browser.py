@@ -134,7 +134,7 @@ def test_it_opens_with_every_chart(page: Any) -> None:
         assert plots.nth(i).get_attribute("role") == "img"
         assert len(plots.nth(i).get_attribute("aria-label")) > 40
         assert plots.nth(i).locator("svg.main-svg path").count() > 0
-    assert page.locator("h1").inner_text().startswith("For a budget of C")
+    assert page.locator("h1").inner_text().startswith("Simulated runs. For a budget of C")
     assert all(text for text in texts(page, "figcaption"))
 
 
@@ -163,7 +163,7 @@ def test_the_slider_shows_what_predict_says(
     assert page.locator("dd[data-show=law_n]").text_content() == law
     lost = page.locator("dd[data-show=lost]").inner_text()
     assert lost.startswith(f"{said['expected_regret']:.4f} in avg@4 against the best allocation")
-    assert texts(page, "#flags li") == [law_text.flag(Flag(**own)) for own in said["flags"]]
+    assert texts(page, "#flags li") == law_text.notes(Flag(**own) for own in said["flags"])
     rows = [
         texts(page, f"#table-options tbody tr:nth-child({i + 1}) td") for i in range(len(said["options"]) - 1)
     ]
@@ -385,7 +385,7 @@ def test_the_table_of_runs_is_whole_without_a_script(browser: Any, made: SimpleN
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(made.page.as_uri())
-    assert page.locator("h1").inner_text().startswith("For a budget of C")
+    assert page.locator("h1").inner_text().startswith("Simulated runs. For a budget of C")
     assert page.locator("#table-runs tbody tr").count() == 16
     assert "need JavaScript" in page.locator("body").inner_text()
     context.close()
