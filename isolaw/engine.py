@@ -173,7 +173,7 @@ def status(out: str | Path) -> dict[str, Any]:
         finished = recorded.is_done(run_spec)
         generated += recorded.reached
         lines.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])
-        total += recorded.reached if finished else run_spec.steps * run_spec.batch_rollouts
+        total += recorded.reached if finished else run_spec.rollouts
         if finished:
             counts["done"] += 1
             continue

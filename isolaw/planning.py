@@ -55,7 +55,7 @@ class Plan:
         """Rollouts of the whole sweep, finished ones included; at most, where a race chooses its runs."""
         if self.adaptive is not None:
             return self.adaptive.race.spend
-        return sum(run.steps * run.batch_rollouts for run in self.runs)
+        return sum(run.rollouts for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-able data."""
@@ -127,7 +127,7 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
             kept = recorded.up_to(last)
             begun += last is not None
             again += bool(recorded.checkpoints) and not kept.checkpoints
-            remaining += max(run.steps * run.batch_rollouts - kept.reached, 0)
+            remaining += max(run.rollouts - kept.reached, 0)
     if idle := executors.idle(spec.executor):
         notes.append(f"not used with executor.kind = {spec.executor.kind!r}: {', '.join(idle)}")
     if again:

@@ -47,6 +47,11 @@ class RunSpec(Section):
         return self.compute // self.batch_rollouts
 
     @property
+    def rollouts(self) -> int:
+        """C = M · B, what the run generates."""
+        return self.steps * self.batch_rollouts
+
+    @property
     def lr_factor(self) -> float:
         """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
 

@@ -14,10 +14,10 @@ from enum import StrEnum
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.costs.model import HOUR_S
 from isolaw.design.clock import Clock
-from isolaw.design.decisions import Decision, Design, Request, Stage
+from isolaw.design.decisions import Decision, Design, Key, Request, Stage
 from isolaw.design.directory import race_of
 from isolaw.design.fixed import Fixed
-from isolaw.design.race import Key, Race
+from isolaw.design.race import Race
 from isolaw.fits.selection import LEAST_CURVES
 
 _SHORTER = 0.9  # of one horizon that is tried to the next

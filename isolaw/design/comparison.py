@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from isolaw.fits.cell import Cell
+from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
 
-EPSILON = 0.005  # of the reward: as good as the best
 MISFIT = 0.004  # standard deviation of what the surface misses
 DRAWS = 400
 
@@ -56,15 +56,15 @@ def compare(
     cells: Sequence[Cell],
     compute: int,
     seed: int = 0,
-    bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Comparison:
     """Compare ``cells`` at ``compute`` rollouts; ``seed`` is that of the draws."""
-    surface = estimate(measured, DRAWS, seed, bounds)
+    shares = all(c.reward.min() >= 0 and c.reward.max() <= 1 for c in measured)
+    surface = estimate(measured, DRAWS, seed, (0.0, 1.0) if shares else (-np.inf, np.inf))
     u, v = np.array([cell.place for cell in cells]).T
     drawn = surface.rewards(u, v, np.full(len(cells), float(compute)))
     mean, drawn = drawn[0], drawn[1:]
     regret = np.mean(drawn.max(axis=1, keepdims=True) - drawn, axis=0)
     rng = np.random.default_rng([seed, len(cells)])
     rough = drawn + MISFIT * rng.standard_normal(drawn.shape)
-    within = rough >= rough.max(axis=1, keepdims=True) - EPSILON
+    within = rough >= rough.max(axis=1, keepdims=True) - TOLERANCE
     return Comparison(tuple(cells), compute, mean, drawn, regret, within.mean(axis=0))

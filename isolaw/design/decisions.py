@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import Configuration
 
+Key = tuple[int, int]  # (B_p, n)
 RunKey = tuple[int, int, int]  # (B_p, n, seed)
 
 

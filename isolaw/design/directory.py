@@ -29,11 +29,11 @@ def race_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> Race:
     there = {key_of(run) for run in runs}
     cells = tuple(sorted({(b, n) for b, n, seed in there if seed == spec.sweep.seeds[0]} - forbidden))
     missing = frozenset((*cell, seed) for cell in cells for seed in spec.sweep.seeds) - there
-    whole = sum(run.steps * run.batch_rollouts for run in runs)
+    whole = sum(run.rollouts for run in runs)
     spend = chosen.spend * whole if chosen.spend <= 1 else chosen.spend
     batches = sorted({b for b, _ in cells}) or [0]
     start = chosen.start or batches[(len(batches) - 1) // 2]
-    pinned = tuple(sorted(set(chosen.pinned) - forbidden))
+    pinned = tuple(sorted(set(chosen.pinned) & set(cells)))
     return Race(
         cells,
         start,
@@ -132,7 +132,7 @@ class Adaptive:
     @property
     def whole(self) -> int:
         """Rollouts of the whole grid."""
-        return sum(run.steps * run.batch_rollouts for run in self.grid.values())
+        return sum(run.rollouts for run in self.grid.values())
 
     def _run(self, key: RunKey, compute: int) -> RunSpec:
         return self.grid[key].model_copy(update={"compute": compute})

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from isolaw.design.comparison import compare
-from isolaw.design.decisions import Decision, Ending, Request, RunKey, Stage, cost_of
-from isolaw.design.race import Key, described
+from isolaw.design.decisions import Decision, Ending, Key, Request, RunKey, Stage, cost_of
+from isolaw.design.race import described
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import Configuration
 

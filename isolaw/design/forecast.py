@@ -27,11 +27,12 @@ from isolaw.costs.model import HOUR_S
 from isolaw.design import truths as library
 from isolaw.design import weights
 from isolaw.design.candidates import LEAST, Candidate, shorter
+from isolaw.design.decisions import Key
 from isolaw.design.play import play
 from isolaw.design.question import Question, question
-from isolaw.design.race import Key
 from isolaw.design.truths import Sample, Truth
 from isolaw.errors import DataError, InputError, option
+from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import (
     Configuration,
@@ -43,7 +44,6 @@ from isolaw.fits.selection import (
 )
 from isolaw.runs import Runs, full_names
 
-WITHIN = 0.005  # of the best: as good
 ALIKE = 0.0005  # expected regret: of designs that differ by less the cheapest is recommended
 INTERVAL = (0.05, 0.95)
 FROM_RUNS = 4  # draws of the surface of the user's runs
@@ -315,7 +315,7 @@ def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
     assert regret is not None
     assert rollouts is not None
     assert runs is not None
-    within = min(float(weight @ np.array([play.regret <= WITHIN for play in plays])), 1.0)
+    within = min(float(weight @ np.array([play.regret <= TOLERANCE for play in plays])), 1.0)
     work, wall = over([p.work_s for p in plays]), over([p.wall_s for p in plays])
     return Row(candidate, tuple(plays), regret, within, rollouts, runs, work, wall)
 

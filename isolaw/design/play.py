@@ -11,17 +11,14 @@ from isolaw.design.decisions import Decision, Design, RunKey, Stage, horizons
 from isolaw.fits.selection import Configuration, Floats
 
 
-class Truth(Protocol):
-    """Runs that can be made at no cost, and what they would measure on the average."""
+class Runner(Protocol):
+    """Makes runs at no cost."""
 
     def run(self, key: RunKey) -> tuple[Floats, Floats]:
         """Return compute and measured reward (P,) of one run (B_p, n, seed) to the target."""
 
-    def reward(self, problems_per_batch: int, rollouts_per_problem: int) -> float:
-        """Return the mean reward of a cell at the target."""
 
-
-def measured(truth: Truth, asked: Mapping[RunKey, int]) -> list[Configuration]:
+def measured(runner: Runner, asked: Mapping[RunKey, int]) -> list[Configuration]:
     """Return what these runs measure up to their horizons, as a fit takes it."""
     cells: dict[tuple[int, int], dict[int, int]] = {}
     for (b, n, seed), end in sorted(asked.items()):
@@ -30,7 +27,7 @@ def measured(truth: Truth, asked: Mapping[RunKey, int]) -> list[Configuration]:
     for (b, n), ends in cells.items():
         parts = []
         for i, (seed, end) in enumerate(ends.items()):
-            compute, reward = truth.run((b, n, seed))
+            compute, reward = runner.run((b, n, seed))
             inside = compute <= end
             parts.append((compute[inside], reward[inside], np.full(int(inside.sum()), i)))
         compute, reward, run = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -38,9 +35,9 @@ def measured(truth: Truth, asked: Mapping[RunKey, int]) -> list[Configuration]:
     return out
 
 
-def play(design: Design, truth: Truth) -> list[Decision]:
+def play(design: Design, runner: Runner) -> list[Decision]:
     """Return the decisions of a design, to its end."""
     history: list[Decision] = []
     while not history or history[-1].stage is not Stage.STOP:
-        history.append(design.next(history, measured(truth, horizons(history))))
+        history.append(design.next(history, measured(runner, horizons(history))))
     return history

@@ -19,7 +19,8 @@ from isolaw.costs.model import HOUR_S, is_hours
 from isolaw.design import directory
 from isolaw.design.candidates import Budget, Candidate, candidates
 from isolaw.design.clock import Clock
-from isolaw.design.race import RUNGS, Key
+from isolaw.design.decisions import Key
+from isolaw.design.race import RUNGS
 from isolaw.design.truths import KINDS
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.fits.selection import Floats
@@ -58,7 +59,7 @@ class Question:
     @property
     def grid(self) -> int:
         """Rollouts of the whole grid to the target."""
-        return sum(run.steps * run.batch_rollouts for run in self.runs)
+        return sum(run.rollouts for run in self.runs)
 
     @property
     def unreliable_below(self) -> int:
@@ -173,7 +174,7 @@ def _budget(
     hours: float | None,
     cost: Any,
 ) -> Budget:
-    grid = sum(run.steps * run.batch_rollouts for run in runs)
+    grid = sum(run.rollouts for run in runs)
     in_hours = isinstance(spend, str) and is_hours(spend)
     if cost is None and (in_hours or gpus is not None or hours is not None):
         raise InputError(

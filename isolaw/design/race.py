@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from isolaw.config.sections import DesignSection
 from isolaw.design.comparison import Comparison, compare
 from isolaw.design.decisions import (
     Decision,
     Ending,
+    Key,
     Request,
     RunKey,
     Stage,
@@ -38,9 +40,6 @@ LEAST_STEPS = 4  # of a run at its first rung; a larger batch begins at a later 
 SHARE = 0.05  # of draws within ε of the best: an n below is left behind
 ROUNDS = 4  # of neighbours
 RIVALS = 2  # cells that get a seed beside the best one
-TOLERANCE = 0.001  # expected regret at which nothing is left to decide
-
-Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Race:
     target: int
     seeds: tuple[int, ...]
     spend: int
-    tolerance: float = TOLERANCE
+    tolerance: float = DesignSection().tolerance
     seed: int = 0
     pinned: tuple[Key, ...] = ()
     missing: frozenset[RunKey] = frozenset()
@@ -114,7 +113,7 @@ class Race:
             decision = self._ask(
                 Stage.RUNG, history, {*kept, *self._entering(rung)}, self.rungs[rung], found, failed
             )
-            return _judged(decision, {*kept, *self.pinned})
+            return _judged(decision, kept)
         rounds = sum(decision.stage is Stage.NEIGHBOURS for decision in history)
         beside = [
             key for key in self._beside(found.cells[found.best].key) if (*key, self.seeds[0]) not in made

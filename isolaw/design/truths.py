@@ -26,11 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.design.decisions import RunKey
+from isolaw.design.decisions import Key, RunKey
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
-
-Key = tuple[int, int]
 
 FILE = Path(__file__).with_name("presets.npz")
 KINDS = ("easy", "hard")
@@ -94,10 +92,6 @@ class Sample:
                 p = np.clip(np.round((p + noise) * self.answers) / self.answers, 0.0, 1.0)
             self.made[key] = compute, p
         return self.made[key]
-
-    def reward(self, problems_per_batch: int, rollouts_per_problem: int) -> float:
-        """Return the mean reward of a cell at the target."""
-        return self.truth.rewards()[problems_per_batch, rollouts_per_problem]
 
 
 def _slow(rng: np.random.Generator, compute: Floats) -> Floats:

@@ -140,7 +140,7 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
 
     def place(run: RunSpec) -> tuple[bool, float]:
         own = store.run(run.run_id)
-        rollouts = run.steps * run.batch_rollouts - own.recorded().reached
+        rollouts = run.rollouts - own.recorded().reached
         return own.failure is not None, -rollouts * (1 + _STEP_IN_ROLLOUTS / run.batch_rollouts)
 
     return sorted(runs, key=place)

@@ -36,7 +36,7 @@ def summary(design: Mapping[str, Any], runs: int) -> list[str]:
     ]
 
 
-def decision(made: Decision, number_: int) -> str:
+def decision(made: Decision, index: int) -> str:
     """Return one decision on one line."""
     known = ""
     if made.best is not None and made.compute is not None:
@@ -48,12 +48,12 @@ def decision(made: Decision, number_: int) -> str:
         known += f"; left behind: {cells(behind)}" if behind else ""
         known += "; "
     if made.ending is not None:
-        return f"decision {number_}: {known}{ending(made.ending)}"
+        return f"decision {index}: {known}{ending(made.ending)}"
     to = max(request.compute for request in made.runs)
     seeds = sorted({request.seed for request in made.runs})
     own = cells([request.key for request in made.runs])
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    return f"decision {number_}: {known}{_STAGES[made.stage]}: {own} to C = {number(to)}, {which}"
+    return f"decision {index}: {known}{_STAGES[made.stage]}: {own} to C = {number(to)}, {which}"
 
 
 def ending(why: Ending) -> str:
@@ -71,23 +71,23 @@ def found(last: Decision) -> str:
     )
 
 
-def result(history: Sequence[Decision], whole: int, cells_: Collection[tuple[int, int]]) -> list[str]:
-    """Return what a race over the cells of a grid, ``cells_``, found."""
+def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, int]]) -> list[str]:
+    """Return what a race over the cells of a grid, ``grid``, found."""
     last = history[-1]
     if last.best is None:
         return [found(last)]
     runs = {request.run for made in history for request in made.runs}
     return [
         f"{count(len(runs), 'run')}, {share(last.spent / whole)} of the grid's rollouts. {found(last)}",
-        *_edges(last.best, cells_),
+        *_edges(last.best, grid),
     ]
 
 
-def _edges(best: tuple[int, int], cells_: Collection[tuple[int, int]]) -> list[str]:
+def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str]:
     """Say where the best configuration has no neighbour on one side."""
     sides = []
     for i, name in ((1, "n"), (0, "B_p")):
-        line = sorted(key[i] for key in cells_ if key[1 - i] == best[1 - i])
+        line = sorted(key[i] for key in grid if key[1 - i] == best[1 - i])
         if len(line) > 1 and best[i] in (line[0], line[-1]):
             sides.append(f"{name} = {best[i]} is the {'largest' if best[i] == line[-1] else 'smallest'}")
     return [f"At the edge of the grid: {' and '.join(sides)}; beyond it may be better."] if sides else []
