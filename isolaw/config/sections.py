@@ -42,6 +42,16 @@ def once(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
+def percent(value: Any) -> Any:
+    """``"20%"`` means 0.2."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return float(value.strip()[:-1]) / 100
+        except ValueError:
+            return value
+    return value
+
+
 def seed_list(value: Any) -> Any:
     """``seeds = 3`` means the seeds 0, 1, 2."""
     value = whole(value)
@@ -197,7 +207,7 @@ class DesignSection(Section):
     """
 
     kind: Literal["grid", "race"] = "grid"
-    spend: Positive = 0.35
+    spend: Annotated[Positive, BeforeValidator(percent)] = 0.35
     tolerance: Positive = 0.001
     start: Count | None = None
     metric: Text = "avg@4"

@@ -56,8 +56,9 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     if spec.grid.recipe_axes:
         named = ", ".join(spec.grid.recipe_axes)
         out.append(Issue("design.kind", f"a race has no axes of the recipe ({named})", "race", "grid"))
-    if chosen.metric not in spec.evaluation.metrics:
-        out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(spec.evaluation.metrics)))
+    metrics = [*spec.evaluation.metrics, *filter(None, [spec.replay.get("metric")])]
+    if chosen.metric not in metrics:
+        out.append(Issue("design.metric", found=chosen.metric, accepted=", ".join(metrics)))
     if EVAL_SET not in spec.evaluation.sets:
         accepted = f"a list with {EVAL_SET!r}: a race compares configurations there"
         out.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))

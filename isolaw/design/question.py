@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from isolaw import allocation
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.parsing import located
+from isolaw.config.sections import percent
 from isolaw.costs import Cost, read_cost
 from isolaw.costs.model import HOUR_S, is_hours
 from isolaw.design import directory
@@ -28,7 +28,6 @@ from isolaw.fits.selection import Floats
 PROBLEMS = 300  # of a validation set whose size the sweep file leaves open
 RELIABLE = 0.1  # of a grid of 9 n with 3 seeds; with less no design was reliable
 _REFERENCE_RUNS = 27
-_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 
 
 @dataclass(frozen=True)
@@ -222,14 +221,11 @@ def _clock(cost: Cost, runs: list[RunSpec], gpus: int | None) -> Clock:
 
 def _rollouts(spend: float | str, grid: int) -> int:
     """Rollouts of a share such as 20% or 0.2, or of a number of them."""
-    if isinstance(spend, str) and (share := _SHARE.fullmatch(spend)):
-        value = float(share[1]) / 100 * grid
-    else:
-        try:
-            value = float(spend)
-        except ValueError:
-            value = math.nan
-        value = value * grid if value <= 1 else value
+    try:
+        value = float(percent(spend))
+    except ValueError:
+        value = math.nan
+    value = value * grid if value <= 1 else value
     if not (math.isfinite(value) and value > 0):
         accepted = "a share of the grid (20%), rollouts (2e7), or GPU hours (384gpuh, with a cost)"
         raise InputError(f"spend: found {spend!r}; expected {accepted}")
