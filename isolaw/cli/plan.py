@@ -27,12 +27,12 @@ from isolaw.cli.options import (
 @click.option(
     "--spend", metavar="20%|ROLLOUTS|384gpuh",
     help="What the sweep may spend: a share of the grid, rollouts, or GPU hours (with --cost).  "
-    "[default: design.spend, or what --hours allow]",
+    "[default: design.spend, or with --cost what --hours allow]",
 )  # fmt: skip
-@click.option("--gpus", type=POSITIVE, help="Number of GPUs; requires --cost.")
+@click.option("--gpus", type=POSITIVE, help="Number of GPUs.")
 @click.option(
     "--hours", type=click.FloatRange(min=0, min_open=True),
-    help="Wall time on these GPUs; requires --cost.",
+    help="Wall time on these GPUs; with --cost it limits the spend.",
 )  # fmt: skip
 @cost_options
 @click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,8 @@ from isolaw.cli.common import note, print_result
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
+    from isolaw.design.decisions import Decision
+    from isolaw.design.value import Purchase
     from isolaw.fits.law import Law
     from isolaw.report.study import Study
     from isolaw.runs import Runs
@@ -55,13 +57,11 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from rich.console import Console
 
     from isolaw import engine
-    from isolaw.design.directory import read
     from isolaw.report.page import Facts, check_replaceable, provenance, render, write
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
     from isolaw.report.text.costs import hours_so_far
     from isolaw.report.text.prediction import advice, prediction_summary
-    from isolaw.store import SweepStore
 
     check_replaceable(out)
     names = ("setting", "x", *shared.LAW_NAMES)
@@ -80,6 +80,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         limits["cost"] = _cost(options, states)
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
         continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
+        history, further = _race(sweeps[0]) if continues else ((), None)
         status.update("backtest")
         facts = Facts(
             predicted,
@@ -91,14 +92,15 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
             ", ".join(sources),
             sweeps[0] if continues else "",
             [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
-            read(SweepStore(sweeps[0])) if continues else (),
+            history,
+            further,
         )
         status.update("drawing")
         path = write(render(study, facts), out)
     result: dict[str, Any] = {
         "report": str(path), "bytes": path.stat().st_size,
         "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
-        "prediction": None,
+        "prediction": None, "further": further and further.to_dict(),
     }  # fmt: skip
     lines = []
     if predicted is not None and study.document is not None:
@@ -106,6 +108,16 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         lines += prediction_summary(predicted.answer, study.document, predicted.nearest)
         lines += [f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer)]
     print_result(as_json, result, [*lines, f"Report: {path}"])
+
+
+def _race(directory: str) -> tuple[Sequence[Decision], Purchase | None]:
+    """The decisions of a sweep that chose its runs, and what more spend would buy."""
+    from isolaw.design.directory import ahead, read
+    from isolaw.store import SweepStore
+
+    store = SweepStore(directory)
+    history = read(store)
+    return history, ahead(store, history)
 
 
 def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:

@@ -16,7 +16,8 @@ from isolaw.cli.common import announce_compilation, handling, note, print_result
 from isolaw.cli.options import cost_of, cost_options, json_option
 
 if TYPE_CHECKING:
-    from isolaw.config import SweepSpec
+    from isolaw.config import RunSpec, SweepSpec
+    from isolaw.design.schedule import Schedule
     from isolaw.engine import Plan
     from isolaw.errors import RunError
     from isolaw.machine import Cards
@@ -71,6 +72,7 @@ def sweep(
     from isolaw.costs import sweeps as costs
     from isolaw.errors import SpecError
     from isolaw.report.text import costs as cost_text
+    from isolaw.report.text import race
     from isolaw.report.text import sweep as text
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
@@ -91,13 +93,16 @@ def sweep(
     for line in (*text.plan_summary(plan.to_dict(), plan.spec.sweep.backend), *notes):
         note(line)
     if dry_run:
+        assumed = _assumed(plan)
         cost = cost_of(more)
-        spent = None if cost is None else costs.left(out, todo, cost, more["price"])
+        spent = None if cost is None else costs.left(out, _runs(plan, assumed), cost, more["price"])
         if cost is not None:
             note(cost_text.spent(spent, cost))
-        lines = [line for table in memory for line in text.memory_table(table)]
+        lines = race.schedule(assumed, plan.adaptive.whole) if assumed and plan.adaptive else []
+        lines += [line for table in memory for line in text.memory_table(table)]
         lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
         result = {**plan.to_dict(), "memory": memory, "executor": place, "dry_run": True}
+        result["schedule"] = assumed and assumed.to_dict()
         result["cost"] = None if cost is None else {**(spent.to_dict() if spent else {}), **cost.to_dict()}
         if not as_json:
             note(text.place_summary(place))
@@ -126,6 +131,23 @@ def sweep(
         raise KeyboardInterrupt
     left = engine.plan(plan.spec, out).todo
     return 0 if not left else 3 if state["done"] else 1
+
+
+def _assumed(plan: Plan) -> Schedule | None:
+    """What a race that has not begun would do under an assumed truth."""
+    if plan.adaptive is None or len(plan.adaptive.history) > 1 or plan.begun:
+        return None
+    from isolaw.design.schedule import schedule
+
+    return schedule(plan.adaptive, plan.spec)
+
+
+def _runs(plan: Plan, assumed: Schedule | None) -> list[RunSpec]:
+    """The runs that are left to make, in a race that has not begun those of the assumed schedule."""
+    if assumed is not None and plan.adaptive is not None:
+        return plan.adaptive.asked(assumed.decisions)
+    left = set(plan.todo)
+    return [run for run in plan.runs if run.run_id in left]
 
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:

@@ -11,9 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isolaw.config import RunSpec, SweepSpec, canonical_json
+from isolaw.design.comparison import compare
 from isolaw.design.decisions import Decision, Ending, RunKey, Stage, horizons
 from isolaw.design.race import Race
+from isolaw.design.truths import answers_of
+from isolaw.design.value import Purchase, further
 from isolaw.errors import Issue, StoreError
+from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration, configurations_of, measured_points
 from isolaw.store import SweepStore, checksums
 from isolaw.store.sweep import DECISIONS
@@ -121,7 +125,11 @@ class Adaptive:
     @property
     def runs(self) -> list[RunSpec]:
         """The runs that were asked for, each with its horizon."""
-        return [self._run(key, end) for key, end in horizons(self.history).items()]
+        return self.asked(self.history)
+
+    def asked(self, history: Sequence[Decision]) -> list[RunSpec]:
+        """Return the runs that these decisions ask for, each with its horizon."""
+        return [self._run(key, end) for key, end in horizons(history).items()]
 
     @property
     def todo(self) -> list[RunSpec]:
@@ -153,23 +161,9 @@ class Adaptive:
                 left = [run for run in left if run not in gone]
             if left:
                 break
-            decision = self.race.next(self.history, self._measured(), failed)
+            decision = self.race.next(self.history, measured(self.store, self.history, self.metric), failed)
             self.history.append(replace(decision, limits=self.race.limits))
         return self.history[before:]
-
-    def _measured(self) -> list[Configuration]:
-        """What the runs that were asked for measured, up to their horizons."""
-        asked = horizons(self.history)
-        if not any(self.store.run(self.grid[key].run_id).bytes_recorded for key in asked):
-            return []
-        runs = self.store.collect()
-        points = measured_points(runs, self.metric, EVAL_SET)
-        names = ["problems_per_batch", "rollouts_per_problem", "seed"]
-        ends = [asked.get(key, -1) for key in points[names].itertuples(index=False, name=None)]
-        points = points[points["compute"] <= ends]
-        table = runs.table()
-        table = table[table.index.isin(points["run_id"])]
-        return configurations_of(points, table, [], least=_LEAST_CHECKPOINTS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data: the rule's numbers, and the decisions so far."""
@@ -204,3 +198,32 @@ def read(store: SweepStore) -> list[Decision]:
         except (ValueError, TypeError, KeyError):
             break
     return out
+
+
+def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
+    """Return what the runs that were asked for measured, up to their horizons."""
+    asked = horizons(history)
+    specs = store.specs()[0] if asked else {}
+    if not any(store.run(run_id).bytes_recorded for run_id in specs):
+        return []
+    runs = store.collect()
+    points = measured_points(runs, metric, EVAL_SET)
+    names = ["problems_per_batch", "rollouts_per_problem", "seed"]
+    ends = [asked.get(key, -1) for key in points[names].itertuples(index=False, name=None)]
+    points = points[points["compute"] <= ends]
+    table = runs.table()
+    table = table[table.index.isin(points["run_id"])]
+    return configurations_of(points, table, [], least=_LEAST_CHECKPOINTS)
+
+
+def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) -> Purchase | None:
+    """Return what seeds for a share of the spend would buy; None before a race ended at its target."""
+    spec = store.read_spec()
+    last = history[-1] if history else None
+    if last is None or last.stage is not Stage.STOP or last.compute != spec.sweep.compute:
+        return None
+    spend, _, *seeds = last.limits
+    own = measured(store, history, spec.design.metric)
+    cells = [Cell(*standing.key) for standing in last.standings]
+    found = compare(own, cells, last.compute)
+    return further(own, found, [int(seed) for seed in seeds], int(share * spend), answers_of(spec))

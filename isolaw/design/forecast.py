@@ -6,7 +6,11 @@ sees what they would measure there, and recommends a cell. It loses
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
 The expected regret is its mean over truths, by their weights, and repetitions with other seeds and noise. The
-interval holds 90 % of them: with m plays the i-th smallest of them is the quantile i / (m + 1).
+interval holds 90 % of them: with m plays the i-th smallest of them is the quantile i / (m + 1). Few truths do
+not reach the worst case, so the upper end is at least the predictive quantile of an exponential distribution,
+of which T truths give the mean x̄ (the least informative one of a mean):
+
+    P(X > x) = (1 + x / (T x̄))^−T
 """
 
 from __future__ import annotations
@@ -171,7 +175,8 @@ def plan(
         what the sweep may spend: a share of the grid (``"20%"``, ``0.2``), rollouts, or with ``cost`` GPU
         hours (``"384gpuh"``); by default ``design.spend``, or what ``hours`` allow.
     gpus, hours
-        GPUs, and the wall time on them; both require ``cost``. Without ``gpus`` one run goes at a time.
+        GPUs, and the wall time on them. They limit the sweep where there is a ``cost``; without one the
+        forecast says which rate they require. Without ``gpus`` one run goes at a time.
     cost
         whatever `isolaw.read_cost` takes.
     runs
@@ -235,12 +240,12 @@ def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration
 
 def _truths(asked: Question, known: Sequence[Configuration], seed: int) -> tuple[list[Truth], Floats, int]:
     """The truths, their weights, and how many of them are fitted to the user's runs."""
-    found = library.presets(asked.cells, asked.target, asked.kinds)
+    found = library.presets(asked.cells, asked.target, library.kinds_of(asked.spec))
     weight = np.full(len(found), 1 / len(found))
     if not known:
         return found, weight, 0
-    at = library.presets([c.key for c in known], asked.target, asked.kinds)
-    weight = weights.agreement(known, at, asked.answers)
+    at = library.presets([c.key for c in known], asked.target, library.kinds_of(asked.spec))
+    weight = weights.agreement(known, at, library.answers_of(asked.spec))
     from_runs = library.fitted_to_runs(known, asked.cells, asked.target, FROM_RUNS, seed)
     if from_runs:
         weight = np.append(
@@ -284,7 +289,7 @@ def played(
     asked: Question, truth: Truth, index: int, designs: Sequence[Candidate], stream: tuple[int, int]
 ) -> list[Play]:
     """Play each design in one truth; all see the same runs."""
-    sample = Sample(truth, asked.checkpoints, asked.answers, stream)
+    sample = Sample(truth, asked.checkpoints, library.answers_of(asked.spec), stream)
     rewards = truth.rewards()
     top = max(rewards.values())
     out = []
@@ -305,6 +310,8 @@ def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
 
+    truths = weights.effective(of_truth)
+
     def over(values: Sequence[float | None]) -> Range | None:
         known = [value for value in values if value is not None]
         return spread(np.array(known), weight) if len(known) == len(values) else None
@@ -313,6 +320,7 @@ def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
         over([getattr(p, name) for p in plays]) for name in ("regret", "rollouts", "runs")
     )
     assert regret is not None
+    regret = regret._replace(high=max(regret.high, worst(regret.value, truths)))
     assert rollouts is not None
     assert runs is not None
     within = min(float(weight @ np.array([play.regret <= TOLERANCE for play in plays])), 1.0)
@@ -327,3 +335,12 @@ def spread(values: Floats, weight: Floats) -> Range:
     at = np.cumsum(weight[order]) * size / (size + 1)
     low, high = np.interp(INTERVAL, at, values[order])
     return Range(float(values @ weight), float(low), float(high))
+
+
+def worst(mean: float, truths: float) -> float:
+    """Return the upper end for a mean over so many truths, of an exponential distribution.
+
+    >>> round(worst(1.0, 7), 2), round(worst(1.0, 1e9), 2)  # -log 0.05
+    (3.74, 3.0)
+    """
+    return mean * truths * float(np.expm1(-np.log1p(-INTERVAL[1]) / truths))

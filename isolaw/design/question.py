@@ -21,11 +21,9 @@ from isolaw.design.candidates import Budget, Candidate, candidates
 from isolaw.design.clock import Clock
 from isolaw.design.decisions import Key
 from isolaw.design.race import RUNGS
-from isolaw.design.truths import KINDS
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.fits.selection import Floats
 
-PROBLEMS = 300  # of a validation set whose size the sweep file leaves open
 RELIABLE = 0.1  # of a grid of 9 n with 3 seeds; with less no design was reliable
 _REFERENCE_RUNS = 27
 
@@ -42,6 +40,7 @@ class Question:
     runs: list[RunSpec]
     budget: Budget
     gpus: int | None = None
+    hours: float | None = None  # on these GPUs; without a cost they limit nothing
 
     @property
     def cells(self) -> tuple[Key, ...]:
@@ -64,18 +63,6 @@ class Question:
     def unreliable_below(self) -> int:
         """Rollouts below which no design was reliable."""
         return int(RELIABLE * max(_REFERENCE_RUNS * self.target, self.grid))
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The problem sets of the presets that are plausible: as difficult as the sweep says, or both."""
-        problems = self.spec.problems
-        named = problems.difficulty or (problems.set if self.spec.sweep.backend == "bandit" else None)
-        return (named,) if named in KINDS else KINDS
-
-    @property
-    def answers(self) -> int:
-        """Answers of an evaluation; 0: it is exact."""
-        return (self.spec.problems.n_validation or PROBLEMS) * self.spec.evaluation.samples
 
     @property
     def checkpoints(self) -> dict[Key, Floats]:
@@ -128,7 +115,7 @@ def question(
     if issues:
         error = SpecError(issues)
         raise error if file is None else located(error, file, settings)
-    return Question(spec, runs, _budget(spec, runs, spend, gpus, hours, cost), gpus)
+    return Question(spec, runs, _budget(spec, runs, spend, gpus, hours, cost), gpus, hours)
 
 
 def _target(target: float | None, compute: int) -> int:
@@ -175,9 +162,9 @@ def _budget(
 ) -> Budget:
     grid = sum(run.rollouts for run in runs)
     in_hours = isinstance(spend, str) and is_hours(spend)
-    if cost is None and (in_hours or gpus is not None or hours is not None):
+    if cost is None and in_hours:
         raise InputError(
-            "--cost: missing; hours of GPUs become rollouts only with the cost of a step. Expected one of:\n"
+            "--cost: missing; GPU hours become rollouts only with the cost of a step. Expected one of:\n"
             "  --cost DIRECTORY: real runs that recorded their time (or a table of runs with wall_s)\n"
             "  --cost isolaw-gpu-report.json: the report of isolaw doctor --gpu\n"
             "  --cost throughput.toml: your own throughputs, as in examples/data/throughput.toml"

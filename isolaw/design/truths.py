@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from isolaw.config import SweepSpec
 from isolaw.design.decisions import Key, RunKey
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.estimate import estimate
@@ -33,6 +34,7 @@ from isolaw.fits.surface.estimate import estimate
 FILE = Path(__file__).with_name("presets.npz")
 KINDS = ("easy", "hard")
 WIDTH = 0.18  # decades of C
+PROBLEMS = 300  # of a validation set whose size a sweep file leaves open
 SHARED, OWN, SPREAD = 0.017, 0.005, 0.5  # of truths fitted to runs: as the presets' are about
 _KNOTS = np.arange(0.0, 14.0, 0.1)  # of log10 C
 _POINTS = 24  # of C, at which truths fitted to runs are drawn
@@ -101,6 +103,17 @@ def _slow(rng: np.random.Generator, compute: Floats) -> Floats:
     return np.asarray(weights @ rng.standard_normal(_KNOTS.size) / np.linalg.norm(weights, axis=1))
 
 
+def kinds_of(spec: SweepSpec) -> tuple[str, ...]:
+    """Return the problem sets of the presets that are plausible: as difficult as a sweep says, or both."""
+    named = spec.problems.difficulty or (spec.problems.set if spec.sweep.backend == "bandit" else None)
+    return (named,) if named in KINDS else KINDS
+
+
+def answers_of(spec: SweepSpec) -> int:
+    """Return the answers of an evaluation of a sweep; 0: it is exact."""
+    return (spec.problems.n_validation or PROBLEMS) * spec.evaluation.samples
+
+
 def simulator_version() -> int:
     """The version of the simulator that made the presets."""
     return int(_file()["simulator"])
@@ -149,6 +162,13 @@ def fitted_to_runs(
             return []
     if not ends or min(ends) < target:
         return []
+    return drawn_from(configurations, cells, target, draws, seed)
+
+
+def drawn_from(
+    configurations: Sequence[Configuration], cells: Sequence[Key], target: int, draws: int, seed: int
+) -> list[Truth]:
+    """Return draws of the surface fitted to runs, as truths over these cells."""
     surface = estimate(configurations, draws, seed, (0.0, 1.0))
     start = min(c.checkpoints[c.checkpoints > 0][0] for c in configurations)
     compute = np.geomspace(start, target, _POINTS)

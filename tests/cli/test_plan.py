@@ -52,7 +52,7 @@ def test_without_model_or_problems(isolaw: Call, file: Path, tmp_path: Path) -> 
 
 
 def test_mistakes_are_named_before_anything_is_played(isolaw: Call, file: Path, tmp_path: Path) -> None:
-    code, _, stderr = isolaw("plan", file, "--gpus", "8", "--hours", "48")
+    code, _, stderr = isolaw("plan", file, "--spend", "384gpuh")
     assert code == 2
     assert all(
         way in stderr for way in ("--cost DIRECTORY", "isolaw-gpu-report.json", "--cost throughput.toml")

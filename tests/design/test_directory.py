@@ -12,7 +12,8 @@ import isolaw as package
 from isolaw import engine
 from isolaw.config import SweepSpec
 from isolaw.design.decisions import Ending, Stage, horizons
-from isolaw.design.directory import read
+from isolaw.design.directory import ahead, read
+from isolaw.design.schedule import schedule
 from isolaw.errors import SpecError, StoreError
 from isolaw.store import SweepStore
 
@@ -190,3 +191,31 @@ def test_decisions_are_json_a_user_can_read(raced: Path) -> None:
     lines = [json.loads(line) for line in (raced / "decisions.jsonl").read_text().splitlines()]
     assert [line["stage"] for line in lines[:2]] == ["rung", "rung"]
     assert lines[-1]["ending"] in list(Ending)
+
+
+def test_what_more_spend_would_buy_is_known_once_a_race_has_ended(raced: Path, tmp_path: Path) -> None:
+    store = SweepStore(raced)
+    history = read(store)
+    bought = ahead(store, history)
+    assert bought is not None
+    assert bought.before == pytest.approx(history[-1].expected_regret, abs=1e-3)
+    assert all(
+        run.compute == 100_000 and run.seed not in (0, 1)
+        for run in bought.runs
+        if run.key in {own[:2] for own in horizons(history) if own[2] == 1}
+    )
+    assert ahead(store, history[:2]) is None
+    assert ahead(store, []) is None
+
+
+def test_a_race_that_has_not_begun_has_a_schedule_under_an_assumed_truth(tmp_path: Path) -> None:
+    plan = engine.plan(spec(), tmp_path / "new")
+    assert plan.adaptive is not None
+    found = schedule(plan.adaptive, plan.spec)
+    assert found.truth.startswith("easy")
+    assert found.decisions[0].runs == plan.adaptive.history[0].runs
+    assert found.decisions[-1].stage is Stage.STOP
+    assert found.to_dict()["simulated"] is True
+    assert not (tmp_path / "new").exists()
+    made = plan.adaptive.asked(found.decisions)
+    assert sum(run.rollouts for run in made) == found.decisions[-1].spent <= plan.adaptive.race.spend

@@ -91,10 +91,20 @@ def test_a_race_that_takes_longer_than_the_hours_spends_less() -> None:
     assert shorter(race, 360_000.0, asked.budget) is None  # not three runs
 
 
-def test_hours_without_a_cost_name_the_three_ways_to_get_one() -> None:
-    for options in ({"gpus": 8, "hours": 48}, {"spend": "384gpuh"}):
-        with pytest.raises(InputError, match=r"DIRECTORY(.|\n)*doctor --gpu(.|\n)*throughput.toml"):
-            question(SWEEP, **options)
+def test_hours_without_a_cost_become_the_rate_that_they_require() -> None:
+    asked = question(SWEEP, gpus=8, hours=48)
+    assert asked.budget == question(SWEEP).budget
+    found = plan(gpus=8, hours=48)
+    assert found.recommended is not None
+    rate = found.recommended.rollouts.value / (48 * 3600)
+    assert to_dict(found)["required_rollouts_per_s"] == pytest.approx(rate)
+    assert f"{rate / 8:.3g} rollouts/s on each of 8 GPUs" in "\n".join(plan_summary(found))
+    assert to_dict(plan())["required_rollouts_per_s"] is None
+
+
+def test_a_spend_in_gpu_hours_without_a_cost_names_the_three_ways_to_get_one() -> None:
+    with pytest.raises(InputError, match=r"DIRECTORY(.|\n)*doctor --gpu(.|\n)*throughput.toml"):
+        question(SWEEP, spend="384gpuh")
     with pytest.raises(InputError, match="at least 4, which a run takes"):
         question(SWEEP, gpus=2, hours=1, cost=COST)
     with pytest.raises(InputError, match="a TOML file"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isolaw.design.decisions import Decision
+from isolaw.design.value import Purchase
 from isolaw.fits.health import health
 from isolaw.report.figures.series import steps_scale
 from isolaw.report.page import landscape, law_charts, provenance, race, run_charts, tables
@@ -35,6 +36,7 @@ class Facts:
     sweep: str = ""  # its directory, if it is the source: advice becomes a command
     hours: Sequence[str] = ()  # what real sweeps took so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
+    further: Purchase | None = None  # what more spend would buy there
 
 
 @dataclass
@@ -118,7 +120,13 @@ def _race(facts: Facts) -> list[Section]:
     chart = race.loss_against_spend(facts.race)
     title = "How the runs were chosen"
     return [
-        Section("race", title, race.lines(facts.race), [chart] if chart else [], [race.decisions(facts.race)])
+        Section(
+            "race",
+            title,
+            race.lines(facts.race, facts.further),
+            [chart] if chart else [],
+            [race.decisions(facts.race)],
+        )
     ]
 
 

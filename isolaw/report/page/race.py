@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isolaw.design.decisions import Decision, Stage, Verdict
+from isolaw.design.value import Purchase
 from isolaw.report.page.chart import Chart, line, log_axis
 from isolaw.report.page.tables import Cell, Table
 from isolaw.report.text import race as text
@@ -69,10 +70,12 @@ def decisions(history: Sequence[Decision]) -> Table:
     return Table("decisions", "Decisions of the race", columns, rows)
 
 
-def lines(history: Sequence[Decision]) -> list[str]:
-    """Return what the race found, and how to see the runs that it left behind."""
+def lines(history: Sequence[Decision], further: Purchase | None) -> list[str]:
+    """Return what the race found, what more spend would buy, and how to see the runs that it left behind."""
     left = sum(own.verdict is Verdict.WORSE for made in history for own in made.standings)
     out = [text.found(history[-1])] if history[-1].stage is Stage.STOP else ["The race has not ended."]
+    if further is not None:
+        out.append(text.further(further, history))
     if left:
         out.append(
             "Runs that were left behind keep their state; isolaw sweep --set design.kind=grid makes the whole"

@@ -37,20 +37,21 @@ def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
             "with 3 seeds to the target) no design found the best allocation reliably. Spend more, or lower "
             "the target."
         )
-    lines += ["", *_table(found, price), "", *_recommendation(found), "", "Assumptions:"]
+    lines += ["", *_table(found, price), "", *_recommendation(found), *_rate(found), "", "Assumptions:"]
     return lines + [f"- {text}" for text in assumptions(found)]
 
 
 def assumptions(found: Forecast) -> list[str]:
     """Return what the plan assumes, each in a sentence or two."""
     asked = found.question
-    kinds = " and ".join(f"the {kind} problem set" for kind in asked.kinds)
+    kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
+    answers = truths.answers_of(asked.spec)
     out = [
         f"The truths are {len(found.truths) - found.from_runs} presets of a simulator (version "
         f"{truths.simulator_version()}) on {kinds}. Your model may learn differently from all of them.",
         "It learns as fast, relative to the target, as the presets do relative to C = 3e6.",
         "Rewards are mean accuracies"
-        + (f" over {asked.answers:,} validation answers" if asked.answers else ", measured exactly")
+        + (f" over {answers:,} validation answers" if answers else ", measured exactly")
         + "; runs of one seed share what their seed brings; no run fails.",
         f"The best is the best of these {len(asked.cells)} configurations; others are not considered.",
     ]
@@ -92,7 +93,8 @@ def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
         "simulated": True,
         "target": asked.target,
         "spend": asked.budget.rollouts,
-        "hours": asked.budget.hours,
+        "hours": asked.hours,
+        "required_rollouts_per_s": required_rate(found),
         "gpus": asked.gpus,
         "grid_rollouts": asked.grid,
         "unreliable": found.unreliable,
@@ -197,6 +199,32 @@ def _recommendation(found: Forecast) -> list[str]:
     return lines
 
 
+def required_rate(found: Forecast) -> float | None:
+    """Return rollouts per second that the recommended sweep requires of all GPUs to end within the hours.
+
+    None without hours, or where a cost says how long it takes.
+    """
+    asked, best = found.question, found.recommended
+    if best is None or asked.hours is None or asked.budget.clock is not None:
+        return None
+    return best.rollouts.value / (asked.hours * HOUR_S)
+
+
+def _rate(found: Forecast) -> list[str]:
+    rate, asked = required_rate(found), found.question
+    if rate is None:
+        return []
+    own = number(rate / (asked.gpus or 1))
+    per = f"{own} rollouts/s on each of {count(asked.gpus, 'GPU')}" if asked.gpus else f"{own} rollouts/s"
+    length = asked.spec.recipe.max_response_tokens
+    tokens = f" (at most {number(rate / (asked.gpus or 1) * length)} tokens/s)" if length else ""
+    return [
+        f"To end within {asked.hours:g} hours it requires {per}{tokens} on average, training and evaluations "
+        "included. isolaw does not know how fast your GPUs are: --cost converts hours into rollouts, limits "
+        "the spend, and adds GPU hours to the table (docs/costs.md)."
+    ]
+
+
 def _asked_of(found: Forecast, best: Row) -> str:
     parts = [] if _cut(found, best) else ["to the target"]
     return " and ".join([*parts, *(["within the hours"] if found.question.budget.hours else [])]) or "above"
@@ -216,6 +244,8 @@ def _share(value: float, of: float) -> str:
 
 def _place(found: Forecast) -> str:
     budget, gpus = found.question.budget, found.question.gpus
+    if budget.clock is None:
+        return ""
     if budget.hours is None:
         return f", on {count(gpus, 'GPU')}" if gpus else ""
     on = f" on {count(gpus, 'GPU')}" if gpus else ""

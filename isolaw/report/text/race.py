@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from isolaw.design.decisions import Decision, Ending, Stage, Verdict
+from isolaw.design.schedule import Schedule
+from isolaw.design.value import Purchase
 from isolaw.report.text.numbers import columns, count, number, share
 
 _ENDINGS = {
@@ -17,7 +20,7 @@ _ENDINGS = {
 }
 _STAGES = {
     Stage.GRID: "all runs",
-    Stage.RUNG: "on",
+    Stage.RUNG: "continue",
     Stage.NEIGHBOURS: "next to the best",
     Stage.SEEDS: "another seed",
     Stage.STOP: "the end",
@@ -53,7 +56,8 @@ def decision(made: Decision, index: int) -> str:
     seeds = sorted({request.seed for request in made.runs})
     own = cells([request.key for request in made.runs])
     which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    return f"decision {index}: {known}{_STAGES[made.stage]}: {own} to C = {number(to)}, {which}"
+    what = _STAGES[made.stage] if known or made.stage is Stage.GRID else "start"
+    return f"decision {index}: {known}{what}: {own} to C = {number(to)}, {which}"
 
 
 def ending(why: Ending) -> str:
@@ -91,6 +95,30 @@ def _edges(best: tuple[int, int], grid: Collection[tuple[int, int]]) -> list[str
         if len(line) > 1 and best[i] in (line[0], line[-1]):
             sides.append(f"{name} = {best[i]} is the {'largest' if best[i] == line[-1] else 'smallest'}")
     return [f"At the edge of the grid: {' and '.join(sides)}; beyond it may be better."] if sides else []
+
+
+def schedule(assumed: Schedule, whole: int) -> list[str]:
+    """Return the decisions of a race under an assumed truth."""
+    made = assumed.decisions
+    runs = {request.run for own in made for request in own.runs}
+    return [
+        f"Simulated: the race, if rewards were those of the simulator's preset {assumed.truth!r}",
+        *(f"  {decision(own, i)}" for i, own in enumerate(made, 1)),
+        f"  in all {count(len(runs), 'run')}, {number(made[-1].spent)} rollouts, "
+        f"{share(made[-1].spent / whole)} of the grid's",
+    ]
+
+
+def further(bought: Purchase, history: Sequence[Decision]) -> str:
+    """Return what more spend would buy."""
+    seeds = Counter(run.key for run in bought.runs)
+    each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
+    part = share(bought.rollouts / history[-1].limits[0])
+    return (
+        f"With {part} more spend ({number(bought.rollouts)} rollouts) the race could run {each}. The "
+        f"expected loss would change from {bought.before:.4f} to about {bought.after:.4f}: simulated from "
+        "the surface of these runs."
+    )
 
 
 def standings(last: Decision) -> list[str]:

@@ -1,0 +1,98 @@
+"""What more runs are worth: the expected loss after further seeds at the target, before they are made.
+
+The surface of the runs so far is drawn a few times, and each draw is a truth (`isolaw.design.truths`). In it
+the further runs are simulated, join the measured ones, and are compared anew:
+
+    loss after = mean over truths of the expected loss that isolaw then sees
+
+This is what the estimator will answer, with all that it learns of how runs vary. (A Gaussian update of the
+draws, which knows that beforehand, expected half of it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+
+from isolaw.design.comparison import Comparison, compare
+from isolaw.design.decisions import Key, Request
+from isolaw.design.truths import Sample, drawn_from
+from isolaw.fits.selection import Configuration
+
+RIVALS = 2  # cells that get seeds beside the best one, as in the race
+DRAWS = 6
+
+
+@dataclass(frozen=True)
+class Purchase:
+    """Further runs to the target, and the expected loss before and after them."""
+
+    runs: tuple[Request, ...]
+    before: float
+    after: float
+
+    @property
+    def rollouts(self) -> int:
+        """What the runs generate."""
+        return sum(run.rollouts for run in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {**asdict(self), "rollouts": self.rollouts}
+
+
+def further(
+    measured: Sequence[Configuration], found: Comparison, seeds: Sequence[int], rollouts: int, answers: int
+) -> Purchase | None:
+    """Return what as many seeds buy as ``rollouts`` pay for, at least one of the best cell and of its rival.
+
+    ``found`` compares cells at the target, ``seeds`` are those of the sweep (beyond them they are counted
+    on), ``answers`` those of an evaluation. None where nothing competes with the best cell, or where rewards
+    are not shares.
+    """
+    if any(c.reward.min() < 0 or c.reward.max() > 1 for c in measured):
+        return None
+    gains = found.gains()
+    rivals = [int(i) for i in np.argsort(-gains, kind="stable") if i != found.best and gains[i] > 0][:RIVALS]
+    if not rivals:
+        return None
+    taken = {c.key: list(c.seeds) for c in measured}
+    runs = []
+    for i in islice(cycle((found.best, *rivals)), max(rollouts // found.compute, 2)):
+        key = found.cells[i].key
+        left = [seed for seed in seeds if seed not in taken[key]]
+        taken[key].append(left[0] if left else max((*seeds, *taken[key])) + 1)
+        runs.append(Request(*key, taken[key][-1], found.compute))
+    cells = [cell.key for cell in found.cells]
+    truths = drawn_from(measured, cells, found.compute, DRAWS, seed=1)
+    schedule = {c.key: c.checkpoints for c in measured}
+    after = []
+    for i, truth in enumerate(truths):
+        sample = Sample(truth, schedule, answers, (i,))
+        new = compare(_joined(measured, sample, runs), found.cells, found.compute, seed=i)
+        after.append(new.regret[new.best])
+    return Purchase(tuple(runs), float(found.regret[found.best]), float(np.mean(after)))
+
+
+def _joined(
+    measured: Sequence[Configuration], sample: Sample, runs: Sequence[Request]
+) -> list[Configuration]:
+    """The measured runs, and these ones simulated."""
+    out: Mapping[Key, Configuration] = {c.key: c for c in measured}
+    for request in runs:
+        own = out[request.key]
+        compute, reward = sample.run(request.run)
+        index = np.full(compute.size, len(own.seeds))
+        joined = replace(
+            own,
+            compute=np.concatenate([own.compute, compute]),
+            reward=np.concatenate([own.reward, reward]),
+            run=np.concatenate([own.run, index]),
+            seeds=(*own.seeds, request.seed),
+        )
+        out = {**out, request.key: joined}
+    return list(out.values())
