@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
@@ -62,14 +62,14 @@ def _path(name: str, index: int, batch: int, first: int) -> Path:
     return RUNS / f"{name}-{index}-b{batch}-{first}.npz"
 
 
-def simulate(indices: Iterable[int] = (*TUNING, *JUDGING), chunks: int | None = None) -> None:
-    """Make the simulated runs of these presets that are not there yet, at most ``chunks`` for each B_p."""
+def simulate() -> None:
+    """Make the simulated runs that are not there yet."""
     RUNS.mkdir(parents=True, exist_ok=True)
     missing = [
         (name, index, batch, first)
         for batch in (32, 8, 128)
-        for first in list(range(0, SEEDS[batch], CHUNK))[:chunks]
-        for index in indices
+        for first in range(0, SEEDS[batch], CHUNK)
+        for index in (*TUNING, *JUDGING)
         for name in SETS
         if not _path(name, index, batch, first).exists()
     ]
@@ -112,8 +112,7 @@ def _simulated(name: str, index: int, batch: int, seeds: list[int], metrics: lis
 @cache
 def _bank(name: str, index: int, batch: int) -> dict[str, Any]:
     """Compute ``c…``, rewards of all seeds ``r…`` and E[p (1 − p)] ``v…`` of each n."""
-    files = [_path(name, index, batch, first) for first in range(0, SEEDS[batch], CHUNK)]
-    parts = [np.load(file) for file in files if file.exists()]
+    parts = [np.load(_path(name, index, batch, first)) for first in range(0, SEEDS[batch], CHUNK)]
     rewards = {f"r{n}": np.concatenate([part[f"r{n}"] for part in parts]).astype(float) for n in LEVELS}
     return {**dict(parts[0]), **rewards}
 

@@ -30,7 +30,6 @@ DOCS = Path(__file__).parents[1] / "docs" / "plan.md"
 SPENDS = (0.1, 0.2, 0.35)
 REPETITIONS = 5
 JOINT = (Kind.RACE, Kind.HALF)  # over three B_p, with a quarter of that grid; once in each truth
-JOINT_JUDGING = range(104, 108)  # presets with a quarter of the seeds, for this alone
 JOINT_SPEND, JOINT_REPETITIONS = 0.25, 2
 
 
@@ -72,8 +71,7 @@ def _joint(task: tuple[str, int, int]) -> list[dict[str, Any]]:
 
 def joint(jobs: int) -> None:
     """Print the forecasts of designs over three B_p, and how many realised regrets they hold."""
-    design.simulate(JOINT_JUDGING, chunks=1)
-    tasks = [(k, i, r) for k in design.SETS for i in JOINT_JUDGING for r in range(JOINT_REPETITIONS)]
+    tasks = [(k, i, r) for k in design.SETS for i in design.JUDGING for r in range(JOINT_REPETITIONS)]
     with ProcessPoolExecutor(jobs) as pool:
         found = [entry for part in pool.map(_joint, tasks) for entry in part]
     held = []

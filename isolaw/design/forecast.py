@@ -6,11 +6,7 @@ sees what they would measure there, and recommends a cell. It loses
     regret = max over cells of the truth's reward at the target − the recommended cell's reward
 
 The expected regret is its mean over truths, by their weights, and repetitions with other seeds and noise. The
-interval holds 90 % of them: with m plays the i-th smallest of them is the quantile i / (m + 1). Few truths do
-not reach the worst case, so the upper end is at least the predictive quantile of an exponential distribution,
-of which T truths give the mean x̄ (the least informative one of a mean):
-
-    P(X > x) = (1 + x / (T x̄))^−T
+interval holds 90 % of them: with m plays the i-th smallest of them is the quantile i / (m + 1).
 """
 
 from __future__ import annotations
@@ -310,8 +306,6 @@ def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
     weight = np.array([of_truth[play.truth] for play in plays])
     weight /= weight.sum()
 
-    truths = weights.effective(of_truth)
-
     def over(values: Sequence[float | None]) -> Range | None:
         known = [value for value in values if value is not None]
         return spread(np.array(known), weight) if len(known) == len(values) else None
@@ -320,7 +314,6 @@ def _row(candidate: Candidate, plays: Sequence[Play], of_truth: Floats) -> Row:
         over([getattr(p, name) for p in plays]) for name in ("regret", "rollouts", "runs")
     )
     assert regret is not None
-    regret = regret._replace(high=max(regret.high, worst(regret.value, truths)))
     assert rollouts is not None
     assert runs is not None
     within = min(float(weight @ np.array([play.regret <= TOLERANCE for play in plays])), 1.0)
@@ -335,12 +328,3 @@ def spread(values: Floats, weight: Floats) -> Range:
     at = np.cumsum(weight[order]) * size / (size + 1)
     low, high = np.interp(INTERVAL, at, values[order])
     return Range(float(values @ weight), float(low), float(high))
-
-
-def worst(mean: float, truths: float) -> float:
-    """Return the upper end for a mean over so many truths, of an exponential distribution.
-
-    >>> round(worst(1.0, 7), 2), round(worst(1.0, 1e9), 2)  # -log 0.05
-    (3.74, 3.0)
-    """
-    return mean * truths * float(np.expm1(-np.log1p(-INTERVAL[1]) / truths))
