@@ -5,6 +5,7 @@ A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small ru
     runs = isolaw.read("DIR")                       a sweep, logs of other frameworks, or tables
     law = isolaw.fit(runs, metric="avg@4")          n*(C), with intervals
     law.predict(compute=1e7)                        the allocation for a budget
+    isolaw.advise(1e6)                              where to start without runs, from published results
     isolaw.plan("sweep.toml", spend="20%")          which runs to make, on simulated truths
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
     isolaw.write_report(runs, law, "report.html")   a page about them
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from isolaw.backends.real.rollout.split import split
     from isolaw.config import SweepSpec
     from isolaw.costs import read_cost
+    from isolaw.design.advice import advise
     from isolaw.design.forecast import plan
     from isolaw.doctor import diagnose
     from isolaw.engine import status, sweep
@@ -51,6 +53,7 @@ _WHERE = {
     "Runs": "isolaw.runs",
     "SizeCurves": "isolaw.fits.studies.model_size.curves",
     "SweepSpec": "isolaw.config",
+    "advise": "isolaw.design.advice",
     "backtest": "isolaw.fits.studies.backtest",
     "compare": "isolaw.fits.studies.recipes",
     "diagnose": "isolaw.doctor",
@@ -71,7 +74,7 @@ _WHERE = {
     "write_report": "isolaw.report.page",
 }
 __all__ = [
-    "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "backtest",
+    "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise", "backtest",
     "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
     "plan", "read", "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import sys
 import click
 
 from isolaw import __version__
+from isolaw.cli.advise import advise
 from isolaw.cli.backtest import backtest
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
@@ -45,6 +46,7 @@ def cli() -> None:
       M    update steps
 
     \b
+    isolaw advise --budget 1e6           where to start without runs, from published results
     isolaw plan SWEEP.toml --spend 20%   which small runs to execute, on simulated truths
     isolaw sweep --out DIR               execute small runs (simulated by default)
     isolaw read LOGS                     list the runs in logs
@@ -58,7 +60,7 @@ def cli() -> None:
 
 
 for command in (
-    plan, sweep, run_one, status, split, read, fit, predict, backtest, compare, size,
+    advise, plan, sweep, run_one, status, split, read, fit, predict, backtest, compare, size,
     report, figures, findings, doctor,
 ):  # fmt: skip
     cli.add_command(command)

@@ -1,4 +1,4 @@
-"""The sweep file of a candidate design."""
+"""The sweep file of a candidate design, or of a first sweep."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.config.writing import toml_text
+from isolaw.design.advice import Advice
 from isolaw.design.candidates import Candidate, Kind
 from isolaw.design.question import Question
 from isolaw.design.race import Race
 from isolaw.files import check_replaceable, replacing
 
 _MARK = "# isolaw plan:"
+_ADVICE = "# isolaw advise:"
 _HEAD = """\
 {mark} {name} to C = {target:,}, chosen on simulated truths, nothing of which was measured.
 # isolaw sweep {file} --out runs/plan
+"""
+_ADVICE_HEAD = """\
+{mark} a first sweep for C = {budget:,}, around published results. Change problems.set and real.model.
+# isolaw sweep {file} --out runs/first
 """
 
 
@@ -38,18 +44,28 @@ def content(asked: Question, candidate: Candidate) -> dict[str, Any]:
 
 
 def check(path: Path) -> None:
-    """Raise `DataError` unless the file is new, or an earlier one of `write`."""
-    check_replaceable(path, "a sweep file of isolaw plan", "plan.toml", _is_ours)
+    """Raise `DataError` unless the file is new, or an earlier one of `write` or `write_advice`."""
+    check_replaceable(path, "a sweep file of isolaw plan or advise", "plan.toml", _is_ours)
 
 
 def write(asked: Question, candidate: Candidate, path: Path) -> None:
     """Write the sweep file; `DataError` where another file has its name."""
-    check(path)
     head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target, file=path)
+    _write(head, content(asked, candidate), path)
+
+
+def write_advice(advice: Advice, path: Path) -> None:
+    """Write the file of the first sweep (`Advice.sweep`); `DataError` where another file has its name."""
+    head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget, file=path)
+    _write(head, advice.sections(), path)
+
+
+def _write(head: str, data: dict[str, Any], path: Path) -> None:
+    check(path)
     with replacing(path) as temporary:
-        temporary.write_text(f"{head}\n{toml_text(content(asked, candidate))}", encoding="utf-8")
+        temporary.write_text(f"{head}\n{toml_text(data)}", encoding="utf-8")
 
 
 def _is_ours(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(len(_MARK)) == _MARK.encode()
+        return file.readline().startswith((_MARK.encode(), _ADVICE.encode()))

@@ -1,0 +1,54 @@
+"""``isolaw advise``: where to start without any run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from isolaw.cli.common import note, print_result
+from isolaw.cli.options import budget_options, json_option
+
+_BILLIONS = {"B": 1.0, "M": 1e-3}
+
+
+def _size(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text.upper().rstrip("BM")) * _BILLIONS.get(text[-1:].upper(), 1.0)
+    except ValueError:
+        raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected e.g. 7B or 500M") from None
+
+
+@click.command()
+@click.option("--budget", type=float, required=True, help="Budget C, in rollouts.")
+@click.option(
+    "--difficulty", type=click.Choice(["easy", "hard"]),
+    help="easy: 0.3 to 0.6 of the base model's answers are right; hard: at most 0.0625.",
+)  # fmt: skip
+@click.option("--model-size", metavar="7B", callback=_size, help="Number of parameters of your model.")
+@budget_options
+@click.option("--out", type=click.Path(), help="Write the cheapest sweep that improves the advice here.")
+@json_option
+def advise(out: str | None, as_json: bool, **options: Any) -> int:
+    """Recommend where to start, from published results alone.
+
+    For those without any run: n, B_p and M with a range, the sources, in what they differ from your case, and
+    the cheapest sweep that would improve it. It exits with 1 if no published result covers the budget.
+    """
+    from isolaw.design import sweep_file
+    from isolaw.design.advice import advise as advice_for
+    from isolaw.report.text.advise import advice_summary, to_dict
+
+    if out is not None:
+        sweep_file.check(Path(out))
+    found = advice_for(**options)
+    print_result(as_json, to_dict(found), advice_summary(found))
+    if out is not None and found.sweep is not None:
+        sweep_file.write_advice(found, Path(out))
+        note(
+            f"{out}: change problems.set and real.model; next: isolaw sweep {out} --out runs/first --dry-run"
+        )
+    return 0 if found.start is not None else 1

@@ -1,0 +1,291 @@
+"""`advise`: where to start without any run, from published results and nothing else.
+
+A source *counts* at a budget C if it covers C, its problems are as difficult as the user's (a mixed set counts
+as easy), and its model is at most 100 times larger or smaller. The starting point is
+
+    B_p   the one with the highest reward of the drawn curves at C, where several B_p were compared; else the
+          one that the first source used
+    n     the geometric mean of n*(C) over the sources that count, those of one publication first (they share
+          runs), to the nearest power of two; its range covers all of them
+    M     C / (B_p · n)
+
+A source that does not reach C gives a bound, since n* rises or stays with C in every source. Where no source
+counts there is no starting point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from isolaw.allocation import Allocation
+from isolaw.config.parsing import parse_section
+from isolaw.config.sections import Count, Positive, Section
+from isolaw.design.published import SOURCES, Difficulty, Source, Span
+from isolaw.fits.frontier.candidates import FAR
+from isolaw.fits.frontier.trace import TOLERANCE
+
+_COMPARABLE = 100.0  # of model sizes
+_ALIKE = 2.0  # sizes of models or problem sets that differ by no more are not listed as different
+_TYPICAL = 7.0  # billions of parameters, if the user names no size
+_LEAST_STEPS = 20  # of a run of the sweep: twice the warm-up of the recipe
+_LEAST_N = 2
+_USUAL = 32  # B_p, where no source is like the case: the playbook's smallest
+_UNLIMITED = 2**53  # rollouts
+_CURVES = next(own for own in SOURCES if own.key == "isocompute-curves")
+
+
+class Differs(StrEnum):
+    """In what a source differs from the user's case."""
+
+    DIFFICULTY = "difficulty"
+    MODEL_SIZE = "model_size"
+    PROBLEMS = "n_train_problems"
+    BATCH = "problems_per_batch"
+    BUDGET = "budget"  #: it does not cover C
+
+
+class Caveat(StrEnum):
+    """What else is not known about a starting point."""
+
+    ONE_PUBLICATION = "one_publication"
+    BATCH_NOT_COMPARED = "batch_not_compared"  #: no source compares B_p at this C
+    BATCH_LIMIT = "batch_limit"  #: B_max keeps n below the sources' n*
+    DIFFICULTY_UNKNOWN = "difficulty_unknown"
+    SIZE_UNKNOWN = "model_size_unknown"
+
+
+class Case(Section):
+    """The user's case: C in rollouts, and what is known of model (billions of parameters) and problems."""
+
+    budget: Count
+    difficulty: Difficulty | None = None
+    model_size: Positive | None = None
+    max_batch_rollouts: Annotated[Count, Field(ge=_LEAST_N)] | None = None
+    n_train_problems: Count | None = None
+
+    @property
+    def most(self) -> int:
+        """B_max, rollouts."""
+        return self.max_batch_rollouts or _UNLIMITED
+
+    def like(self, source: Source) -> bool:
+        """Return whether a source counts where it covers C."""
+        same = self.difficulty in (None, source.difficulty, "easy" if source.difficulty == "mixed" else None)
+        return same and _ratio(source.size, self.model_size or _TYPICAL) <= _COMPARABLE
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a source says, and in what it differs from the case.
+
+    ``n`` is n* at ``compute``: at C, or else at the end of the source's range that is nearest to C, as a bound
+    (one end of its range is None).
+    """
+
+    source: Source
+    compute: float
+    n: Span
+    differs: tuple[Differs, ...]
+    counts: bool
+
+    @property
+    def covers(self) -> bool:
+        """Whether C is in the source's range."""
+        return Differs.BUDGET not in self.differs
+
+    @property
+    def steps(self) -> int | None:
+        """M of n* at the source's B_p; None unless it has one B_p."""
+        batches = self.source.batches
+        return int(self.compute / (batches[0] * self.n.value)) if len(batches) == 1 else None
+
+
+@dataclass(frozen=True)
+class Start:
+    """A starting point, with the ranges of n* and B_p (an end is None where no source bounds it)."""
+
+    allocation: Allocation
+    n: Span
+    batch: Span
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A first sweep: three n, one B_p and one seed, each run to ``compute`` rollouts."""
+
+    problems_per_batch: int
+    rollouts_per_problem: tuple[int, ...]
+    compute: int
+
+    @property
+    def rollouts(self) -> int:
+        """What it generates, at most."""
+        return self.compute * len(self.rollouts_per_problem)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What published results say about a case.
+
+    ``start`` is None where no source counts, ``sweep`` where the budget pays for none. ``nearest`` is the reading
+    of a source that is like the case, if there is one, and nearest in C.
+    """
+
+    case: Case
+    start: Start | None
+    readings: tuple[Reading, ...]
+    nearest: Reading
+    caveats: tuple[Caveat, ...]
+    sweep: Sweep | None
+
+    def sections(self) -> dict[str, Any]:
+        """Return the sections of the sweep's file; model and problems are the user's to name."""
+        assert self.sweep is not None
+        limit, kind = self.case.max_batch_rollouts, self.case.difficulty
+        b, levels = self.sweep.problems_per_batch, self.sweep.rollouts_per_problem
+        return {
+            "sweep": {"backend": "real", "compute": self.sweep.compute, "seeds": 1},
+            "grid": {"problems_per_batch": [b], "rollouts_per_problem": list(levels)},
+            **({"limits": {"max_batch_rollouts": limit}} if limit else {}),
+            "problems": {"set": "problems", **({"difficulty": kind} if kind else {})},
+            "real": {"model": "model"},
+        }
+
+
+def advise(
+    budget: float,
+    difficulty: Difficulty | None = None,
+    model_size: float | None = None,
+    max_batch_rollouts: int | None = None,
+    n_train_problems: int | None = None,
+) -> Advice:
+    """Return a starting point for a budget from published results; none of the user's runs goes into it.
+
+    ``budget`` is C in rollouts; ``difficulty`` is easy or hard (0.3 to 0.6, or at most 0.0625, of the base
+    model's answers are right), ``model_size`` in billions of parameters, ``max_batch_rollouts`` B_max,
+    ``n_train_problems`` D.
+
+    Raises
+    ------
+    SpecError
+        with an issue for each argument that is out of range.
+
+    >>> advise(3e6, difficulty="easy", model_size=7).start.allocation
+    Allocation(problems_per_batch=32, rollouts_per_problem=512, steps=183)
+    >>> advise(1e9).start is None
+    True
+    """
+    given = {"difficulty": difficulty, "model_size": model_size, "max_batch_rollouts": max_batch_rollouts}
+    case = parse_section(Case, {"budget": budget, **given, "n_train_problems": n_train_problems})
+    batch = _batch(case)
+    readings = tuple(_reading(source, case, batch) for source in SOURCES)
+    nearest = min(readings, key=lambda r: (not case.like(r.source), abs(math.log(r.compute / case.budget))))
+    counting = [own for own in readings if own.counts]
+    start = _start(case, batch, counting) if counting else None
+    caveats = tuple(_caveats(case, start, counting))
+    return Advice(case, start, readings, nearest, caveats, _sweep(case, start, nearest))
+
+
+def _ratio(a: float, b: float) -> float:
+    return max(a / b, b / a)
+
+
+def _covers(source: Source, case: Case) -> bool:
+    low, high = source.range()
+    return low <= case.budget <= high
+
+
+def _used(case: Case) -> list[int]:
+    """The B_p of the sources that are like the case, those that cover C first."""
+    like = sorted(filter(case.like, SOURCES), key=lambda own: not _covers(own, case))
+    return [b for own in like for b in own.batches] or [_USUAL]
+
+
+def _batch(case: Case) -> Span:
+    """Return B_p, and the B_p within 0.005 of its reward; the smallest and the largest leave an end open."""
+    if not (case.like(_CURVES) and _covers(_CURVES, case)):
+        return Span(min(_used(case)[0], case.most // _LEAST_N), None, None)
+    at = {b: _CURVES.at(case.budget, b) for b in _CURVES.batches}
+    rewards = {b: own.reward for b, own in at.items() if b * own.n.value <= case.most or b == min(at)}
+    best = max(rewards, key=lambda b: rewards[b])
+    good = [b for b, reward in rewards.items() if reward >= rewards[best] - TOLERANCE]
+    low = None if min(good) == min(at) else min(good)
+    high = None if max(good) == max(at) else max(good)
+    return Span(min(best, case.most // _LEAST_N), low, high)
+
+
+def _reading(source: Source, case: Case, batch: Span) -> Reading:
+    b = int(batch.value) if batch.value in source.batches else None
+    low, high = source.range()
+    compute = min(max(case.budget, low), high)
+    n = source.at(compute, b).n
+    exact = n.value if n.low is n.high is None else None  # of a curve, which has no range
+    if compute < case.budget:
+        n = Span(n.value, n.low or exact, None)
+    elif compute > case.budget:
+        n = Span(n.value, None, n.high or exact)
+    sizes = source.size, case.model_size or source.size
+    problems = source.problems or 1, case.n_train_problems or source.problems or 1
+    where = {
+        Differs.DIFFICULTY: case.difficulty not in (None, source.difficulty),
+        Differs.MODEL_SIZE: _ratio(*sizes) > _ALIKE,
+        Differs.PROBLEMS: source.problems is not None and _ratio(*problems) > _ALIKE,
+        Differs.BATCH: bool(source.batches) and b is None,
+        Differs.BUDGET: compute != case.budget,
+    }
+    differs = tuple(code for code, own in where.items() if own)
+    return Reading(source, compute, n, differs, case.like(source) and compute == case.budget)
+
+
+def _start(case: Case, batch: Span, counting: Sequence[Reading]) -> Start:
+    logs: dict[str, list[float]] = {}
+    for own in counting:
+        logs.setdefault(own.source.publication, []).append(math.log2(own.n.value))
+    mean = fmean(fmean(own) for own in logs.values())
+    values = [own.n.value for own in counting]
+    lows = [own.n.low for own in counting if own.n.low is not None]
+    highs = [own.n.high for own in counting if own.n.high is not None]
+    n = Span(2**mean, min(lows + values) if lows else None, max(highs + values) if highs else None)
+    b = int(batch.value)
+    power = min(math.floor(mean + 0.5), math.floor(math.log2(case.most // b)))  # a tie: the larger
+    return Start(Allocation.within(case.budget, b, 2**power), n, batch)
+
+
+def _caveats(case: Case, start: Start | None, counting: Sequence[Reading]) -> Iterator[Caveat]:
+    if start is not None:
+        if len({own.source.publication for own in counting}) == 1:
+            yield Caveat.ONE_PUBLICATION
+        if start.batch.low is start.batch.high is None:
+            yield Caveat.BATCH_NOT_COMPARED
+        if 2 * start.allocation.rollouts_per_problem <= start.n.value:
+            yield Caveat.BATCH_LIMIT
+    if case.difficulty is None:
+        yield Caveat.DIFFICULTY_UNKNOWN
+    if case.model_size is None:
+        yield Caveat.SIZE_UNKNOWN
+
+
+def _sweep(case: Case, start: Start | None, nearest: Reading) -> Sweep | None:
+    """Return three n around the starting point, 4 times apart if that costs at most 0.6 C, else twice.
+
+    Their runs end at C / 10, the least from which `isolaw predict` recommends for C, or after as many steps
+    as the largest n needs.
+    """
+    n = start.allocation.rollouts_per_problem if start else 2 ** round(math.log2(nearest.n.value))
+    b = int((start and start.batch.low) or min(_used(case)))
+    for apart, share in ((4, 0.6), (2, 1.0)):
+        middle = max(n, apart * _LEAST_N)
+        while b * middle * apart > case.most:
+            middle //= 2
+        levels = (middle // apart, middle, middle * apart)
+        found = Sweep(b, levels, max(math.ceil(case.budget / FAR), _LEAST_STEPS * b * levels[-1]))
+        if levels[0] >= _LEAST_N and found.rollouts <= share * case.budget:
+            return found
+    return None

@@ -1,0 +1,116 @@
+"""Published n*: the sources, and what each says at a budget C. None is simulated.
+
+``published.csv`` (``python -m benchmarks.published``) condenses the tables of ``examples/data``.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+FILE = Path(__file__).with_name("published.csv")
+COLUMNS = ("source", "problems_per_batch", "compute", "n_star", "low", "high", "reward")
+Difficulty = Literal["easy", "hard"]
+
+
+class Basis(StrEnum):
+    """What n* and its range come from."""
+
+    POINTS = "points"  #: the law through points of a figure; 95 % prediction interval of one more point
+    CURVES = "curves"  #: the highest of the fitted curves as drawn, without uncertainty
+    RUNS = "runs"  #: a surface fitted to recorded runs; 95 % interval over draws
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number with its range; an end is None where the source does not bound it."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published result: of which model (``size`` in billions of parameters), on which problems, how.
+
+    ``problems`` is the size of the training set (None: not in the data), ``n`` the smallest and the largest
+    n that it shows, ``batches`` its B_p (none: B_p is tuned with n, and not given).
+    """
+
+    key: str
+    publication: str
+    model: str
+    size: float
+    difficulty: Literal["easy", "hard", "mixed"]
+    problems: int | None
+    basis: Basis
+    n: tuple[int, int]
+    batches: tuple[int, ...]
+
+    def range(self) -> tuple[float, float]:
+        """Return the smallest and the largest C that it covers, at each of its B_p."""
+        ends = [(rows[0].compute, rows[-1].compute) for rows in map(self._rows, self.batches or (None,))]
+        return max(low for low, _ in ends), min(high for _, high in ends)
+
+    def at(self, compute: float, problems_per_batch: int | None = None) -> Point:
+        """Return n* at C in its range, between its rows linear in log n over log C.
+
+        ``problems_per_batch`` is that of a source with several; by default its smallest.
+        """
+        batch = problems_per_batch or (self.batches[0] if self.batches else None)
+        rows = self._rows(batch)
+        table = [(row.compute, row.n.value, row.n.low, row.n.high) for row in rows]
+        x, *columns = np.log(
+            np.array(table, dtype=float)
+        ).T  # None becomes NaN, and so does what is next to it
+        at = math.log(compute)
+        n, low, high = (math.exp(np.interp(at, x, column)) for column in columns)
+        span = Span(n, None if math.isnan(low) else low, None if math.isnan(high) else high)
+        return Point(self.key, batch, compute, span, float(np.interp(at, x, [row.reward for row in rows])))
+
+    def _rows(self, problems_per_batch: int | None) -> list[Point]:
+        key = self.key, problems_per_batch
+        return [row for row in _table() if (row.source, row.problems_per_batch) == key]
+
+
+@dataclass(frozen=True)
+class Point:
+    """n* of a source at ``compute`` and B_p (None: tuned), and the reward there (NaN: not given)."""
+
+    source: str
+    problems_per_batch: int | None
+    compute: float
+    n: Span
+    reward: float
+
+
+@cache
+def _table() -> tuple[Point, ...]:
+    out = []
+    with FILE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            batch = int(row["problems_per_batch"]) if row["problems_per_batch"] else None
+            low, high = (float(row[end]) if row[end] else None for end in ("low", "high"))
+            n = Span(float(row["n_star"]), low, high)
+            out.append(Point(row["source"], batch, float(row["compute"]), n, float(row["reward"] or "nan")))
+    return tuple(out)
+
+
+_PLAYBOOK = ("arXiv 2603.12151", "Qwen2.5-7B-Instruct", 7.6, "easy", 6000)
+_BATCHES = (32, 64, 128, 256, 512, 1024)
+SOURCES = (
+    Source("isocompute-joint", *_PLAYBOOK, Basis.POINTS, (8, 512), ()),  # type: ignore[arg-type]
+    Source("isocompute-32", *_PLAYBOOK, Basis.POINTS, (8, 512), (32,)),  # type: ignore[arg-type]
+    Source("isocompute-curves", *_PLAYBOOK, Basis.CURVES, (8, 512), _BATCHES),  # type: ignore[arg-type]
+    Source("tan", "arXiv 2509.25300", "Qwen2.5-7B base", 7.6, "mixed", None, Basis.RUNS, (4, 32), (512,)),
+    Source("arithmetic-easy", "isolaw", "Qwen2, tiny", 1.3e-4, "easy", 512, Basis.RUNS, (2, 64), (16,)),
+    Source("arithmetic-hard", "isolaw", "Qwen2, tiny", 1.3e-4, "hard", 437, Basis.RUNS, (2, 64), (16,)),
+)

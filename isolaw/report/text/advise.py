@@ -1,0 +1,187 @@
+"""A starting point from published results, as text and as JSON-able data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from isolaw.design.advice import Advice, Case, Caveat, Differs, Reading
+from isolaw.design.published import Basis, Span
+from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.report.text.numbers import columns, number, share
+
+_TITLES = {
+    "isocompute-joint": "IsoCompute, n and B_p tuned",
+    "isocompute-32": "IsoCompute, n tuned",
+    "isocompute-curves": "IsoCompute, curves",
+    "tan": "Tan et al.",
+    "arithmetic-easy": "isolaw, easy sums",
+    "arithmetic-hard": "isolaw, hard sums",
+}
+_BASES = {
+    Basis.POINTS: "the law through points of a figure; range: 95 % prediction interval of a point, "
+    "conditional on independent points",
+    Basis.CURVES: "the highest of the fitted curves of a figure, which gives no uncertainty",
+    Basis.RUNS: "isolaw's fit to the recorded runs, of one or two seeds; range: 95 % interval",
+}
+_WHERE = (
+    "- IsoCompute: arXiv 2603.12151. Tan et al.: arXiv 2509.25300. isolaw: recorded runs of a tiny model.",
+)
+_CAVEATS = {
+    Caveat.ONE_PUBLICATION: "One publication alone covers this budget: its rows share runs.",
+    Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget: B_p is one that was used.",
+    Caveat.BATCH_LIMIT: "B_max keeps n below the published n*.",
+    Caveat.DIFFICULTY_UNKNOWN: "You name no difficulty, and n* may depend on it. Measure the base model's "
+    "avg@16, and pass --difficulty easy (0.3 to 0.6) or hard (at most 0.0625).",
+    Caveat.SIZE_UNKNOWN: "You name no model size: isolaw assumes about 7B. Pass --model-size.",
+}
+_UNPUBLISHED = (
+    "hard problems (at most 0.0625 right): the published figures here are of an easy and a mixed set",
+    "other models than Qwen2.5, other tasks than mathematics, other algorithms than GRPO",
+    "how much n* varies between seeds: one sweep has a single seed, the figures show none",
+    "n above 512, and B_p below 32, in a model of that size",
+)
+
+
+def advice_summary(advice: Advice) -> list[str]:
+    """Return the advice, line by line; its first says what it rests on."""
+    return [
+        "From published results alone: no run of your model went into this, and no simulation.",
+        f"Budget: C = {number(advice.case.budget)} rollouts{_known(advice.case)}.",
+        "",
+        *_table(advice),
+        "",
+        *_start(advice),
+        "",
+        "In what the sources differ from your case:",
+        *(f"- {_TITLES[own.source.key]}: {_differences(own, advice.case)}." for own in advice.readings),
+        "",
+        "No published result here says anything about:",
+        *(f"- {text}." for text in _UNPUBLISHED),
+        "",
+        *_sweep(advice),
+    ]
+
+
+def to_dict(advice: Advice) -> dict[str, Any]:
+    """Return the advice as JSON-able data; ``evidence`` says what it rests on."""
+    start, sweep = advice.start, advice.sweep
+    return {
+        "evidence": "published",
+        "simulated": False,
+        "own_runs": 0,
+        **advice.case.model_dump(),
+        "start": start
+        and {**asdict(start.allocation), "n_range": asdict(start.n), "batch_range": asdict(start.batch)},
+        "sources": [{**asdict(own), "covers": own.covers, "steps": own.steps} for own in advice.readings],
+        "caveats": list(advice.caveats),
+        "unpublished": list(_UNPUBLISHED),
+        "sweep": sweep and advice.sections(),
+        "sweep_rollouts": sweep and sweep.rollouts,
+    }
+
+
+def _table(advice: Advice) -> list[str]:
+    rows = [["source", "model", "problems", "B_p", "C", "n", "n* at your C", "counts", "from"]]
+    for own in advice.readings:
+        source = own.source
+        batches = [str(b) for b in source.batches] or ["tuned"]
+        rows.append([
+            _TITLES[source.key], source.model, source.difficulty,
+            batches[0] if len(batches) == 1 else f"{batches[0]}–{batches[-1]}",
+            "–".join(f"{end:.1e}" for end in source.range()), f"{source.n[0]}–{source.n[1]}",
+            _span(own.n, own.covers), "yes" if own.counts else "no", source.basis,
+        ])  # fmt: skip
+    return [*columns(rows), *_WHERE, *(f"- {basis}: {text}." for basis, text in _BASES.items())]
+
+
+def _span(span: Span, known: bool = True) -> str:
+    """A number with its range; where it is not ``known``, the bound."""
+    value, low, high = (None if end is None else f"{end:,.0f}" for end in (span.value, span.low, span.high))
+    ends = (
+        f"{low}–{high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else ""
+    )
+    if not known:
+        return ends or "unknown"
+    return f"{value} ({ends})" if ends else str(value)
+
+
+def _start(advice: Advice) -> list[str]:
+    start, case = advice.start, advice.case
+    if start is None:
+        near = advice.nearest
+        lines = [
+            "isolaw recommends no starting point: no source counts here. The nearest: n* is "
+            f"{_span(near.n, near.covers)} at C = {number(near.compute)} ({_TITLES[near.source.key]}, "
+            f"{near.source.difficulty} problems)."
+        ]
+    else:
+        a = start.allocation
+        steps = sorted(own.steps for own in advice.readings if own.counts and own.steps is not None)
+        ends = (
+            " to ".join(f"{m:,}" for m in dict.fromkeys((steps[0], steps[-1]))) if steps else "an unknown M"
+        )
+        lines = [
+            f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}.",
+            f"- n*: {_span(start.n)}. The mean of the sources that count; the range covers theirs.",
+            f"- B_p: {_span(start.batch)}. In the range the drawn reward is within {TOLERANCE} of the best.",
+            f"- M: C / (B_p · n) steps. At the sources' B_p their best n had {ends}.",
+        ]
+        if Caveat.BATCH_NOT_COMPARED in advice.caveats:
+            del lines[2]
+        if case.n_train_problems is not None:
+            epochs = a.problems_per_batch * a.steps / case.n_train_problems
+            lines.append(
+                f"- Each of your {case.n_train_problems:,} problems is drawn {number(epochs)} times."
+            )
+    return [*lines, *(f"- {_CAVEATS[code]}" for code in advice.caveats)]
+
+
+def _differences(own: Reading, case: Case) -> str:
+    source = own.source
+    texts = {
+        Differs.DIFFICULTY: f"{source.difficulty} problems, yours are {case.difficulty}",
+        Differs.MODEL_SIZE: f"a model of {_size(source.size)}, yours has {_size(case.model_size or 0)}",
+        Differs.PROBLEMS: f"{source.problems} problems, you have {case.n_train_problems}",
+        Differs.BATCH: "another B_p than the starting point",
+        Differs.BUDGET: f"C = {number(case.budget)} is outside its range",
+    }
+    return "; ".join(texts[code] for code in own.differs) or "in nothing that isolaw knows of"
+
+
+def _size(billions: float) -> str:
+    return f"{billions:g}B" if billions >= 0.1 else f"{1000 * billions:g}M"
+
+
+def _known(case: Case) -> str:
+    parts = [f"{case.difficulty} problems"] if case.difficulty else []
+    parts += [f"a model of {_size(case.model_size)}"] if case.model_size else []
+    parts += [f"{case.n_train_problems:,} training problems"] if case.n_train_problems else []
+    parts += [f"B_max = {case.max_batch_rollouts:,}"] if case.max_batch_rollouts else []
+    return "".join(f"; {part}" for part in parts)
+
+
+def _sweep(advice: Advice) -> list[str]:
+    sweep, budget = advice.sweep, advice.case.budget
+    if sweep is None:
+        return [
+            "No sweep of three n costs less than this budget: train at the starting point, or at several n."
+        ]
+    levels = ", ".join(map(str, sweep.rollouts_per_problem))
+    return [
+        f"The cheapest sweep that improves this: n = {levels} with B_p = {sweep.problems_per_batch}, "
+        f"one seed, to C = {number(sweep.compute)}.",
+        f"It costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
+        "--out FILE writes its file. Then:",
+        *columns(
+            [
+                ["  isolaw sweep FILE --out runs/first", "run it"],
+                ["  isolaw fit runs/first --out law.json", "n*(C) of your model"],
+                [f"  isolaw predict law.json --compute {budget:g}", "replaces this advice"],
+                [
+                    f"  isolaw plan FILE --target {budget:g} --set sweep.seeds=3",
+                    "larger sweeps, on simulated truths",
+                ],
+            ]
+        ),
+    ]
