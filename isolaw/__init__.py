@@ -74,9 +74,10 @@ _WHERE = {
     "write_report": "isolaw.report.page",
 }
 __all__ = [
-    "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise", "backtest",
-    "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure", "paper_figures",
-    "plan", "read", "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
+    "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
+    "backtest", "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure",
+    "paper_figures", "plan", "read", "read_cost", "retune", "split", "status", "summary", "sweep",
+    "write_report",
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """`advise`: where to start without any run, from published results and nothing else.
 
-A source *counts* at a budget C if it covers C, its problems are as difficult as the user's (a mixed set counts
-as easy), and its model is at most 100 times larger or smaller. The starting point is
+A source *counts* at a budget C if it covers C, its problems are as difficult as the user's (a mixed set is
+taken as easy), and its model is at most 100 times larger or smaller. The starting point is
 
     B_p   the one with the highest reward of the drawn curves at C, where several B_p were compared; else the
           one that the first source used
@@ -9,8 +9,8 @@ as easy), and its model is at most 100 times larger or smaller. The starting poi
           runs), to the nearest power of two; its range covers all of them
     M     C / (B_p · n)
 
-A source that does not reach C gives a bound, since n* rises or stays with C in every source. Where no source
-counts there is no starting point.
+A source that does not reach C gives a bound, since the fitted n* of every source rises with C or stays.
+Where no source counts there is no starting point.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _LEAST_STEPS = 20  # of a run of the sweep: twice the warm-up of the recipe
 _LEAST_N = 2
 _USUAL = 32  # B_p, where no source is like the case: the playbook's smallest
 _UNLIMITED = 2**53  # rollouts
+_ROUNDING = 1e-9
 _CURVES = next(own for own in SOURCES if own.key == "isocompute-curves")
 
 
@@ -85,8 +86,8 @@ class Case(Section):
 class Reading:
     """What a source says, and in what it differs from the case.
 
-    ``n`` is n* at ``compute``: at C, or else at the end of the source's range that is nearest to C, as a bound
-    (one end of its range is None).
+    ``n`` is n* at ``compute``: at C, or else at the end of the source's range that is nearest to C, as a
+    bound (one end of its range is None).
     """
 
     source: Source
@@ -134,8 +135,8 @@ class Sweep:
 class Advice:
     """What published results say about a case.
 
-    ``start`` is None where no source counts, ``sweep`` where the budget pays for none. ``nearest`` is the reading
-    of a source that is like the case, if there is one, and nearest in C.
+    ``start`` is None where no source counts, ``sweep`` where the budget pays for none. ``nearest`` is the
+    reading nearest in C, of a source that is like the case if there is one.
     """
 
     case: Case
@@ -254,7 +255,9 @@ def _start(case: Case, batch: Span, counting: Sequence[Reading]) -> Start:
     highs = [own.n.high for own in counting if own.n.high is not None]
     n = Span(2**mean, min(lows + values) if lows else None, max(highs + values) if highs else None)
     b = int(batch.value)
-    power = min(math.floor(mean + 0.5), math.floor(math.log2(case.most // b)))  # a tie: the larger
+    power = min(
+        math.floor(mean + 0.5 + _ROUNDING), math.floor(math.log2(case.most // b))
+    )  # a tie: the larger
     return Start(Allocation.within(case.budget, b, 2**power), n, batch)
 
 

@@ -46,7 +46,7 @@ _UNPUBLISHED = (
 def advice_summary(advice: Advice) -> list[str]:
     """Return the advice, line by line; its first says what it rests on."""
     return [
-        "From published results alone: no run of your model went into this, and no simulation.",
+        "From published results alone: no run of your model went into this, and no simulated one.",
         f"Budget: C = {number(advice.case.budget)} rollouts{_known(advice.case)}.",
         "",
         *_table(advice),
@@ -125,7 +125,7 @@ def _start(advice: Advice) -> list[str]:
             f"Starting point: n = {a.rollouts_per_problem}, B_p = {a.problems_per_batch}, M = {a.steps:,}.",
             f"- n*: {_span(start.n)}. The mean of the sources that count; the range covers theirs.",
             f"- B_p: {_span(start.batch)}. In the range the drawn reward is within {TOLERANCE} of the best.",
-            f"- M: C / (B_p · n) steps. At the sources' B_p their best n had {ends}.",
+            f"- M: C / (B_p · n) steps; the sources' best n had {ends} at their B_p.",
         ]
         if Caveat.BATCH_NOT_COMPARED in advice.caveats:
             del lines[2]
@@ -142,7 +142,7 @@ def _differences(own: Reading, case: Case) -> str:
     texts = {
         Differs.DIFFICULTY: f"{source.difficulty} problems, yours are {case.difficulty}",
         Differs.MODEL_SIZE: f"a model of {_size(source.size)}, yours has {_size(case.model_size or 0)}",
-        Differs.PROBLEMS: f"{source.problems} problems, you have {case.n_train_problems}",
+        Differs.PROBLEMS: f"{source.problems or 0:,} problems, you have {case.n_train_problems or 0:,}",
         Differs.BATCH: "another B_p than the starting point",
         Differs.BUDGET: f"C = {number(case.budget)} is outside its range",
     }
@@ -169,15 +169,18 @@ def _sweep(advice: Advice) -> list[str]:
         ]
     levels = ", ".join(map(str, sweep.rollouts_per_problem))
     return [
-        f"The cheapest sweep that improves this: n = {levels} with B_p = {sweep.problems_per_batch}, "
+        f"The cheapest sweep that would say more: n = {levels} with B_p = {sweep.problems_per_batch}, "
         f"one seed, to C = {number(sweep.compute)}.",
         f"It costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
         "--out FILE writes its file. Then:",
         *columns(
             [
                 ["  isolaw sweep FILE --out runs/first", "run it"],
-                ["  isolaw fit runs/first --out law.json", "n*(C) of your model"],
-                [f"  isolaw predict law.json --compute {budget:g}", "replaces this advice"],
+                ["  isolaw fit runs/first --out law.json", "n*(C) of your model, as far as it ran"],
+                [
+                    f"  isolaw predict law.json --compute {budget:g}",
+                    f"of your model, extrapolated {budget / sweep.compute:.2g} times",
+                ],
                 [
                     f"  isolaw plan FILE --target {budget:g} --set sweep.seeds=3",
                     "larger sweeps, on simulated truths",

@@ -1,0 +1,128 @@
+"""``isolaw advise``: in words, as JSON, and the sweep file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from isolaw import SweepSpec
+
+Call = Callable[..., tuple[int, str, str]]
+PAGE = Path(__file__).parents[2] / "docs" / "advise.md"
+
+
+def test_the_page_shows_what_it_prints(isolaw: Call, tmp_path: Path) -> None:
+    command, shown = re.search(
+        r"```sh\nisolaw (.+?)\n```\n\nprints\n\n(.+?)\n\n\S", PAGE.read_text(), re.S
+    ).groups()  # type: ignore[union-attr]
+    code, stdout, _ = isolaw(*command.replace("first.toml", str(tmp_path / "first.toml")).split())
+    assert code == 0
+    assert stdout.rstrip().splitlines() == [line.removeprefix("    ") for line in shown.splitlines()]
+
+
+def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
+    for budget in ("1e6", "1e9"):
+        _, stdout, _ = isolaw("advise", "--budget", budget)
+        assert stdout.startswith("From published results alone: no run of your model")
+        _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
+        data = json.loads(stdout)
+        assert list(data)[:3] == ["evidence", "simulated", "own_runs"]
+        assert (data["evidence"], data["simulated"], data["own_runs"]) == ("published", False, 0)
+
+
+def test_json_has_what_the_text_has(isolaw: Call) -> None:
+    code, stdout, _ = isolaw(
+        "advise", "--budget", "3e6", "--difficulty", "easy", "--model-size", "500M", "--json"
+    )
+    assert code == 0
+    data = json.loads(stdout)
+    assert data["model_size"] == 0.5
+    start = data["start"]
+    assert start["problems_per_batch"] * start["rollouts_per_problem"] * start["steps"] <= 3e6
+    assert start["n_range"]["low"] <= start["rollouts_per_problem"] <= start["n_range"]["high"]
+    assert {own["source"]["publication"] for own in data["sources"]} == {
+        "arXiv 2603.12151", "arXiv 2509.25300", "isolaw",
+    }  # fmt: skip
+    assert data["caveats"] == ["one_publication"]
+    assert data["sweep_rollouts"] == data["sweep"]["sweep"]["compute"] * 3
+
+
+def test_no_source_no_number(isolaw: Call) -> None:
+    code, stdout, _ = isolaw("advise", "--budget", "1e9", "--json")
+    assert code == 1
+    assert json.loads(stdout)["start"] is None
+    code, stdout, _ = isolaw("advise", "--budget", "1e9")
+    assert code == 1
+    assert "recommends no starting point" in stdout
+    assert "n* is at least 250 at C = 1e+07" in stdout
+    assert "Starting point: " not in stdout
+    code, stdout, _ = isolaw("advise", "--budget", "1e6", "--difficulty", "hard")
+    assert code == 1
+    assert "easy problems, yours are hard" in stdout
+
+
+def test_the_sweep_file(isolaw: Call, tmp_path: Path) -> None:
+    out = tmp_path / "first.toml"
+    words = [
+        "advise",
+        "--budget",
+        "1e6",
+        "--max-batch-rollouts",
+        "8192",
+        "--difficulty",
+        "easy",
+        "--out",
+        out,
+    ]
+    code, stdout, stderr = isolaw(*words)
+    assert code == 0
+    assert f"isolaw sweep {out} --out runs/first --dry-run" in stderr
+    spec = SweepSpec.read(out)
+    assert spec.limits.max_batch_rollouts == 8192
+    assert spec.problems.difficulty == "easy"
+    levels = ", ".join(map(str, spec.grid.rollouts_per_problem))
+    assert f"n = {levels} with B_p = {spec.grid.problems_per_batch[0]}, one seed" in stdout
+    assert isolaw(*words)[0] == 0  # its own file is replaced
+    out.write_text("[sweep]\n")
+    code, stdout, stderr = isolaw(*words)
+    assert (code, stdout) == (2, "")
+    assert "left unchanged" in stderr
+
+
+@pytest.mark.slow
+def test_the_commands_that_it_ends_with(isolaw: Call, tmp_path: Path) -> None:
+    """The sweep, on a simulator: isolaw fits it, and recommends for the budget."""
+    first, runs, law = (tmp_path / name for name in ("first.toml", "runs", "law.json"))
+    assert isolaw("advise", "--budget", "3e5", "--difficulty", "easy", "--out", first)[0] == 0
+    plan = [
+        "plan",
+        first,
+        "--target",
+        "300000",
+        "--set",
+        "sweep.seeds=3",
+        "--repetitions",
+        "1",
+        "--jobs",
+        "1",
+    ]
+    assert isolaw(*plan)[0] == 0
+    simulated = first.read_text().partition("[problems]")[0].replace('"real"', '"bandit"')
+    first.write_text(simulated + '[executor]\nkind = "inline"\n')
+    assert isolaw("sweep", first, "--out", runs)[0] == 0
+    assert isolaw("fit", runs, "--bootstrap", "20", "--out", law)[0] == 0
+    assert isolaw("predict", law, "--compute", "300000")[0] == 0
+
+
+def test_mistakes(isolaw: Call) -> None:
+    code, _, stderr = isolaw("advise", "--budget", "-1", "--n-train-problems", "5", "--model-size", "0")
+    assert code == 2
+    assert "budget: found -1" in stderr
+    assert "model_size: found 0" in stderr
+    code, _, stderr = isolaw("advise", "--budget", "1e6", "--model-size", "7X")
+    assert code == 2
+    assert "--model-size: found '7X'; expected e.g. 7B or 500M" in stderr
