@@ -9,7 +9,7 @@ taken as easy), and its model is at most 100 times larger or smaller. The starti
           runs), to the nearest power of two; its range covers all of them
     M     C / (B_p · n)
 
-A source that does not reach C gives a bound, since the fitted n* of every source rises with C or stays.
+A source with a range that does not reach C gives a bound, since the fitted n* of every source rises with C or stays.
 Where no source counts there is no starting point.
 """
 
@@ -185,11 +185,11 @@ def advise(
     """
     given = {"difficulty": difficulty, "model_size": model_size, "max_batch_rollouts": max_batch_rollouts}
     case = parse_section(Case, {"budget": budget, **given, "n_train_problems": n_train_problems})
-    batch = _batch(case)
+    batch = _batch(case) if any(case.like(own) and _covers(own, case) for own in SOURCES) else None
     readings = tuple(_reading(source, case, batch) for source in SOURCES)
     nearest = min(readings, key=lambda r: (not case.like(r.source), abs(math.log(r.compute / case.budget))))
     counting = [own for own in readings if own.counts]
-    start = _start(case, batch, counting) if counting else None
+    start = None if batch is None else _start(case, batch, counting)
     caveats = tuple(_caveats(case, start, counting))
     return Advice(case, start, readings, nearest, caveats, _sweep(case, start, nearest))
 
@@ -222,23 +222,22 @@ def _batch(case: Case) -> Span:
     return Span(min(best, case.most // _LEAST_N), low, high)
 
 
-def _reading(source: Source, case: Case, batch: Span) -> Reading:
-    b = int(batch.value) if batch.value in source.batches else None
+def _reading(source: Source, case: Case, batch: Span | None) -> Reading:
+    b = int(batch.value) if batch is not None and batch.value in source.batches else None
     low, high = source.range()
     compute = min(max(case.budget, low), high)
     n = source.at(compute, b).n
-    exact = n.value if n.low is n.high is None else None  # of a curve, which has no range
     if compute < case.budget:
-        n = Span(n.value, n.low or exact, None)
+        n = Span(n.value, n.low, None)
     elif compute > case.budget:
-        n = Span(n.value, None, n.high or exact)
+        n = Span(n.value, None, n.high)
     sizes = source.size, case.model_size or source.size
     problems = source.problems or 1, case.n_train_problems or source.problems or 1
     where = {
         Differs.DIFFICULTY: case.difficulty not in (None, source.difficulty),
         Differs.MODEL_SIZE: _ratio(*sizes) > _ALIKE,
         Differs.PROBLEMS: source.problems is not None and _ratio(*problems) > _ALIKE,
-        Differs.BATCH: bool(source.batches) and b is None,
+        Differs.BATCH: bool(batch and source.batches) and b is None,
         Differs.BUDGET: compute != case.budget,
     }
     differs = tuple(code for code, own in where.items() if own)

@@ -163,6 +163,7 @@ def test_beyond_every_source_there_is_a_bound_and_no_number() -> None:
     assert far.nearest.n.high is None
     assert far.nearest.n.value == pytest.approx(512)
     assert 200 < far.nearest.n.low < 300
+    assert not any(Differs.BATCH in own.differs for own in far.readings)  # there is no B_p to compare with
     early = advise(1000, **KNOWN)
     assert early.start is None
     assert early.nearest.source.key == "tan"

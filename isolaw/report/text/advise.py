@@ -103,6 +103,8 @@ def _span(span: Span, known: bool = True) -> str:
     )
     if not known:
         return ends or "unknown"
+    if (low is None and high == value) or (high is None and low == value):
+        return f"{value} or {'less' if low is None else 'more'}"
     return f"{value} ({ends})" if ends else str(value)
 
 
@@ -164,9 +166,7 @@ def _known(case: Case) -> str:
 def _sweep(advice: Advice) -> list[str]:
     sweep, budget = advice.sweep, advice.case.budget
     if sweep is None:
-        return [
-            "No sweep of three n costs less than this budget: train at the starting point, or at several n."
-        ]
+        return ["No sweep of three n, each with enough steps to learn, costs less than this budget."]
     levels = ", ".join(map(str, sweep.rollouts_per_problem))
     return [
         f"The cheapest sweep that would say more: n = {levels} with B_p = {sweep.problems_per_batch}, "
@@ -178,11 +178,11 @@ def _sweep(advice: Advice) -> list[str]:
                 ["  isolaw sweep FILE --out runs/first", "run it"],
                 ["  isolaw fit runs/first --out law.json", "n*(C) of your model, as far as it ran"],
                 [
-                    f"  isolaw predict law.json --compute {budget:g}",
+                    f"  isolaw predict law.json --compute {budget}",
                     f"of your model, extrapolated {budget / sweep.compute:.2g} times",
                 ],
                 [
-                    f"  isolaw plan FILE --target {budget:g} --set sweep.seeds=3",
+                    f"  isolaw plan FILE --target {budget} --set sweep.seeds=3",
                     "larger sweeps, on simulated truths",
                 ],
             ]
