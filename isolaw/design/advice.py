@@ -9,8 +9,8 @@ taken as easy), and its model is at most 100 times larger or smaller. The starti
           runs), to the nearest power of two; its range covers all of them
     M     C / (B_p · n)
 
-A source with a range that does not reach C gives a bound, since the fitted n* of every source rises with C or stays.
-Where no source counts there is no starting point.
+A source with a range that does not reach C gives a bound, since the fitted n* of every source rises with C or
+stays. Where no source counts there is no starting point.
 """
 
 from __future__ import annotations
