@@ -84,7 +84,7 @@ def shorter(candidate: Candidate, wall_s: float | None, budget: Budget) -> Candi
     if share >= 1:
         return None
     spend = int(race.spend * share)
-    if spend < LEAST_CURVES * race.target:
+    if spend < race.least:
         return None
     return replace(candidate, design=replace(race, spend=spend))
 
@@ -97,7 +97,7 @@ def candidates(spec: SweepSpec, runs: list[RunSpec], budget: Budget) -> list[Can
 
 def _raced(race: Race, budget: Budget) -> Iterator[Candidate]:
     spend = budget.rollouts
-    if spend >= LEAST_CURVES * race.target:
+    if spend >= race.least:
         own = replace(race, spend=spend)
         yield Candidate(Kind.RACE, own, race.cells, len(race.seeds))
 

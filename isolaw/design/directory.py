@@ -76,8 +76,8 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     if len(line) < LEAST_CURVES:
         accepted = f"at least {LEAST_CURVES} values with B_p = {race.start} that are not forbidden"
         out.append(Issue("grid.rollouts_per_problem", found=line, accepted=accepted))
-    elif race.spend < LEAST_CURVES * race.target:
-        accepted = f"at least {LEAST_CURVES} runs to the target, {LEAST_CURVES * race.target} rollouts"
+    elif race.spend < race.least:
+        accepted = f"at least {LEAST_CURVES} runs to the target, {race.least} rollouts"
         out.append(Issue("design.spend", f"it pays for {race.spend} rollouts", chosen.spend, accepted))
     return out
 

@@ -84,6 +84,12 @@ class Race:
         return tuple(self.target // part for part in RUNGS)
 
     @property
+    def least(self) -> int:
+        """Rollouts of the three cheapest runs to the target at the first B_p; less decides nothing."""
+        runs = sorted(Request(*key, self.seeds[0], self.target).rollouts for key in self._line())
+        return sum(runs[:LEAST_CURVES])
+
+    @property
     def limits(self) -> tuple[float, ...]:
         """What may end the race: with others it may go on."""
         return (self.spend, self.tolerance, *self.seeds)

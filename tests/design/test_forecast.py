@@ -208,3 +208,12 @@ def test_the_interval_is_a_predictive_one() -> None:
     found = spread(np.arange(39.0), even)
     assert found == pytest.approx((19.0, 1.0, 37.0))  # 2 of 40 places below, 2 above
     assert spread(np.array([0.0, 5.0, 9.0]), np.array([0.5, 0.5, 0.0])).value == 2.5
+
+
+def test_a_grid_of_three_runs_that_end_with_whole_batches_is_enough_for_a_race() -> None:
+    three = {
+        **SWEEP, "sweep": {**SWEEP["sweep"], "seeds": 1}, "grid": {**SWEEP["grid"], "rollouts_per_problem": [12, 48, 192]},
+    }  # fmt: skip
+    asked = question(three, spend=1.0)
+    assert asked.grid < 3 * asked.target
+    assert {own.kind for own in asked.candidates()} >= {Kind.GRID, Kind.RACE}
