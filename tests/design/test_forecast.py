@@ -211,9 +211,8 @@ def test_the_interval_is_a_predictive_one() -> None:
 
 
 def test_a_grid_of_three_runs_that_end_with_whole_batches_is_enough_for_a_race() -> None:
-    three = {
-        **SWEEP, "sweep": {**SWEEP["sweep"], "seeds": 1}, "grid": {**SWEEP["grid"], "rollouts_per_problem": [12, 48, 192]},
-    }  # fmt: skip
+    grid = {**SWEEP["grid"], "rollouts_per_problem": [12, 48, 192]}
+    three = {**SWEEP, "sweep": {**SWEEP["sweep"], "seeds": 1}, "grid": grid}
     asked = question(three, spend=1.0)
     assert asked.grid < 3 * asked.target
     assert {own.kind for own in asked.candidates()} >= {Kind.GRID, Kind.RACE}
