@@ -18,6 +18,7 @@ from isolaw.errors import InputError, RunError, StoreError
 from isolaw.executors.base import Event
 from isolaw.planning import Plan, issues_of, plan
 from isolaw.runs import Runs
+from isolaw.simulated import Simulated
 from isolaw.store import SweepStore, tables
 from isolaw.trackers import mirror
 
@@ -157,6 +158,7 @@ def status(out: str | Path) -> dict[str, Any]:
     store.check()
     spec = store.read_spec()
     specs, damaged = store.specs()
+    made = [tables.attributes_of(run_spec) for run_spec in specs.values()]
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
     failures, generated, total, at_work = [], 0, 0, 0
     lines: list[list[dict[str, Any]]] = []
@@ -186,6 +188,7 @@ def status(out: str | Path) -> dict[str, Any]:
         else:
             counts["started" if recorded.checkpoints else "waiting"] += 1
     return {
+        "simulated": Simulated.of(made or [{"backend": spec.sweep.backend}]).json,
         "directory": str(out),
         "backend": spec.sweep.backend,
         "compute": spec.sweep.compute,

@@ -17,7 +17,9 @@ from isolaw.design import directory
 from isolaw.design.directory import Adaptive
 from isolaw.design.race import RUNGS
 from isolaw.errors import Damaged, Issue, SpecError, StoreError
+from isolaw.simulated import Simulated
 from isolaw.store import SweepStore
+from isolaw.store.tables import attributes_of
 from isolaw.trackers import mirror
 
 if TYPE_CHECKING:
@@ -59,7 +61,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-able data."""
+        runs = self.runs if self.adaptive is None else self.adaptive.grid.values()
         return {
+            "simulated": Simulated.of(map(attributes_of, runs)).json,
             "runs": len(self.runs),
             "todo": len(self.todo),
             "begun": self.begun,

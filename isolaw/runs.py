@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from isolaw import places
 from isolaw.errors import DataError, InputError, nearest, option
 from isolaw.parquet import read_parquet
+from isolaw.simulated import COLUMN, SIMULATOR, Simulated, simulated_rows
 
 # Columns of the table, in order, with their dtypes. Nullable ones may be unknown.
 COLUMNS: dict[str, str] = {
@@ -58,7 +59,6 @@ _METADATA = b"isolaw.attributes"
 _HUGE = 1e100
 LARGEST_EXACT = 2**53  # beyond this a float64 is no longer exact
 _LEAST = {"problems_per_batch": 1, "rollouts_per_problem": 1, "step": 0, "compute": 0}
-SIMULATOR = "bandit"  # the backend whose runs are simulated
 _INSTEAD = "isolaw.read(df, columns={…}, constants={…}) makes runs of a table with other columns"
 
 
@@ -104,6 +104,8 @@ class Runs:
         self.points = _validated(points, source)
         known = set(self.points["run_id"])
         self.attributes = {r: dict(a) for r, a in (attributes or {}).items() if r in known}
+        for run_id in _marked(points):
+            self.attributes.setdefault(run_id, {}).setdefault("backend", SIMULATOR)
         self.left_out: tuple[Any, ...] = ()  # what else a reader found, each a `Candidate`
 
     def __len__(self) -> int:
@@ -111,7 +113,8 @@ class Runs:
 
     def __repr__(self) -> str:
         configurations = self.points[["problems_per_batch", "rollouts_per_problem"]].drop_duplicates()
-        return f"<Runs: {len(self)} runs, {len(configurations)} configurations, {len(self.points)} rows>"
+        parts = f"{len(self)} runs, {len(configurations)} configurations, {len(self.points)} rows"
+        return f"<Runs: {self.simulated.title(parts)}>"
 
     def _repr_html_(self) -> str:
         runs = self.points.groupby(["problems_per_batch", "rollouts_per_problem"])
@@ -120,12 +123,13 @@ class Runs:
         lines = [f"{len(self)} runs, {len(table)} configurations, {len(self.points):,} rows"]
         lines += [f"{name}: {listed(sorted(metrics), 8)}" for name, metrics in sets.items()]
         names = {"problems_per_batch": "B_p", "rollouts_per_problem": "n"}
-        return as_html([*lines, *(f"Note: {note}" for note in self.notes)], table.rename(columns=names))
+        lines += [f"Note: {note}" for note in self.notes]
+        return as_html(self.simulated.lines(lines), table.rename(columns=names))
 
     @property
-    def simulated(self) -> bool:
-        """Whether a simulator made any of the runs: then they are no evidence about a language model."""
-        return any(own.get("backend") == SIMULATOR for own in self.attributes.values())
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs, or some: those are no evidence about a language model."""
+        return Simulated.of(self.attributes.get(run_id, {}) for run_id in self.points["run_id"].unique())
 
     def metrics(self, eval_set: str) -> list[str]:
         """Return the names of the metrics measured on ``eval_set``."""
@@ -164,8 +168,11 @@ class Runs:
         return cls(points, attributes, source, notes, problems)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a copy of the table."""
-        return self.points.copy()
+        """Return a copy of the table; of simulated runs with a column that says so, which `Runs` reads."""
+        if not self.simulated:
+            return self.points.copy()
+        made = {run_id for run_id, own in self.attributes.items() if own.get("backend") == SIMULATOR}
+        return self.points.assign(**{COLUMN: self.points["run_id"].isin(made)})
 
     def to_parquet(self, path: str | Path | BinaryIO) -> None:
         """Write the table, sorted by key, with the attributes in the file's metadata."""
@@ -183,6 +190,12 @@ class Runs:
         except (ValueError, AttributeError, TypeError):
             raise DataError(f"{path}: the attributes of its runs, in the metadata, are damaged") from None
         return cls(table.to_pandas(), attributes, source=str(path))
+
+
+def _marked(points: pd.DataFrame) -> set[str]:
+    """The runs that a table of points calls simulated."""
+    marks = simulated_rows(points)
+    return set(points.loc[marks, "run_id"].astype("str")) if marks else set()
 
 
 def _validated(points: pd.DataFrame, source: str) -> pd.DataFrame:

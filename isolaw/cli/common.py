@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from isolaw.errors import IsolawError
+from isolaw.simulated import Simulated
 
 # What a terminal would obey or could not print: control characters, characters that turn the text's
 # direction, halves of a character. isolaw indents the line after its own line breaks, names do not.
@@ -46,12 +47,17 @@ def print_json(value: Any) -> None:
     print_lines(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False).split("\n"))
 
 
-def print_result(as_json: bool, value: Any, lines: Iterable[str]) -> None:
-    """Print a result to standard output, as JSON or in lines."""
+def print_result(as_json: bool, value: Mapping[str, Any], lines: Iterable[str]) -> None:
+    """Print a result to standard output, as JSON or in lines.
+
+    What rests on runs has the key ``simulated`` (`isolaw.simulated`): JSON begins with it, and the first of
+    the lines says it.
+    """
     if as_json:
-        print_json(value)
+        first = {name: value[name] for name in ("simulated",) if name in value}
+        print_json({**first, **value})
     else:
-        print_lines(lines)
+        print_lines(Simulated.of_json(value).lines(lines))
 
 
 def note(text: str) -> None:

@@ -45,6 +45,8 @@ def figures(sources: tuple[str, ...], out: str, as_json: bool, **options: Any) -
     for path in paths:
         kinds.setdefault(path.stem, []).append(path.suffix[1:])
     lines = [f"{name}: {Path(out) / name} ({', '.join(own)})" for name, own in kinds.items()]
-    print_result(as_json, {"files": [str(path) for path in paths], "not_drawn": reasons}, lines)
+    files = [str(path) for path in paths]
+    result = {"simulated": runs.simulated.json, "files": files, "not_drawn": reasons}
+    print_result(as_json, result, lines)
     for name, reason in {} if as_json else reasons.items():
         note(f"not drawn: {name}: {reason}")

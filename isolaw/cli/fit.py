@@ -115,6 +115,7 @@ def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_j
     from isolaw.errors import DataError, Refused, unknown
     from isolaw.report.text.studies import side_by_side
     from isolaw.runs import plain
+    from isolaw.simulated import Simulated
 
     table = runs.table()
     if by not in table.columns:
@@ -134,7 +135,8 @@ def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_j
         raise Refused(f"no value of {by} has runs that support a law")
     documents = {str(value): law.to_dict() for value, law in laws.items()}
     lines = side_by_side(by, {value: law.document for value, law in laws.items()})
-    print_result(as_json, {"by": by, "laws": documents, "refused": refused}, lines)
+    simulated = Simulated.among(law.document.simulated for law in laws.values()).json
+    print_result(as_json, {"simulated": simulated, "by": by, "laws": documents, "refused": refused}, lines)
 
 
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
@@ -160,21 +162,25 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     lines = retuned_summary(name, value, {k: law.document for k, law in laws.items()}, tuned.chosen)
     if out is not None:
         lines.append(f"Laws: {out}, {_retuned(out)}. Next: isolaw predict {out} --compute <rollouts>")
-    print_result(as_json, {"retune": name, name: value, "laws": documents, "chosen": chosen}, lines)
+    simulated = tuned.runs.simulated.json
+    result = {"simulated": simulated, "retune": name, name: value, "laws": documents, "chosen": chosen}
+    print_result(as_json, result, lines)
 
 
 def _fit_points(path: str, x: str, as_json: bool, options: dict[str, Any]) -> None:
     import isolaw
     from isolaw.fits.document.files import check_writable, save
+    from isolaw.fits.document.flags import flags_of_simulated
     from isolaw.readers.tables import read_points
     from isolaw.report.text.studies import points_summary
 
     out = options["out"]
     if out is not None:
         check_writable(out)
-    values, n_star = read_points(path, x, shared.column_mapping(options))
+    values, n_star, simulated = read_points(path, x, shared.column_mapping(options))
     document, _ = isolaw.fit_points(values, n_star, "steps" if x == "steps" else "compute")
-    document = replace(document, sources=(path,))
+    flags = (*flags_of_simulated(simulated), *document.flags)
+    document = replace(document, sources=(path,), flags=flags)
     lines = points_summary(document)
     if out:
         save(document, out)

@@ -68,8 +68,10 @@ def read(
     if as_json:
         runs = [run.to_dict() for run in reading.candidates]
         notes = [*reading.notes, *(reading.runs.notes if reading.ready else ())]
-        print_json({"runs": runs, "ready": len(reading.ready), "notes": notes, "no_logs": reading.no_logs})
+        result = {"runs": runs, "ready": len(reading.ready), "notes": notes, "no_logs": reading.no_logs}
+        print_json({"simulated": reading.simulated.json, **result})
     else:
+        print_lines(reading.simulated.lines([]))
         if verbose or len(reading.candidates) <= _FEW:
             for run in reading.ready:
                 _print(run)

@@ -98,7 +98,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         status.update("drawing")
         path = write(render(study, facts), out)
     result: dict[str, Any] = {
-        "report": str(path), "bytes": path.stat().st_size,
+        "simulated": study.runs.simulated.json, "report": str(path), "bytes": path.stat().st_size,
         "law": origin or (None if study.law is None else "fitted"), "refused": study.refused,
         "prediction": None, "further": further and further.to_dict(),
     }  # fmt: skip

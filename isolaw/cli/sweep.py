@@ -74,6 +74,7 @@ def sweep(
     from isolaw.report.text import costs as cost_text
     from isolaw.report.text import race
     from isolaw.report.text import sweep as text
+    from isolaw.simulated import Simulated
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     settings += _race_settings(more["adaptive"], more["spend"])
@@ -90,7 +91,9 @@ def sweep(
             place = executors.describe(Path(out), plan.spec.executor, todo) if dry_run else {}
     except SpecError as error:
         raise (located(error, file, settings) if file else error) from None
-    for line in (*text.plan_summary(plan.to_dict(), plan.spec.sweep.backend), *notes):
+    planned = plan.to_dict()
+    simulated = Simulated.of_json(planned)
+    for line in simulated.lines([*text.plan_summary(planned, plan.spec.sweep.backend), *notes]):
         note(line)
     if dry_run:
         assumed = _assumed(plan)
@@ -101,12 +104,12 @@ def sweep(
         lines = race.schedule(assumed, plan.adaptive.whole) if assumed and plan.adaptive else []
         lines += [line for table in memory for line in text.memory_table(table)]
         lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
-        result = {**plan.to_dict(), "memory": memory, "executor": place, "dry_run": True}
+        result = {**planned, "memory": memory, "executor": place, "dry_run": True}
         result["schedule"] = assumed and assumed.to_dict()
         result["cost"] = None if cost is None else {**(spent.to_dict() if spent else {}), **cost.to_dict()}
         if not as_json:
             note(text.place_summary(place))
-        print_result(as_json, result, lines)
+        print_result(as_json, result, ["", *lines])
         return 0
     if plan.todo and plan.spec.sweep.backend == "bandit":
         announce_compilation(f"isolaw.simulators.{plan.runs[0].options['model']}", "simulator")
@@ -266,7 +269,7 @@ def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[st
     if plan.adaptive is not None:
         history = plan.adaptive.history
         lines = [
-            *(race.standings(history[-1]) if history[-1].standings else []),
+            *(["", *race.standings(history[-1])] if history[-1].standings else []),
             f"{result['done']} of {result['runs']} runs are done (in {seconds:.1f} s): {result['points']}",
             *race.result(history, plan.adaptive.whole, plan.adaptive.race.cells),
         ]

@@ -61,10 +61,9 @@ class Law:
         low, high = d.x.range
         fixed = "".join(f", {k} = {v}" for k, v in d.fixed.items())
         symbol = "M" if d.x.name == "steps" else "C"
-        return (
-            f"<Law: {d.setting}{fixed}, n in {self.levels[0]}..{self.levels[-1]}, "
-            f"{symbol} in {low:.3g}..{high:.3g}>"
-        )
+        n = f"n in {self.levels[0]}..{self.levels[-1]}"
+        parts = f"{d.setting}{fixed}, {n}, {symbol} in {low:.3g}..{high:.3g}"
+        return f"<Law: {d.simulated.title(parts)}>"
 
     @property
     def levels(self) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ from isolaw.fits.curves.learning_curves import FAMILIES, Curves, enough_points, 
 from isolaw.fits.curves.records import WIDTH, record_mask
 from isolaw.fits.document import build as doc
 from isolaw.fits.document.draws import Draws
-from isolaw.fits.document.flags import SIMULATED, Code, Flag
+from isolaw.fits.document.flags import Code, Flag, flags_of_simulated
 from isolaw.fits.document.law_flags import flags_of
 from isolaw.fits.document.schema import Axis, DrawsInfo, FamilyFit, LawDocument
 from isolaw.fits.frontier import trace as frontiers
@@ -152,7 +152,8 @@ def fit(
             laws = fit_laws(cut, path, abscissa) if setting != "joint" else {}
             comparison = compared(laws, path, configurations)
     parameters = doc.parameters(path, abscissa, logistic, comparison, selection.flags)
-    health = smallest_stable_B_p(runs.select(selection.run_ids), metric, eval_set)
+    fitted = runs.select(selection.run_ids)
+    health = smallest_stable_B_p(fitted, metric, eval_set)
     selection.flags.extend(
         Flag(Code.UNSTABLE_BATCH, f"B_p = {b.problems_per_batch} ({b.reason})")
         for b in health.batches
@@ -182,8 +183,8 @@ def fit(
         health=health,
         surface=None if surface is None else info(surface),
     )
-    simulated = [SIMULATED] * runs.simulated
-    document = replace(document, flags=(*simulated, *flags_of(selection, unit, path, document, scale)))
+    flags = [*flags_of_simulated(fitted.simulated), *flags_of(selection, unit, path, document, scale)]
+    document = replace(document, flags=tuple(flags))
     parameters_of = {c.key: k.parameters() for c, k in zip(configurations, curves, strict=True)}
     return Law(document, Draws(parameters_of, logistic, {n: f.theta for n, f in laws.items()}, surface))
 

@@ -190,7 +190,7 @@ def _options(cut: Slices, candidates: list[Candidate], budget: int, factor: floa
 def _flags(law: Law, candidates: list[Candidate], options: list[Option]) -> list[Flag]:
     """Reasons for care that do not depend on n* itself."""
     document = law.document
-    out = having(document.flags, Code.SIMULATED)
+    out = having(document.flags, Code.SIMULATED, Code.PARTLY_SIMULATED)
     batches = sorted({e.problems_per_batch for e in candidates})
     if options and document.setting == "joint":  # at fixed B it follows from n
         chosen = options[0].allocation.problems_per_batch

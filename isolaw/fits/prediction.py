@@ -10,10 +10,11 @@ import pandas as pd
 from isolaw.allocation import Allocation
 from isolaw.costs.model import Cost, Spent
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.document.flags import Flag
+from isolaw.fits.document.flags import Flag, simulated_by
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.quantity import REFUSED, Quantity, number
 from isolaw.runs import as_html
+from isolaw.simulated import Simulated
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ class Prediction:
         known = self.cost and self.cost.seconds(a.problems_per_batch, a.rollouts_per_problem, a.steps)
         return Spent(known, self.cost, self.price) if known and self.cost else None
 
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs that it rests on."""
+        return simulated_by(self.flags)
+
     def _repr_html_(self) -> str:
         a = self.allocation
         head = f"Budget: {self.asked or f'{number(self.compute)} {self.unit}'}. " + (
@@ -102,6 +108,7 @@ class Prediction:
             for o in self.options
         ]
         flags = [f"Caution: {flag.text}." for flag in self.flags]
+        head = self.simulated.first(head)
         return as_html([head, f"n* (highest fitted reward): {self.n_star}.", *flags], pd.DataFrame(rows))
 
     def _paid(self, option: Option | None) -> dict[str, Any]:
@@ -112,6 +119,7 @@ class Prediction:
         """Return JSON-able data; every estimate as value, interval, status; null where nothing is known."""
         best = self.options[0] if self.options else None
         return {
+            "simulated": self.simulated.json,
             "compute": self.compute,
             "unit": self.unit,
             "budget": self.asked or None,

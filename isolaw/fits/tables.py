@@ -13,6 +13,7 @@ import pandas as pd
 
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.quantity import Interval, Quantity
+from isolaw.simulated import COLUMN
 
 if TYPE_CHECKING:
     from isolaw.fits.predict import Prediction
@@ -30,6 +31,7 @@ def frontier(document: LawDocument) -> pd.DataFrame:
             **_columns("reward", p.reward),
             "censored": p.censored,
             "censored_by": ", ".join(p.censored_by),
+            **({COLUMN: True} if document.simulated else {}),
         }
         for p in document.frontier
     ]

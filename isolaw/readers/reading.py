@@ -12,6 +12,7 @@ from isolaw.errors import DataError
 from isolaw.readers.candidates import Candidate, Status, groups
 from isolaw.readers.settling import settling
 from isolaw.runs import Runs, listed
+from isolaw.simulated import Simulated
 
 _SHOWN = 8
 # What logs have in common that are fitted together, with their framework.
@@ -35,6 +36,12 @@ class Reading:
     def ready(self) -> list[Candidate]:
         """The candidates that can be fitted."""
         return [own for own in self.candidates if own.status is Status.READY]
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs that were found."""
+        known = [own.facts for own in self.candidates if own.facts]
+        return Simulated.of({name: fact.value for name, fact in facts.items()} for facts in known)
 
     @property
     def left_out(self) -> list[Candidate]:

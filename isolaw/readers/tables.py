@@ -22,6 +22,7 @@ from isolaw.readers.mapping import ColumnMapping, in_percent
 from isolaw.readers.table_files import load
 from isolaw.readers.table_needs import check_complete
 from isolaw.runs import COLUMNS, IDENTITY, KEY, SYMBOLS, Runs, plain
+from isolaw.simulated import Simulated
 
 
 def read_table(path: str | Path, mapping: ColumnMapping | None = None, metric: str | None = None) -> Runs:
@@ -169,8 +170,10 @@ def _fill_step_and_compute(table: pd.DataFrame) -> list[str]:
 
 def read_points(
     path: str | Path, x: str, mapping: ColumnMapping
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Simulated]:
     """Return the columns ``x`` (compute or steps) and ``n_star`` of a table of ready-made points.
+
+    With them, whether a simulator made the runs behind the points, as far as the table says so.
 
     Raises `DataError` if a column is missing or holds something other than numbers.
     """
@@ -193,4 +196,4 @@ def read_points(
                 f"{path}: {name} is not a number in {table.index.name} {bad[0]}: {str(table[name][bad[0]])!r}"
             )
         out.append(np.asarray(numbers, dtype=np.float64))
-    return out[0], out[1]
+    return out[0], out[1], Simulated.of_table(table)

@@ -23,6 +23,7 @@ from isolaw.errors import StoreError
 from isolaw.replication import execution
 from isolaw.replication.battery import FIRST_SEED, MODELS, SEEDS, SETS, Battery, battery
 from isolaw.replication.measurements import Measured
+from isolaw.simulated import Simulated
 from isolaw.store import Folder
 
 FORMAT = "isolaw.findings/1"
@@ -82,6 +83,7 @@ def judge(
     measured = Measured(battery, runs)
     return {
         "format": FORMAT,
+        "simulated": Simulated.YES.json,
         **description(battery),
         "seeds": list(battery.seeds),
         "findings": [finding.to_dict() for finding in measured.findings],

@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 def summary(law: Law) -> str:
     """Return what was fitted, n*(C), crossovers, saturation, the law, and the notes, a line each."""
     notes = [f"Note: {note}." for note in as_notes(law.document.flags)]
-    return "\n".join([*law_summary(law.document), *notes])
+    return "\n".join(law.document.simulated.lines([*law_summary(law.document), *notes]))

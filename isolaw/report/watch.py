@@ -14,6 +14,7 @@ from isolaw.report.study import usual_setting
 from isolaw.report.text.law import ends
 from isolaw.report.text.numbers import duration, number
 from isolaw.report.text.sweep import sweep_state
+from isolaw.simulated import Simulated
 
 _WINDOW_S = 120.0  # the pace is the mean over the last two minutes
 _FIT_EVERY_S = 30.0
@@ -74,7 +75,7 @@ class Watch:
         if self.per_second is not None and self.left_s is not None:
             per_second = number(float(f"{self.per_second:.3g}"))
             pace = f"{per_second} rollouts per second, about {duration(self.left_s)} left"
-        return [*sweep_state(self.state, pace), *self.law]
+        return Simulated.of_json(self.state).lines([*sweep_state(self.state, pace), *self.law])
 
 
 def law_so_far(directory: Path) -> list[str]:

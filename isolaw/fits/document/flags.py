@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from isolaw.simulated import Simulated
+
 
 class Code(StrEnum):
     """What a flag is about. Each code is its own JSON, and has its ``meaning`` in a line.
@@ -29,6 +31,7 @@ class Code(StrEnum):
 
     # What was fitted.
     SIMULATED = "simulated", "a simulator made the runs, which are no evidence about a language model"
+    PARTLY_SIMULATED = "partly_simulated", "a simulator made some of the runs"
     AS_READ = "as_read", "a note of the reader of the sources"
     REWARD_CHOSEN = "reward_chosen", "nobody named the reward; the only one it can be was taken"
     AXIS_CHOSEN = "axis_chosen", "nobody named the B_p (or B) to hold; the one with the most n was taken"
@@ -93,7 +96,35 @@ class Flag:
     text: str  #: the same in words, without the name that `isolaw.report.text.law.flag` may put before it
 
 
-SIMULATED = Flag(Code.SIMULATED, "a simulator made the runs, which are no evidence about a language model")
+_SIMULATED = {
+    Simulated.NO: [],
+    Simulated.PARTLY: [
+        Flag(
+            Code.PARTLY_SIMULATED,
+            "a simulator made some of the runs, which are no evidence about a language model",
+        )
+    ],
+    Simulated.YES: [
+        Flag(Code.SIMULATED, "a simulator made the runs, which are no evidence about a language model")
+    ],
+}
+
+
+def flags_of_simulated(simulated: Simulated) -> list[Flag]:
+    """Return the flag that says so; none for runs that no simulator made."""
+    return [*_SIMULATED[simulated]]
+
+
+def simulated_by(flags: Iterable[Flag]) -> Simulated:
+    """Return what `flags_of_simulated` made flags of.
+
+    >>> simulated_by(flags_of_simulated(Simulated.PARTLY)).words
+    'partly simulated'
+    """
+    codes = {flag.code for flag in flags}
+    if Code.SIMULATED in codes:
+        return Simulated.YES
+    return Simulated.PARTLY if Code.PARTLY_SIMULATED in codes else Simulated.NO
 
 
 def having(flags: Iterable[Flag], *codes: Code) -> list[Flag]:

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import decoded, encoded
-from isolaw.fits.document.flags import Flag
+from isolaw.fits.document.flags import Flag, simulated_by
 from isolaw.fits.quantity import Interval, Quantity, Status
+from isolaw.simulated import Simulated
 
 FORMAT = "isolaw.law/2"
 
@@ -202,7 +203,12 @@ class LawDocument:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data without NaN."""
-        return {"format": FORMAT, **encoded(self)}
+        return {"format": FORMAT, "simulated": self.simulated.json, **encoded(self)}
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs."""
+        return simulated_by(self.flags)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LawDocument:
@@ -235,4 +241,10 @@ class PointsDocument:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
-        return {"format": FORMAT, "method": "points", **encoded(self)}
+        simulated = self.simulated.json
+        return {"format": FORMAT, "simulated": simulated, "method": "points", **encoded(self)}
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether the points are of simulated runs."""
+        return simulated_by(self.flags)

@@ -48,7 +48,7 @@ class Rule(TypedDict):
 class Backtest(TypedDict):
     """What `backtest` found."""
 
-    simulated: bool  #: whether a simulator made the runs
+    simulated: bool | str  #: whether a simulator made the runs: true, false or "partly"
     fit_below: float
     budgets: list[float]  #: C each
     held_out: Literal["seed", "later checkpoints"]
@@ -119,7 +119,7 @@ def backtest(
         surface = estimate(after, 0, bounds=bounds(metric, after))
         judged.append(_judge(predictions, surface, after, budgets, places))
     return {
-        "simulated": runs.simulated,
+        "simulated": runs.select(selection.run_ids).simulated.json,
         "fit_below": float(fit_below),
         "budgets": budgets.tolist(),
         "held_out": "seed" if len(splits) > 1 else "later checkpoints",

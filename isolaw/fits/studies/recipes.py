@@ -23,12 +23,13 @@ from isolaw.errors import DataError, InputError, Refused
 from isolaw.fits.blas import one_blas_thread
 from isolaw.fits.curves.learning_curves import enough_points, fit_curves
 from isolaw.fits.document.codec import encoded
-from isolaw.fits.document.flags import SIMULATED, Code, Flag
+from isolaw.fits.document.flags import Code, Flag, flags_of_simulated, simulated_by
 from isolaw.fits.pipeline import DRAWS, MOST_DRAWS
 from isolaw.fits.quantity import Quantity, Status, estimated
 from isolaw.fits.selection import Configuration, Floats, configurations_of, differing, measured_points
 from isolaw.fits.surface.bootstrap import Unit, resample
 from isolaw.runs import Runs, plain
+from isolaw.simulated import Simulated
 from isolaw.source import ReadKeywords, Source, as_runs
 
 Place = tuple[int, int]  # B_p, n
@@ -83,11 +84,16 @@ class RecipeComparison:
         """The flags in words."""
         return [flag.text for flag in self.flags]
 
+    @property
+    def simulated(self) -> Simulated:
+        """Whether a simulator made the runs."""
+        return simulated_by(self.flags)
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data; every quantity as value, interval, status."""
         contrasts = [c.to_dict() for c in self.contrasts]
-        out = encoded(self) | {"contrasts": contrasts, "mean": self.mean.to_dict(), "notes": self.notes}
-        out["simulated"] = SIMULATED in self.flags
+        out = {"simulated": self.simulated.json, **encoded(self), "contrasts": contrasts}
+        out |= {"mean": self.mean.to_dict(), "notes": self.notes}
         return {key: value for key, value in out.items() if key != "warnings"}
 
 
@@ -147,7 +153,7 @@ def compare(
     if not 0 <= bootstrap <= MOST_DRAWS:
         raise InputError(f"bootstrap: found {bootstrap}; expected 0 to {MOST_DRAWS} draws")
     first, second = as_runs(first, metric, **reading), as_runs(second, metric, **reading)
-    flags = [SIMULATED] if first.simulated or second.simulated else []
+    flags = flags_of_simulated(Simulated.among([first.simulated, second.simulated]))
     sides = [
         _side(runs, metric, eval_set, name, flags) for runs, name in zip((first, second), names, strict=True)
     ]

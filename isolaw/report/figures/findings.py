@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from isolaw.report.figures.style import BLUE, GREY, ORANGE, RAMP, STYLE, n_ticks, save
+from isolaw.simulated import Simulated
 
 _COLOURS = (BLUE, ORANGE, "#548235", "#7f6000")
 _C, _M = "C, rollouts generated", "M, update steps"
@@ -38,7 +39,8 @@ def figures(document: Mapping[str, Any]) -> dict[str, Figure]:
             all_axes[0].legend(frameon=False, fontsize=7)
             own = [f for f in document["findings"] if f["finding"] in _SHOWN.get(name, (name,))]
             verdicts = "   ".join(f"{f['finding']} {f['set']}: {f['verdict']}" for f in own)
-            figure.suptitle(verdicts, x=0.01, ha="left", fontsize=8, color="#404040")
+            title = Simulated.of_json(document).title(verdicts)
+            figure.suptitle(title, x=0.01, ha="left", fontsize=8, color="#404040")
             drawn[name] = figure
     return drawn
 

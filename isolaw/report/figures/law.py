@@ -166,5 +166,5 @@ def _draw_law(axes: Axes, law: Law, x: np.ndarray[Any, Any], band: bool) -> None
 
 def _title(document: LawDocument, title: str) -> str:
     fixed = ", ".join(f"{_SYMBOLS.get(name, name)} = {value}" for name, value in document.fixed.items())
-    title = f"simulated runs: {title}" if text.simulated(document.flags) else title
+    title = document.simulated.title(title)
     return plain(f"{title} ({fixed})") if fixed else title

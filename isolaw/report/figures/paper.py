@@ -75,8 +75,6 @@ def paper_figures(
         try:
             with mpl.rc_context(STYLE):
                 drawn[name] = draw(material)
-            if runs.simulated:
-                drawn[name].text(0.995, 0.005, "simulated runs", ha="right", fontsize=7, color=GREY)
         except IsolawError as error:
             reasons[name] = str(error)
     if not drawn:
@@ -156,7 +154,8 @@ def _best_worst(material: Material) -> Figure:
         axes.grid(visible=False, axis="x")
         axes.set_xlabel("n, rollouts per problem")
         axes.set_ylabel(plain(name))
-        axes.set_title(f"{plain(name)} at C = {number(compute)}, B_p = {b}", loc="left", fontsize=9)
+        title = f"{plain(name)} at C = {number(compute)}, B_p = {b}"
+        axes.set_title(study.held.simulated.title(title), loc="left", fontsize=9)
     return figure
 
 
@@ -219,5 +218,6 @@ def _finish(axes: Axes, law: Law, title: str, y: str) -> None:
     axes.set_xscale("log")
     axes.set_xlabel(axis(law.document))
     axes.set_ylabel(y)
-    axes.set_title(f"{title} (bands: 95 % intervals)", loc="left", fontsize=9)
+    title = law.document.simulated.title(f"{title} (bands: 95 % intervals)")
+    axes.set_title(title, loc="left", fontsize=9)
     axes.legend(frameon=False, fontsize=8)

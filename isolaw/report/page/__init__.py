@@ -91,7 +91,7 @@ def render(study: Study, facts: Facts) -> str:
     """Return the page about the runs and their law."""
     scripts = [_asset(name) for name in _SCRIPTS]
     page = content(study, facts, plotly_version())
-    keys = ("budgets", "first", "charts", "runs", "palette")
+    keys = ("budgets", "first", "charts", "runs", "palette", "simulated")
     environment = Environment(
         loader=PackageLoader("isolaw.report.page", "assets"),
         autoescape=True,

@@ -91,7 +91,7 @@ def shown(prediction: Prediction, law: Law, own: Budgets) -> dict[str, Any]:
         "b": b,
         "m": m,
         "spoken": "no recommendation" if a is None else f"n {n}, B_p {b}, M {m}",
-        "answer": _unbroken(text.answer(prediction)),
+        "answer": _unbroken(prediction.simulated.first(text.answer(prediction))),
         "loss": loss,
         "instead": "" if instead is None else _unbroken(text.largest_answer(instead)),
         "lost": "" if a is None else loss.removeprefix("Expected loss: "),

@@ -76,7 +76,8 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
     texts = [shown(p, study.law, budgets) for p in budgets.predictions] if study.law and budgets else []
     fitted = study.fitted()
     return {
-        "title": f"{'simulated runs of ' if study.runs.simulated else ''}{facts.title or study.runs.source}",
+        "title": study.runs.simulated.title(facts.title or study.runs.source),
+        "simulated": f"{study.runs.simulated.words} runs" if study.runs.simulated else "",
         "study": study,
         "refused": study.refused,
         "law": law_text.law_name((law_text.preferred(document) if document else None) or ""),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.report.text.numbers import columns
+from isolaw.simulated import Simulated
 
 _HEAD = ("finding", "set", "effect, 95 % interval", "by tolerance", "verdict", "jittered: yes, partly")
 _PLACES = {"doublings of n": 1, "reward": 3, "share of problems": 3}
@@ -31,7 +32,7 @@ def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:
         f"- {f['finding']} {f['set']}: {'; '.join(f['notes'])}" for f in document["findings"] if f["notes"]
     ]
     table = [_cells(row) for row in rows]
-    text = [_about(document), "", table[0], rules, *table[1:], "", *notes]
+    text = [Simulated.of_json(document).first(_about(document)), "", table[0], rules, *table[1:], "", *notes]
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
     return path
 

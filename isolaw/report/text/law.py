@@ -47,18 +47,10 @@ def flag(own: Flag) -> str:
     return f"{name}: {own.text}" if name else own.text
 
 
-def simulated(flags: Iterable[Flag]) -> str:
-    """Return what begins the first line of whatever rests on simulated runs.
-
-    >>> simulated([Flag(Code.SIMULATED, "")]), simulated([])
-    ('Simulated runs. ', '')
-    """
-    return "Simulated runs. " if having(flags, Code.SIMULATED) else ""
-
-
 def notes(flags: Iterable[Flag]) -> list[str]:
-    """Return the flags as they are printed below what the first line says."""
-    return [flag(own) for own in flags if own.code != Code.SIMULATED]
+    """Return the flags as they are printed below what the first line says (`isolaw.simulated`)."""
+    own_line = (Code.SIMULATED, Code.PARTLY_SIMULATED)
+    return [flag(own) for own in flags if own.code not in own_line]
 
 
 def axis(document: LawDocument) -> str:
@@ -82,7 +74,7 @@ def data_line(document: LawDocument) -> str:
     n = sorted({g.rollouts_per_problem for g in document.grid})
     fixed = ", ".join(f"{k} = {v}" for k, v in document.fixed.items())
     return (
-        f"{simulated(document.flags)}{document.metric} on {document.eval_set}: {_runs(document)}, "
+        f"{document.metric} on {document.eval_set}: {_runs(document)}, "
         f"n = {', '.join(map(str, n))}"
         f"{'; ' if fixed else ''}{fixed}; setting {document.setting}, curve {document.curve}."
     )

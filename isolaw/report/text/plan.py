@@ -9,23 +9,24 @@ from isolaw.design import sweep_file, truths
 from isolaw.design.forecast import ALIKE, Range
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import columns, count, number, share
+from isolaw.simulated import Simulated
 
 if TYPE_CHECKING:
     from isolaw.design.forecast import Forecast, Row
     from isolaw.design.truths import Truth
 
+SIMULATED = Simulated.YES  # also where some truths are fitted to real runs: no sweep was executed
 _SHOWN = 3  # truths that matter most
 
 
 def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
-    """Return the plan, line by line; its first says that it is simulated."""
+    """Return the plan, line by line."""
     asked = found.question
     simulated = len(found.truths) - found.from_runs
     plays = f"{count(found.repetitions, 'play')} in each"
     also = f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
     lines = [
-        f"Simulated: sweeps played against {count(simulated, 'simulated truth')}{also}, {plays}. "
-        "No model was trained.",
+        f"Sweeps played against {count(simulated, 'simulated truth')}{also}, {plays}. No model was trained.",
         f"Target: C = {number(asked.target)} rollouts; {len(asked.cells)} configurations, "
         f"{count(len(asked.spec.sweep.seeds), 'seed')}. The whole grid: {number(asked.grid)} rollouts.",
         f"Spend: at most {number(asked.budget.rollouts)} rollouts, "
@@ -90,7 +91,7 @@ def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
     asked, best = found.question, found.recommended
     clock = asked.budget.clock
     return {
-        "simulated": True,
+        "simulated": SIMULATED.json,
         "target": asked.target,
         "spend": asked.budget.rollouts,
         "hours": asked.hours,

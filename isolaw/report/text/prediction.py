@@ -32,9 +32,9 @@ def answer(prediction: Prediction) -> str:
     """Return the recommendation in one sentence, without a number where there is none."""
     a = prediction.allocation
     if a is None:
-        return f"{law_text.simulated(prediction.flags)}isolaw recommends no allocation for this budget."
+        return "isolaw recommends no allocation for this budget."
     return (
-        f"{law_text.simulated(prediction.flags)}For a budget of {_named(prediction)}: "
+        f"For a budget of {_named(prediction)}: "
         f"n = {a.rollouts_per_problem} rollouts for each of B_p = {a.problems_per_batch} problems, "
         f"M = {a.steps:,} steps."
     )

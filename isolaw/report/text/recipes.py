@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isolaw.fits.studies.recipes import side
-from isolaw.report.text import law as law_text
 from isolaw.report.text.numbers import columns, number
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ def comparison_summary(found: RecipeComparison) -> list[str]:
     drawn = {"run": "runs", "lack of fit": "runs", "block": "blocks of residuals"}
     units = " and ".join(dict.fromkeys(drawn[unit] for unit in found.units))
     return [
-        f"{law_text.simulated(found.flags)}{found.metric} on {found.eval_set}: "
-        f"{found.names[0]} and {found.names[1]}{facts}.",
+        f"{found.metric} on {found.eval_set}: {found.names[0]} and {found.names[1]}{facts}.",
         *columns(rows),
         f"Intervals: 95 % of draws of {units}{', paired by seed' if found.paired else ''}.",
         *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),

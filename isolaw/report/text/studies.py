@@ -31,8 +31,7 @@ def backtest_summary(result: Mapping[str, Any]) -> list[str]:
             for lost, places in zip(found["regret"], found["allocations"], strict=True)
         ]
         rows.append([rule, *cells, f"{found['mean_regret']:.4f}"])
-    simulated = "Simulated runs. Fitted" if result["simulated"] else "Fitted"
-    lines = [f"{simulated} up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
+    lines = [f"Fitted up to C = {number(result['fit_below'])}; judged on {judged}. Regret in reward:"]
     lines += [f"  {line}" for line in columns(rows, "<>")]
     if result["seeds"] > 1:
         lines.append("Regret is the mean over the seeds; n is the range of the choices.")

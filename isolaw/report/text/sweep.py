@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw.report.text import costs, race
 from isolaw.report.text.numbers import columns, count, number
-from isolaw.runs import SIMULATOR
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -48,7 +47,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
     activity += [pace or "an engine is running"] if state["running"] else []
     names = short_ids(failure["run_id"] for failure in state["failures"])
     lines = [
-        f"{state['directory']}: {state['runs']} {_simulated(state['backend'])}runs of {state['backend']} to "
+        f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
         f"C = {number(state['compute'])}: {state['done']} done, {state['started']} started, "
         f"{state['waiting']} waiting, {state['failed']} failed",
         "; ".join([f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})", *activity]),
@@ -60,10 +59,6 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
         when = " when the runs in progress end" if state["at_work"] else ""
         lines.append(f"Continue{when}: isolaw sweep --out {state['directory']}")
     return lines
-
-
-def _simulated(backend: str) -> str:
-    return "simulated " if backend == SIMULATOR else ""
 
 
 def health(judged: Sequence[Health], failed: int, document: LawDocument | None) -> list[str]:
@@ -93,7 +88,7 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     started = f" ({plan['begun']} of them started)" if plan["begun"] else ""
     design = plan.get("design")
     return [
-        f"{backend}: {count(plan['runs'], f'{_simulated(backend)}run')} "
+        f"{backend}: {count(plan['runs'], 'run')} "
         f"({count(len(plan['configurations']), 'configuration')}, "
         f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {b}; n = {n}",

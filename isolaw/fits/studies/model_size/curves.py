@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from isolaw.errors import DataError, Refused, unknown
 from isolaw.fits.resampling import block_index, inflation
 from isolaw.fits.selection import Floats
+from isolaw.simulated import Simulated
 
 X = Literal["compute", "data"]
 
@@ -51,6 +52,7 @@ class SizeCurves:
     deviations: list[tuple[Floats, Floats]]  #: steps and e of each run of a size with several runs
     freedom: int  #: degrees of freedom of the deviations: runs less sizes
     x_name: X
+    simulated: Simulated = Simulated.NO  #: whether a simulator made the runs, by a column of the table
 
     @classmethod
     def from_table(
@@ -98,7 +100,8 @@ class SizeCurves:
             )
         deviations, freedom = _deviations(own if runs is None else _checked(runs, x, sources[1]), x)
         step, at, loss, count = (mean[name].to_numpy(np.float64) for name in ("step", "x", "loss", "runs"))
-        return cls(sizes, of, step, at, loss, count, deviations, freedom, x)
+        simulated = Simulated.among(Simulated.of_table(own) for own in (table, runs) if own is not None)
+        return cls(sizes, of, step, at, loss, count, deviations, freedom, x, simulated)
 
 
 def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:

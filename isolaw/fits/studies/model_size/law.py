@@ -140,6 +140,7 @@ class SizeLaw:
         curves = self.curves
         return {
             "format": "isolaw.size/1",
+            "simulated": curves.simulated.json,
             "x": curves.x_name,
             "loss": self.loss,
             "checkpoints": int(curves.x.size),

@@ -141,6 +141,7 @@
       const size = { width: 900, height: chart.height };
       const made = figure(chart, "light", size.width);
       made.layout.paper_bgcolor = "#ffffff";
+      if (page.simulated) made.layout.title = { text: page.simulated, x: 0.01, font: { size: 12 }, automargin: true };
       const link = document.createElement("a");
       link.href = await Plotly.toImage(made, { format: "svg", ...size });
       link.download = `${chart.name}.svg`;

@@ -1,0 +1,104 @@
+"""`Simulated`: whether something rests on simulated runs, and how it says so first, in each of its forms.
+
+Runs are simulated by what made them, also where they are replayed. Whatever is printed, drawn or written
+passes on the `Simulated` of its runs: text and figures begin with its words, JSON has its `json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIMULATOR = "bandit"  # the backend whose runs are simulated
+COLUMN = "simulated"  # of tables that leave isolaw
+_TRUE = {"true", "1", "1.0"}
+
+
+class Simulated(Enum):
+    """Of how many of the runs a simulator is the author; false for none.
+
+    >>> [own.json for own in Simulated], [bool(own) for own in Simulated]
+    ([False, 'partly', True], [False, True, True])
+    """
+
+    NO = "no"
+    PARTLY = "partly"
+    YES = "yes"
+
+    def __bool__(self) -> bool:
+        """Whether a simulator made any of the runs."""
+        return self is not Simulated.NO
+
+    @classmethod
+    def among(cls, marks: Iterable[object]) -> Simulated:
+        """Return it for parts that are simulated, or partly, or not.
+
+        >>> Simulated.among([True, False]), Simulated.among([Simulated.PARTLY]), Simulated.among([])
+        (<Simulated.PARTLY: 'partly'>, <Simulated.PARTLY: 'partly'>, <Simulated.NO: 'no'>)
+        """
+        found = {mark if isinstance(mark, Simulated) else cls.YES if mark else cls.NO for mark in marks}
+        return found.pop() if len(found) == 1 else cls.PARTLY if found else cls.NO
+
+    @classmethod
+    def of(cls, runs: Iterable[Mapping[str, Any]]) -> Simulated:
+        """Return it for runs by their attributes."""
+        return cls.among(own.get("backend") == SIMULATOR for own in runs)
+
+    @classmethod
+    def of_table(cls, table: pd.DataFrame) -> Simulated:
+        """Return it for a table by its rows (`simulated_rows`)."""
+        return cls.among(simulated_rows(table))
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> Simulated:
+        """Return it for a document by its key ``simulated``; without one, nothing rests on runs."""
+        value = document.get("simulated", False)
+        return cls.PARTLY if value == cls.PARTLY.value else cls.YES if value else cls.NO
+
+    @property
+    def json(self) -> bool | str:
+        """The value of the key ``simulated`` in JSON: false, true, or "partly"."""
+        return self.value if self is Simulated.PARTLY else bool(self)
+
+    @property
+    def words(self) -> str:
+        """What the runs are called, empty for those that no simulator made."""
+        if self is Simulated.PARTLY:
+            return "partly simulated"
+        return "simulated" if self else ""
+
+    def first(self, text: str) -> str:
+        """Return text whose first line says so.
+
+        >>> Simulated.YES.first("n = 8."), Simulated.NO.first("n = 8.")
+        ('Simulated runs. n = 8.', 'n = 8.')
+        """
+        return f"{self.words.capitalize()} runs. {text}".rstrip() if self else text
+
+    def lines(self, lines: Iterable[str]) -> list[str]:
+        """Return lines of which the first says so; where that is no sentence, an empty one leaves the room.
+
+        >>> Simulated.YES.lines(["", "n  reward"]), Simulated.NO.lines(["", "n  reward"])
+        (['Simulated runs.', 'n  reward'], ['n  reward'])
+        """
+        first, *rest = [*lines] or [""]
+        return [own for own in [self.first(first)] if own] + rest
+
+    def title(self, text: str) -> str:
+        """Return a title that says so.
+
+        >>> Simulated.PARTLY.title("the best n")
+        'partly simulated runs: the best n'
+        """
+        return f"{self.words} runs: {text}" if self else text
+
+
+def simulated_rows(table: pd.DataFrame) -> list[bool]:
+    """Return which rows of a table are simulated, by its column ``simulated`` or ``backend``."""
+    marked = [str(value).lower() in _TRUE for value in table[COLUMN]] if COLUMN in table else []
+    made = [value == SIMULATOR for value in table["backend"]] if "backend" in table else []
+    return [any(own) for own in zip(marked or made, made or marked, strict=True)]
