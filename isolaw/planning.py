@@ -289,8 +289,12 @@ def _check_directory(
 
 
 def _shared(run: RunSpec) -> dict[str, Any]:
-    """Return what all runs of a directory share, by dotted key."""
+    """Return what all runs of a directory share, by dotted key.
+
+    Not what a log says of one run: the hash of the log, in ``content``, is shared.
+    """
     identity = run.identity()
     parts = ("recipe", "problems", "options", "content")
     keys = {f"{part}.{key}": value for part in parts for key, value in identity[part].items()}
+    keys.pop("options.recorded", None)
     return {"backend": identity["backend"], **keys}

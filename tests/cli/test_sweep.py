@@ -88,7 +88,7 @@ def test_dry_run_writes_nothing(isolaw, tree, file: Path, tmp_path: Path) -> Non
     before = tree(tmp_path)
     code, said, notes = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run")
     assert (code, said) == (0, "")
-    assert "4 simulated runs (2 configurations, 2 seeds)" in notes
+    assert "Simulated runs. bandit: 4 runs (2 configurations, 2 seeds)" in notes
     assert 'recipe defaults: lr = 0.04, advantage = "group_std", kl = 0.25, entropy = 0\n' in notes
     code, said, _ = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run", "--json")
     planned = json.loads(said)

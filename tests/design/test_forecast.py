@@ -143,7 +143,7 @@ def test_a_plan_is_deterministic_in_any_number_of_processes() -> None:
 def test_every_form_of_a_plan_says_that_it_is_simulated_and_on_what_it_rests(tmp_path: Path) -> None:
     found = plan(gpus=8, hours=3, cost=COST)
     lines = plan_summary(found)
-    assert lines[0].startswith("Simulated: ")
+    assert lines[0].startswith("Sweeps played against ")
     assert "Unreliable" not in "\n".join(lines)
     assert sum(line.startswith("- ") for line in lines) >= 5
     data = to_dict(found, price=2.0)
