@@ -60,8 +60,9 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from isolaw.report.page import Facts, check_replaceable, provenance, render, write
     from isolaw.report.page.budgets import budgets
     from isolaw.report.study import Study
+    from isolaw.report.text.advice import advice
     from isolaw.report.text.costs import hours_so_far
-    from isolaw.report.text.prediction import advice, prediction_summary
+    from isolaw.report.text.prediction import prediction_summary
 
     check_replaceable(out)
     names = ("setting", "x", *shared.LAW_NAMES)
@@ -79,8 +80,9 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
         limits = {name: options[name] for name in ("max_batch_rollouts", "n_train_problems", "price")}
         limits["cost"] = _cost(options, states)
         predicted = None if study.law is None else budgets(study.law, options["compute"], **limits)
-        continues = len(sources) == len(sweeps) == 1 and states[0]["backend"] != "replay"
-        history, further = _race(sweeps[0]) if continues else ((), None)
+        alone = len(sources) == len(sweeps) == 1
+        continues = alone and states[0]["backend"] != "replay"
+        history, further = _race(sweeps[0], continues) if alone else ((), None)
         status.update("backtest")
         facts = Facts(
             predicted,
@@ -106,18 +108,20 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     if predicted is not None and study.document is not None:
         result["prediction"] = predicted.answer.to_dict()
         lines += prediction_summary(predicted.answer, study.document, predicted.nearest)
-        lines += [f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer)]
+        lines += [
+            f"Next: {own.what} {own.why}" for own in advice(study.document, predicted.answer, facts.race)
+        ]
     print_result(as_json, result, [*lines, f"Report: {path}"])
 
 
-def _race(directory: str) -> tuple[Sequence[Decision], Purchase | None]:
-    """The decisions of a sweep that chose its runs, and what more spend would buy."""
+def _race(directory: str, continues: bool) -> tuple[Sequence[Decision], Purchase | None]:
+    """The decisions of a sweep that chose its runs, and what more spend would buy if it can go on."""
     from isolaw.design.directory import ahead, read
     from isolaw.store import SweepStore
 
     store = SweepStore(directory)
     history = read(store)
-    return history, ahead(store, history)
+    return history, ahead(store, history) if continues else None
 
 
 def _cost(options: dict[str, Any], states: list[dict[str, Any]]) -> Cost | None:

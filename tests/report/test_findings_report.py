@@ -37,7 +37,8 @@ def document() -> dict[str, Any]:
     pairs = {name: {"a": _curve(), "b": _curve()} for name in both}
     steps = {label: _curve() for label in ("n = 256", "decoupled", "n = 64")}
     return {
-        "format": "isolaw.findings/1", "model": "interference", "preset": "X", "constants": {"sigma2": 70.0},
+        "format": "isolaw.findings/1", "simulated": True,
+        "model": "interference", "preset": "X", "constants": {"sigma2": 70.0},
         "compute": 1_000_000, "problems_per_batch": 32, "rollouts_per_problem": levels, "n_train": 500,
         "seeds": [100, 101], "failed_runs": [],
         "findings": [
@@ -86,6 +87,7 @@ def test_shares_over_jittered_presets(document: dict[str, Any]) -> None:
 
 def test_the_same_as_a_page(document: dict[str, Any], tmp_path: Path) -> None:
     text = markdown(document, tmp_path).read_text()
+    assert text.startswith("Simulated runs. ")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
     assert len({row.replace("\\|", "").count("|") for row in rows}) == 1
@@ -99,6 +101,7 @@ def test_numbers() -> None:
 
 def test_a_picture_for_each_finding(document: dict[str, Any], tmp_path: Path) -> None:
     drawn = figures(document)
+    assert all(own.get_suptitle().startswith("simulated runs: ") for own in drawn.values())
     assert list(drawn) == ["F1", "F2", "F3", "F4", "F5a", "F5b", "F6", "F7"]
     assert drawn["F1"].get_suptitle() == "F1 easy: partly"
     assert [len(figure.axes) for figure in drawn.values()] == [2, 1, 2, 3, 1, 2, 1, 2]

@@ -17,8 +17,8 @@ from isolaw.report.page.tables import Table
 from isolaw.report.study import Study
 from isolaw.report.text import law as law_text
 from isolaw.report.text import sweep as sweep_text
+from isolaw.report.text.advice import Advice, advice
 from isolaw.report.text.numbers import number
-from isolaw.report.text.prediction import Advice, advice
 from isolaw.report.text.studies import backtest_verdict
 
 
@@ -208,7 +208,7 @@ def _advice(study: Study, facts: Facts) -> list[tuple[Advice, str]]:
     if study.document is None:
         return [(Advice("Add runs that the fit needs.", study.refused), "")]
     first = None if facts.budgets is None else facts.budgets.answer
-    return [(own, own.command(facts.sweep)) for own in advice(study.document, first)]
+    return [(own, own.command(facts.sweep)) for own in advice(study.document, first, facts.race)]
 
 
 def _how(study: Study, facts: Facts, plotly: str) -> list[tuple[str, list[str]]]:

@@ -309,6 +309,7 @@ def test_charts_are_saved_as_svg(page: Any) -> None:
         text = Path(caught.value.path()).read_text()
         assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
         assert "rollouts" in text
+        assert ">simulated runs<" in text
         assert "rgb(28, 31, 36)" in text  # the light theme's ink
         assert "var(--" not in text
 

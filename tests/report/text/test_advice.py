@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.report.text.prediction import advice
+from isolaw.design.decisions import Decision, Ending, Request, Stage
+from isolaw.report.text.advice import advice
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -100,3 +101,29 @@ def test_runs_that_collapse_are_looked_at(synthetic: Make) -> None:
 
     runs = synthetic([(b, n) for b in (16, 32) for n in LEVELS], reward, noise=0.002)
     assert "Check the runs with B_p = 16 before you use them." in what(runs, setting="joint")
+
+
+def test_what_a_race_left_behind_is_not_run_further(synthetic: Make) -> None:
+    runs = synthetic([(32, n) for n in LEVELS], peaked, noise=0.002, seeds=1)
+    points = runs.points
+    short = points[(points["rollouts_per_problem"] != 8) | (points["compute"] <= 2e5)]
+    law = isolaw.fit(Runs(short, runs.attributes), bootstrap=20)
+    end = int(points["compute"].max())
+    assert any(own.what.startswith("Run n = 8 to C") for own in advice(law.document, None))
+    asked = Decision(Stage.RUNG, tuple(Request(32, n, 0, end) for n in LEVELS), cost=9)
+    found = {"spent": 1000, "compute": end, "best": (32, 128), "expected_regret": 0.02}
+    for ending, text, keys in (
+        (Ending.SPENT, "Let the race spend more", ("design.spend=2000",)),
+        (Ending.COMPLETE, "Let the race run more seeds.", ("sweep.seeds=2",)),
+        (Ending.FAILED, "Let the race go on.", ("design.kind=race",)),
+    ):
+        own = advice(law.document, None, [asked, Decision(Stage.STOP, ending=ending, **found)])
+        assert own[0].what.startswith(text)
+        assert own[0].keys == keys
+        assert not any("Run n = 8" in other.what or "seeds of every" in other.what for other in own)
+    (going,) = (own for own in advice(law.document, None, [asked]) if "race" in own.what)
+    assert going.command("runs/a") == "isolaw sweep --out runs/a --set design.kind=race"
+    certain = [asked, Decision(Stage.STOP, ending=Ending.CERTAIN, **{**found, "expected_regret": 0.0})]
+    assert not any("race" in own.what for own in advice(law.document, law.predict(end), certain))
+    (far,) = (own for own in advice(law.document, law.predict(9 * end), certain) if "race" in own.what)
+    assert far.what.endswith("in a new directory.")
