@@ -206,7 +206,7 @@ def same() -> Callable[[Any, Any], None]:
     """Assert that two tables are equal in everything but wall_s."""
 
     def check(left: Any, right: Any) -> None:
-        left, right = (t if isinstance(t, pd.DataFrame) else t.to_pandas() for t in (left, right))
+        left, right = (t if isinstance(t, pd.DataFrame) else t.points for t in (left, right))
         assert len(left) > 0
         pd.testing.assert_frame_equal(left.drop(columns="wall_s"), right.drop(columns="wall_s"))
 
