@@ -52,7 +52,10 @@ def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Pa
     assert (out / "sweep.toml").read_text() == TOML
     same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
     code, said, _ = isolaw("sweep", file, "--out", out)
-    assert (code, said.splitlines()[0]) == (0, f"Nothing left to do: 4 runs are done in {out}.")
+    assert (code, said.splitlines()[0]) == (
+        0,
+        f"Simulated runs. Nothing left to do: 4 runs are done in {out}.",
+    )
 
 
 def test_continuing_needs_no_file(isolaw, tiny, same, tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_extending(isolaw, file: Path, tmp_path: Path) -> None:
 def test_dry_run_writes_nothing(isolaw, tree, file: Path, tmp_path: Path) -> None:
     before = tree(tmp_path)
     code, said, notes = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run")
-    assert (code, said) == (0, "")
+    assert (code, said) == (0, "Simulated runs.\n")
     assert "Simulated runs. bandit: 4 runs (2 configurations, 2 seeds)" in notes
     assert 'recipe defaults: lr = 0.04, advantage = "group_std", kl = 0.25, entropy = 0\n' in notes
     code, said, _ = isolaw("sweep", file, "--out", tmp_path / "out", "--dry-run", "--json")
