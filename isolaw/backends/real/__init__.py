@@ -24,6 +24,7 @@ from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
 
 _NEEDED = ("torch", "transformers", "deepspeed")
+_COLDEST = 0.01  # vLLM raises a lower temperature to this one
 _STATE_BYTES = 12  # a parameter: weight and both moments in float32
 
 
@@ -189,6 +190,8 @@ def _evaluation_issues(spec: RunSpec, stored: ProblemSet) -> list[Issue]:
         for name in spec.evaluation.sets
         if name not in stored.parts
     ]
+    if (temperature := spec.evaluation.temperature) is not None and temperature < _COLDEST:
+        out.append(Issue("evaluation.temperature", found=temperature, accepted=f"at least {_COLDEST}"))
     accepted = f"avg@k, best@k, worst@k, k ≤ evaluation.samples = {samples}"
     return out + [
         Issue("evaluation.metrics", found=name, accepted=accepted)

@@ -32,6 +32,7 @@ class RolloutWorker:
 
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Clock) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
+        self.evaluated_at = spec.evaluated_at
         stored = ProblemSet.read(spec.sources["set"])
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         # By part of the set: train, validation, and any further evaluation set.
@@ -55,8 +56,15 @@ class RolloutWorker:
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has those of the base model or of the previous run
 
-    def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
-        """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set."""
+    def draw(
+        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
+    ) -> Batch:
+        """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set.
+
+        Temperature and top_p are the recipe's or, ``evaluating``, those of the evaluations.
+        """
+        recipe = {"temperature": self.recipe.temperature, "top_p": self.recipe.top_p}
+        sampling = self.evaluated_at if evaluating else recipe
         sequence = np.random.SeedSequence(self.key, spawn_key=stream)
         seeds = sequence.generate_state(len(visited) * n, np.uint64) >> np.uint64(1)  # below 2⁶³
         rows = self.ranks.share(len(visited), n)
@@ -67,8 +75,8 @@ class RolloutWorker:
                 rollouts = self.sampler.generate(
                     [self.prompts[part][place] for place in places],
                     seeds[rows, None].tolist(),
-                    temperature=self.recipe.temperature or 1.0,
-                    top_p=self.recipe.top_p or 1.0,
+                    temperature=sampling["temperature"] or 1.0,
+                    top_p=sampling["top_p"] or 1.0,
                     max_tokens=self.recipe.max_response_tokens or 1,
                 )
         before = self.reward.failures

@@ -108,10 +108,12 @@ class Run:
             batch.old_logprobs = self.learner.logprobs(batch.rollouts)
         return batch
 
-    def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
+    def draw(
+        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
+    ) -> Batch:
         """Return n rewarded rollouts of each of the problems ``visited``, under the current weights."""
         self._sync()
-        return self.worker.draw(part, visited, n, stream)
+        return self.worker.draw(part, visited, n, stream, evaluating)
 
     def _sync(self) -> None:
         """Hand the sampler the current weights, unless it has them."""
@@ -139,7 +141,11 @@ class Run:
         with self.clock("evaluate"):
             drawn = {
                 name: self.draw(
-                    name, list(range(len(problems[name]))), wanted.samples, (_EVALUATION, index, self.step)
+                    name,
+                    list(range(len(problems[name]))),
+                    wanted.samples,
+                    (_EVALUATION, index, self.step),
+                    True,
                 )
                 for index, name in enumerate(sorted(wanted.sets))
             }

@@ -93,6 +93,19 @@ def test_counts_of_problems_are_what_the_metrics_are_made_of(train, made) -> Non
     assert set(curve.last.counts[0].problem_ids) <= known
 
 
+def test_evaluations_have_a_temperature_of_their_own(train) -> None:
+    """Cold, all samples of a problem are alike, and the trainer still agrees; training stays warm."""
+    cold = train(evaluation={"temperature": 0.01, "top_p": 0.9})
+    for checkpoint in cold.checkpoints:
+        assert set(checkpoint.counts[0].correct) <= {0, 4}
+    warm = train()
+    assert not set(warm.last.counts[0].correct) <= {0, 4}
+    assert cold.last.rows != warm.last.rows
+    entropies = [list(curve["train", "entropy"].values()) for curve in (cold, warm)]
+    assert entropies[0] == pytest.approx(entropies[1], rel=0.5)
+    assert min(entropies[0]) > 0.3
+
+
 def test_dynamic_sampling_counts_what_it_discards(train, run) -> None:
     pairs: dict[str, Any] = {"recipe": {"algorithm": "dapo"}, "grid": {"rollouts_per_problem": [2]}}
     curve = train(**pairs, evaluation=EVERY_STEP)
