@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,25 @@ if TYPE_CHECKING:
     from isolaw.backends.real.rollout.difficulty import Draw, Split
 
 
+def _arguments(
+    _: click.Context, option: click.Parameter, values: Sequence[str]
+) -> dict[str, bool | int | float | str] | None:
+    """NAME=VALUE options as a dictionary, the values as in a sweep file; None without any."""
+    import tomllib
+
+    out: dict[str, bool | int | float | str] = {}
+    for text in values:
+        name, equals, raw = (part.strip() for part in text.partition("="))
+        if not name or not equals:
+            raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected NAME=VALUE")
+        try:
+            value = tomllib.loads(f"value = {raw}")["value"]
+        except ValueError:
+            value = raw
+        out[name] = value if isinstance(value, bool | int | float) else str(value)
+    return out or None
+
+
 @click.command()
 @click.option(
     "--model", required=True, type=click.Path(), help="Base model, a folder in Hugging Face format."
@@ -24,6 +44,11 @@ if TYPE_CHECKING:
     "--out", required=True, type=click.Path(), help="Directory of the sets; continued if it exists."
 )
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
+@click.option("--system", help="System message before each prompt.")
+@click.option(
+    "--chat-template", multiple=True, metavar="NAME=VALUE", callback=_arguments,
+    help="Argument of the chat template, e.g. enable_thinking=false.",
+)  # fmt: skip
 @click.option(
     "--temperature", type=click.FloatRange(0, 10, min_open=True), default=0.6,
     help="Sampling temperature.",

@@ -134,8 +134,8 @@ class EvaluationSpec(Section):
     0 asks for exact values, which a simulator knows. isolaw fills in ``start`` (the smallest batch),
     ``end`` (the first horizon) and ``horizons`` when the sweep starts.
 
-    ``temperature`` and ``top_p`` are those of the evaluations' sampling (None: the recipe's). They change what
-    is measured, so they are part of a run's identity, unlike the schedule.
+    Evaluations sample at ``temperature`` and ``top_p`` (None: the recipe's). These change what is measured,
+    so they are part of a run's identity, unlike the schedule.
     """
 
     points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60

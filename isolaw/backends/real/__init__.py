@@ -15,9 +15,10 @@ from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import presets
-from isolaw.backends.real.options import IDENTITY, RealOptions
+from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
@@ -64,6 +65,7 @@ class Real:
         model = Path(options.model).resolve()
         placement = options.model_dump(mode="json", exclude_none=True)
         identity = {key: placement.pop(key) for key in IDENTITY}
+        identity |= {key: placement.pop(key) for key in OPTIONAL_IDENTITY if key in placement}
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
         if hashed := rewards.digest(options.reward):
@@ -89,7 +91,9 @@ class Real:
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
             *(_placement_issues(options) or planner.issues(spec)),
-            *_prompt_issues(str(folder), options.model, spec.recipe.max_response_tokens or 1, stamps),
+            *_prompt_issues(
+                str(folder), options.model, spec.recipe.max_response_tokens or 1, options.chat, stamps
+            ),
         ]
 
     def jobs(self, spec: RunSpec) -> int:
@@ -223,16 +227,17 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 @functools.lru_cache(maxsize=64)
-def _prompt_issues(folder: str, model: str, longest: int, stamps: tuple[str, str]) -> tuple[Issue, ...]:
+def _prompt_issues(
+    folder: str, model: str, longest: int, chat: Chat, stamps: tuple[str, str]
+) -> tuple[Issue, ...]:
     """Return what is wrong with a set's prompts for responses of up to ``longest`` tokens."""
     if not environment.installed("transformers"):
         return ()
-    from isolaw.backends.real.rollout.prompts import check_lengths
-
     try:
         tokenizer = models.tokenizer(model)
     except DataError as error:
         return (Issue("real.model", str(error)),)
     stored, _ = _read_set(folder, stamps[0])
     assert stored is not None
-    return tuple(check_lengths(stored, tokenizer, models.context(model), longest))
+    wrong = chat.issues(tokenizer, "real.chat_template")
+    return (*wrong, *check_lengths(stored, tokenizer, models.context(model), longest, chat=chat))

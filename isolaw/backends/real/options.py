@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.rollout.prompts import Chat
 from isolaw.config import Count, Positive, RunSpec, Share
 from isolaw.config.parsing import parse_section
 from isolaw.errors import Issue, SpecError
@@ -15,6 +16,12 @@ from isolaw.errors import Issue, SpecError
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 # The keys that decide numbers; the others decide where and how they are computed.
 IDENTITY = ("reward", "sampler", "dtype")
+# The same, left out at their default: so they changed no identity when they were added.
+OPTIONAL_IDENTITY = ("system", "chat_template")
+
+
+def _unless_empty(value: Any) -> Any:
+    return None if value == {} else value
 
 
 def _listed(value: Any) -> Any:
@@ -32,6 +39,11 @@ class RealOptions(BaseModel):
     # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
     model: Annotated[str, Field(min_length=1)]
     reward: str = "exact"  # or math, or package.module:function
+    system: Annotated[str, Field(min_length=1)] | None = None  # a system message before each prompt
+    # Arguments of the tokenizer's chat template, e.g. enable_thinking.
+    chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (
+        None
+    )
     sampler: Literal["vllm", "transformers"] | None = None
     dtype: Literal["float32", "bfloat16"] | None = None  # of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed's
@@ -47,9 +59,17 @@ class RealOptions(BaseModel):
     logprob_tolerance: Positive | None = None
     checkpoint_minutes: Positive = 10.0  # the longest time between two points from which a run can continue
 
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # a dictionary has none
+
     def changed(self, **values: Any) -> RealOptions:
         """Return a copy with other values of some keys."""
         return self.model_copy(update=values)
+
+    @property
+    def chat(self) -> Chat:
+        """How prompts become conversations."""
+        return Chat.of(self.system, self.chat_template)
 
     @classmethod
     def read(cls, spec: RunSpec) -> RealOptions:

@@ -13,7 +13,7 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.difficulty import Draw, Split, SplitSettings
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems
-from isolaw.backends.real.rollout.prompts import check_lengths, encode
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
 from isolaw.errors import DataError, Issue, SpecError
 
 _GPU_MEMORY = 0.9  # no trainer needs the rest
@@ -76,7 +76,9 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         try:
             tokenizer, key = models.tokenizer(model), "--max-response-tokens"
             room = options["max_response_tokens"]
-            issues += check_lengths(stored, tokenizer, models.context(model), room, key)
+            chat = Chat.of(options.get("system"), options.get("chat_template"))
+            issues += chat.issues(tokenizer, "--chat-template")
+            issues += check_lengths(stored, tokenizer, models.context(model), room, key, chat)
         except DataError as error:
             issues.append(Issue("--model", str(error)))
     if issues:
@@ -105,12 +107,13 @@ def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) 
 
     dtype = "bfloat16" if environment.gpus() else "float32"
     tokenizer, room = models.tokenizer(model), settings.max_response_tokens
-    longest = max((len(prompt) for prompt in encode(problems, tokenizer)), default=1)
+    chat = Chat.of(settings.system, settings.chat_template)
+    longest = max((len(prompt) for prompt in encode(problems, tokenizer, chat)), default=1)
     own = SamplerSettings(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
     sampler = open_sampler(own)
 
     def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:
-        prompts, temperature = encode(problems, tokenizer), settings.temperature
+        prompts, temperature = encode(problems, tokenizer, chat), settings.temperature
         drawn = sampler.generate(prompts, seeds, temperature=temperature, top_p=1.0, max_tokens=room)
         return list(tokenizer.batch_decode(drawn.tokens, skip_special_tokens=True))
 

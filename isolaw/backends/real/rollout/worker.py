@@ -39,7 +39,7 @@ class RolloutWorker:
         self.problems = {part: stored.first(part, limits.get(part)) for part in stored.parts}
         self.tokenizer = models.tokenizer(options.model)
         # Of the whole set, so that the runs of a sweep over n_train share a sampler.
-        encoded = {part: encode(stored.parts[part], self.tokenizer) for part in stored.parts}
+        encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
         self.prompts = {part: encoded[part][: len(own)] for part, own in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
         self.reward = rewards.get(options.reward)

@@ -106,6 +106,20 @@ def test_evaluations_have_a_temperature_of_their_own(train) -> None:
     assert min(entropies[0]) > 0.3
 
 
+def test_prompts_pass_through_the_template_with_the_sections_keys(run, resolved, made, tmp_path) -> None:
+    shutil.copytree(made.model, tmp_path / "chat")
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '-' if enable_thinking else '=' }}"
+    (tmp_path / "chat" / "chat_template.jinja").write_text(template)
+    own = {"model": str(tmp_path / "chat"), "sampler": "transformers"}
+    chat = {**own, "system": "7+", "chat_template": {"enable_thinking": True}}
+    plain, told = resolved(real=own), resolved(real=chat)
+    assert told.options == {**plain.options, "system": "7+", "chat_template": {"enable_thinking": True}}
+    assert told.run_id != plain.run_id == resolved(real={**own, "chat_template": {}}).run_id
+    worker = run(real=chat).worker
+    asked = worker.problems["train"][0].prompt
+    assert worker.tokenizer.decode(worker.prompts["train"][0]) == f"7+{asked}-"
+
+
 def test_dynamic_sampling_counts_what_it_discards(train, run) -> None:
     pairs: dict[str, Any] = {"recipe": {"algorithm": "dapo"}, "grid": {"rollouts_per_problem": [2]}}
     curve = train(**pairs, evaluation=EVERY_STEP)
