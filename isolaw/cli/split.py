@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
-from isolaw.cli.options import json_option
+from isolaw.cli.options import column_option, json_option
 
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.difficulty import Draw, Split
@@ -39,7 +39,14 @@ def _arguments(
 @click.option(
     "--model", required=True, type=click.Path(), help="Base model, a folder in Hugging Face format."
 )
-@click.option("--problems", required=True, type=click.Path(), help="Problem pool, a .jsonl or .parquet file.")
+@click.option(
+    "--problems",
+    required=True,
+    type=click.Path(),
+    help="Problem pool: a .jsonl or .parquet file, or hf:NAME.",
+)
+@click.option("--part", help="Part of the data set hf:NAME, e.g. train or main/train.")
+@column_option
 @click.option(
     "--out", required=True, type=click.Path(), help="Directory of the sets; continued if it exists."
 )
@@ -86,6 +93,9 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
     Each set is a folder of --out with train.jsonl and validation.jsonl, for problems.set of a sweep. Also set
     problems.difficulty = "easy" or "hard": a sweep does not infer it from the folder's name. The same command
     continues an interrupted split.
+
+    hf:NAME is a data set on this machine: a folder of datasets.save_to_disk, a folder of .parquet and .jsonl
+    files, or a name in the Hub's cache. isolaw downloads nothing.
     """
     from isolaw.backends.real.rollout import rewards
     from isolaw.backends.real.rollout.split import open_split
