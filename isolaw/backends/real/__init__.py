@@ -44,10 +44,14 @@ class Real:
         except SpecError as error:
             issues += error.issues
         wrong = {issue.where for issue in issues}
-        for key, check in (("model", models.check), ("reward", rewards.check)):
-            value = spec.options.get(key)
-            if isinstance(value, str) and f"real.{key}" not in wrong:
-                issues += check(value)
+        named = spec.options.get("reward")
+        for key, values, check in (
+            ("model", [spec.options.get("model")], models.check),
+            ("reward", named if isinstance(named, list | tuple) else [named], rewards.check),
+        ):
+            for value in values:
+                if isinstance(value, str) and f"real.{key}" not in wrong:
+                    issues += check(value)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
         if stored:  # all problems of a part unless the file says how many
@@ -68,8 +72,9 @@ class Real:
         identity |= {key: placement.pop(key) for key in OPTIONAL_IDENTITY if key in placement}
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
-        if hashed := rewards.digest(options.reward):
-            content["reward"] = hashed
+        for name in options.rewards:
+            if hashed := rewards.digest(name):
+                content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         return filled.model_copy(update={**update, "sources": placement | sources})

@@ -42,7 +42,9 @@ class RolloutWorker:
         encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
         self.prompts = {part: encoded[part][: len(own)] for part, own in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
-        self.reward = rewards.get(options.reward)
+        self.reward = rewards.Rewards(
+            options.rewards, options.reward_weights, options.reward_workers, options.reward_timeout
+        )
         self.key = int(spec.run_id, 16)
         settings = SamplerSettings(
             options.sampler or "vllm",
@@ -83,7 +85,8 @@ class RolloutWorker:
         with self.clock("reward"):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if rows else []
             values = self.reward([self.problems[part][place] for place in places], texts)
-        batch = self.ranks.batch(visited, n, rollouts, np.asarray(values, dtype=np.float64))
+        several = values if len(self.reward.names) > 1 else None
+        batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several)
         failures = self.ranks.all_of(self.reward.failures - before)
         batch.reward_failures = sum(failures[:: self.ranks.tensor_parallel])
         return batch

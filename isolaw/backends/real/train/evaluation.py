@@ -15,13 +15,13 @@ from isolaw.backends.real.train.batch import Batch
 
 
 def of_set(
-    name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...]
+    name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...], reward_names: list[str]
 ) -> tuple[list[Row], Counts]:
     """Return the rows of an evaluation set, and the number of correct responses to each problem.
 
     The batch has K rollouts of each problem; ``wanted`` are avg@k, best@k and worst@k with k ≤ K.
     """
-    k, correct = batch.n, rewards.correct(batch.rewards.numpy()).sum(1)
+    k, correct = batch.n, rewards.correct(batch.verdicts.numpy()).sum(1)
     landscape = metrics.landscape(correct / k)
     measured = {
         **{metric: metrics.evaluate(metric, correct, k) for metric in wanted},
@@ -29,14 +29,24 @@ def of_set(
         "gini": landscape.gini,
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
+        **of_rewards(batch, reward_names),
     }
     rows = [Row(name, metric, value, len(problems), k) for metric, value in measured.items()]
     return rows, Counts(name, k, [q.id for q in problems], correct.tolist())
 
 
-def of_batch(batch: Batch) -> dict[str, float]:
+def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
+    """Return the mean of each of several rewards, without weights; nothing for a single one."""
+    if batch.components is None:
+        return {}
+    means = batch.components.mean((0, 1)).tolist()
+    return {f"reward/{name}": mean for name, mean in zip(names, means, strict=True)}
+
+
+def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
     """Return the metrics of a training batch before its update."""
     return {
+        **of_rewards(batch, reward_names),
         "reward": float(batch.rewards.mean()),
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
@@ -54,7 +64,7 @@ class PassRates:
 
     def visit(self, batch: Batch) -> None:
         """Add a batch."""
-        self.rate[batch.visited] = batch.rewards.mean(1)
+        self.rate[batch.visited] = batch.verdicts.mean(1)
 
     def rows(self, n: int) -> list[Row]:
         """Return the share of problems at zero and the Gini coefficient over the problems visited so far."""

@@ -89,7 +89,9 @@ class Run:
         self.compute += batch.generated
         self.tokens += batch.generated_tokens
         self.step += 1
-        self.means.add({**evaluation.of_batch(batch), **self.learner.update(batch, self.step)})
+        self.means.add(
+            {**evaluation.of_batch(batch, self.worker.reward.names), **self.learner.update(batch, self.step)}
+        )
 
     def generate(self) -> Batch:
         """Return a rewarded batch of B_p groups from the current weights."""
@@ -127,7 +129,7 @@ class Run:
         self.round += 1
         self.pass_rates.visit(batch)
         if self.recipe.no_positive_resampling:
-            mastered = adv.mastered(batch.rewards, self.recipe.no_positive_resampling).tolist()
+            mastered = adv.mastered(batch.verdicts, self.recipe.no_positive_resampling).tolist()
             self.order.retire(problem for problem, out in zip(batch.visited, mastered, strict=True) if out)
         return batch
 
@@ -151,7 +153,9 @@ class Run:
             }
             for name, batch in drawn.items():
                 self.learner.compare(batch.rollouts, self.step)
-                more, count = evaluation.of_set(name, problems[name], batch, wanted.metrics)
+                more, count = evaluation.of_set(
+                    name, problems[name], batch, wanted.metrics, self.worker.reward.names
+                )
                 rows += more
                 counts.append(count)
         self.seconds = {**before, "evaluate": self.seconds["evaluate"]}  # its parts are none of a step
