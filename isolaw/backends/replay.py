@@ -96,7 +96,7 @@ class Replay(Backend):
         message = "replay cannot sample again"
         issues += [
             Issue(f"evaluation.{key}", message, found=value)
-            for key in ("temperature", "top_p")
+            for key in ("temperature", "top_p", "responses")
             if (value := getattr(spec.evaluation, key)) is not None
         ]
         where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"

@@ -135,7 +135,8 @@ class EvaluationSpec(Section):
     ``end`` (the first horizon) and ``horizons`` when the sweep starts.
 
     Evaluations sample at ``temperature`` and ``top_p`` (None: the recipe's). These change what is measured,
-    so they are part of a run's identity, unlike the schedule.
+    so they are part of a run's identity, unlike the schedule. ``responses`` are kept of each set at each
+    evaluation, to be read (None: the backend chooses).
     """
 
     points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
@@ -144,6 +145,7 @@ class EvaluationSpec(Section):
     sets: Annotated[Names, BeforeValidator(listed)] = ("validation",)
     temperature: Positive | None = None
     top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+    responses: Annotated[Index, Field(le=100)] | None = None
     start: Count | None = None
     end: Count | None = None
     horizons: tuple[Count, ...] = ()

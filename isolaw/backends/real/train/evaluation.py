@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from isolaw import metrics
-from isolaw.backends.base import Counts, Row
+from isolaw.backends.base import Counts, Response, Row, cut
 from isolaw.backends.real.algorithms import advantages
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.train.batch import Batch
+from isolaw.backends.real.train.batch import Batch, RankGroup
+
+RESPONSES = 8  # kept of each set at each evaluation, by default
+# Characters that are kept of a text: 22 kB at most for an evaluation of one set.
+_PROMPT, _RESPONSE, _ANSWER = 500, 2000, 200
 
 
 def of_set(
@@ -54,6 +59,36 @@ def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
         "generated_rollouts": float(batch.generated),
         "reward_failures": float(batch.reward_failures),
     }
+
+
+def responses_of(
+    name: str, problems: list[Problem], batch: Batch, count: int, ranks: RankGroup, tokenizer: Any
+) -> list[Response]:
+    """Return the first response to each of the set's first ``count`` problems; all processes take part.
+
+    They are the same problems at every evaluation of every run of a sweep.
+    """
+    texts: dict[int, tuple[str, str]] = {}
+    rollouts = batch.rollouts
+    for row, prompt, tokens in zip(batch.rows, rollouts.prompts, rollouts.tokens, strict=True):
+        problem, sample = divmod(row, batch.n)
+        if sample == 0 and problem < count:
+            response = tokenizer.decode(tokens, skip_special_tokens=True)  # what the reward judges
+            texts[problem] = cut(tokenizer.decode(prompt), _PROMPT), cut(response, _RESPONSE)
+    held = {problem: own for part in ranks.all_of(texts) for problem, own in part.items()}
+    return [
+        Response(
+            name,
+            problems[problem].id,
+            prompt,
+            response,
+            cut(problems[problem].answer, _ANSWER),
+            float(batch.rewards[problem, 0]),
+            int(batch.lengths[problem, 0]),
+            bool(batch.truncated[problem, 0]),
+        )
+        for problem, (prompt, response) in sorted(held.items())
+    ]
 
 
 class PassRates:

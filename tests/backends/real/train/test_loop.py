@@ -106,6 +106,21 @@ def test_evaluations_have_a_temperature_of_their_own(train) -> None:
     assert min(entropies[0]) > 0.3
 
 
+def test_an_evaluation_keeps_responses(train, made) -> None:
+    curve = train(evaluation={"responses": 3}, real={"sampler": "transformers"})
+    for checkpoint in curve.checkpoints:
+        said = checkpoint.responses
+        assert [one.problem_id for one in said] == list(checkpoint.counts[0].problem_ids)[:3]
+        for one in said:
+            assert one.prompt == f"<bos>{one.problem_id}="
+            assert one.reward == float(one.response == one.answer)
+            assert 1 <= one.tokens <= 6
+        assert len(checkpoint.line(0.0)["responses"]) == 3
+    none = train(evaluation={"responses": 0}, real={"sampler": "transformers"})
+    assert "responses" not in none.last.line(0.0)
+    assert none.last.rows == curve.last.rows  # it changes nothing that is measured
+
+
 def test_several_rewards_are_recorded_and_the_first_decides_what_is_correct(train, reward) -> None:
     """The second is 1 for responses that are not correct either, and never enters avg@4."""
     second = reward("return 0.0 if response == answer else 1.0")["reward"]
