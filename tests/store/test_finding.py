@@ -22,5 +22,7 @@ def test_a_run_by_its_folder_and_by_a_prefix(tiny, tmp_path: Path) -> None:
         find_run(tmp_path / "out" / run.name[:common])
     with pytest.raises(StoreError, match=r"found 0 runs with this prefix \(none\); expected one"):
         find_run(tmp_path / "out" / "none")
-    with pytest.raises(StoreError, match="not a run of a sweep"):
+    with pytest.raises(StoreError, match=r"not a run of a sweep; expected OUT/runs/<run_id>\n  - ") as raised:
         find_run(tmp_path / "out")
+    assert f"  - {run.name[:16]}: n = " in str(raised.value)
+    assert str(raised.value).count("\n") == len(list((tmp_path / "out" / "runs").iterdir())) == 4
