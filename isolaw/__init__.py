@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from isolaw.allocation import Allocation
+    from isolaw.backends.real.export import export
     from isolaw.backends.real.rollout.split import split
     from isolaw.config import SweepSpec
     from isolaw.costs import read_cost
@@ -57,6 +58,7 @@ _WHERE = {
     "backtest": "isolaw.fits.studies.backtest",
     "compare": "isolaw.fits.studies.recipes",
     "diagnose": "isolaw.doctor",
+    "export": "isolaw.backends.real.export",
     "findings": "isolaw.replication.document",
     "fit": "isolaw.fits.pipeline",
     "fit_points": "isolaw.fits.laws.fit_points",
@@ -75,7 +77,7 @@ _WHERE = {
 }
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
-    "backtest", "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure",
+    "backtest", "compare", "diagnose", "export", "findings", "fit", "fit_points", "fit_sizes", "law_figure",
     "paper_figures", "plan", "read", "read_cost", "retune", "split", "status", "summary", "sweep",
     "write_report",
 ]  # fmt: skip

@@ -41,13 +41,40 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Response:
+    """One response of an evaluation, kept to be read; long texts lack their middle (`cut`)."""
+
+    eval_set: str
+    problem_id: str
+    prompt: str  # as the model got it
+    response: str
+    answer: str
+    reward: float
+    tokens: int
+    truncated: bool
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters: the beginning and the end of a longer one.
+
+    >>> cut("0123456789", 8), cut("0123456789", 10)
+    ('0123 … 9', '0123456789')
+    """
+    if len(text) <= most:
+        return text
+    head = -(-(most - 3) * 2 // 3)
+    return f"{text[:head]} … {text[len(text) - (most - 3 - head) :]}"
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The results after ``step`` updates: rollouts and tokens generated (None: no tokens), measured values.
 
     ``save`` writes the state from which `Backend.run` continues into an empty folder. A checkpoint without
     rows only saves the state; ``final`` is the last one of the horizon. ``counts`` are results of single
-    problems, where the backend has them. For the line alone: ``seconds``, the times of the run's parts so
-    far, and ``machine``, the run's number of ``gpus`` and their kind, ``gpu``.
+    problems, where the backend has them, and ``responses`` some of the texts. For the line alone:
+    ``seconds``, the times of the run's parts so far, and ``machine``, the run's number of ``gpus`` and their
+    kind, ``gpu``.
     """
 
     step: int
@@ -57,6 +84,7 @@ class Checkpoint:
     tokens: int | None = None
     final: bool = False
     counts: list[Counts] = field(default_factory=list)
+    responses: list[Response] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
 
@@ -70,6 +98,7 @@ class Checkpoint:
             "wall_s": round(wall_s, 6),
             "rows": [vars(row) for row in self.rows],
             **({"counts": counts} if counts else {}),
+            **({"responses": [vars(own) for own in self.responses]} if self.responses else {}),
             **({"seconds": self.seconds} if self.seconds else {}),
             **({"machine": self.machine} if self.machine else {}),
         }

@@ -93,6 +93,12 @@ class Replay(Backend):
         given = spec.recipe.model_dump(exclude_defaults=True, exclude={"algorithm"})
         message = "replay cannot change the recipe of a recorded run"
         issues = [Issue(f"recipe.{key}", message, found=value) for key, value in given.items()]
+        message = "replay cannot sample again"
+        issues += [
+            Issue(f"evaluation.{key}", message, found=value)
+            for key in ("temperature", "top_p", "responses")
+            if (value := getattr(spec.evaluation, key)) is not None
+        ]
         where = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed = {spec.seed}"
         if len(found) > 1:
             issues.append(Issue("replay.source", f"{len(found)} recorded runs have {where}", found=found))

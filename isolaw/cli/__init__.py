@@ -17,6 +17,7 @@ from isolaw.cli.backtest import backtest
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
 from isolaw.cli.doctor import doctor
+from isolaw.cli.export import export
 from isolaw.cli.figures import figures
 from isolaw.cli.findings import findings
 from isolaw.cli.fit import fit
@@ -60,7 +61,7 @@ def cli() -> None:
 
 
 for command in (
-    advise, plan, sweep, run_one, status, split, read, fit, predict, backtest, compare, size,
+    advise, plan, sweep, run_one, status, export, split, read, fit, predict, backtest, compare, size,
     report, figures, findings, doctor,
 ):  # fmt: skip
     cli.add_command(command)

@@ -29,6 +29,12 @@ def _pairs(_: click.Context, option: click.Parameter, values: Iterable[str]) -> 
     return out
 
 
+column_option = click.option(
+    "--column", "columns", multiple=True, metavar="NAME=COLUMN", callback=_pairs,
+    help="The pool's name of prompt, answer or id, e.g. prompt=question.",
+)  # fmt: skip
+
+
 def constants(ctx: click.Context, option: click.Parameter, values: Iterable[str]) -> dict[str, Any]:
     """Return NAME=VALUE options as a dictionary, with numbers as numbers."""
     from isolaw.readers.assignments import as_number

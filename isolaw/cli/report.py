@@ -63,6 +63,8 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
     from isolaw.report.text.advice import advice
     from isolaw.report.text.costs import hours_so_far
     from isolaw.report.text.prediction import prediction_summary
+    from isolaw.store import SweepStore
+    from isolaw.store.responses import kept
 
     check_replaceable(out)
     names = ("setting", "x", *shared.LAW_NAMES)
@@ -96,6 +98,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
             [f"{state['directory']}: {hours}" for state in states if (hours := hours_so_far(state))],
             history,
             further,
+            [one for directory in sweeps for one in kept(SweepStore(directory))],
         )
         status.update("drawing")
         path = write(render(study, facts), out)

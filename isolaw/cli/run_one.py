@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 
@@ -29,16 +27,12 @@ def run_one(directory: str) -> int:
 
 
 def _execute(directory: str, stop: threading.Event) -> int:
-    from isolaw.errors import StoreError
     from isolaw.executors.base import execute
     from isolaw.executors.worker import logged
-    from isolaw.store import SweepStore, check
+    from isolaw.store import check
+    from isolaw.store.finding import find_run
 
-    folder = _whole(Path(directory).absolute()).resolve()
-    sweep = SweepStore(folder.parent.parent)
-    run = sweep.run(folder.name)
-    if run.folder != folder or not sweep.exists:
-        raise StoreError(f"{directory}: not a run of a sweep; expected OUT/runs/<run_id>")
+    run = find_run(directory)
     check.run(run.open())
     spec = run.read_spec()
     nodes = None
@@ -55,7 +49,7 @@ def _execute(directory: str, stop: threading.Event) -> int:
         return 0
     run.proceed()
     with logged(run):
-        *before, last = execute(sweep.directory, folder.name, nodes, stop)
+        *before, last = execute(run.sweep.directory, run.run_id, nodes, stop)
     for event in before:
         if event.kind == "warning":
             note(f"isolaw: {event.cause}")
@@ -67,19 +61,6 @@ def _execute(directory: str, stop: threading.Event) -> int:
     else:
         note(f"isolaw: {directory}: {last.cause}")
     return {"done": 0, "stopped": 3}.get(last.kind, 1)
-
-
-def _whole(folder: Path) -> Path:
-    """The run folder whose name begins with that of ``folder``, if there is exactly one."""
-    from isolaw.errors import StoreError
-
-    if folder.exists():
-        return folder
-    found = sorted(folder.parent.glob(f"{glob.escape(folder.name)}*")) if folder.parent.is_dir() else []
-    if len(found) != 1:
-        runs = ", ".join(own.name[:16] for own in found[:5]) or "none"
-        raise StoreError(f"{folder}: found {len(found)} runs with this prefix ({runs}); expected one")
-    return found[0]
 
 
 @contextmanager

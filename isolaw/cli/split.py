@@ -3,27 +3,59 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
-from isolaw.cli.options import json_option
+from isolaw.cli.options import column_option, json_option
 
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.difficulty import Draw, Split
+
+
+def _arguments(
+    _: click.Context, option: click.Parameter, values: Sequence[str]
+) -> dict[str, bool | int | float | str] | None:
+    """NAME=VALUE options as a dictionary, the values as in a sweep file; None without any."""
+    import tomllib
+
+    out: dict[str, bool | int | float | str] = {}
+    for text in values:
+        name, equals, raw = (part.strip() for part in text.partition("="))
+        if not name or not equals:
+            raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected NAME=VALUE")
+        try:
+            value = tomllib.loads(f"value = {raw}")["value"]
+        except ValueError:
+            value = raw
+        out[name] = value if isinstance(value, bool | int | float) else str(value)
+    return out or None
 
 
 @click.command()
 @click.option(
     "--model", required=True, type=click.Path(), help="Base model, a folder in Hugging Face format."
 )
-@click.option("--problems", required=True, type=click.Path(), help="Problem pool, a .jsonl or .parquet file.")
+@click.option(
+    "--problems",
+    required=True,
+    type=click.Path(),
+    help="Problem pool: a .jsonl or .parquet file, or hf:NAME.",
+)
+@click.option("--part", help="Part of the data set hf:NAME, e.g. train or main/train.")
+@column_option
 @click.option(
     "--out", required=True, type=click.Path(), help="Directory of the sets; continued if it exists."
 )
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
+@click.option("--system", help="System message before each prompt.")
+@click.option(
+    "--chat-template", multiple=True, metavar="NAME=VALUE", callback=_arguments,
+    help="Argument of the chat template, e.g. enable_thinking=false.",
+)  # fmt: skip
 @click.option(
     "--temperature", type=click.FloatRange(0, 10, min_open=True), default=0.6,
     help="Sampling temperature.",
@@ -61,6 +93,9 @@ def split(model: str, problems: str, out: str, dry_run: bool, as_json: bool, **o
     Each set is a folder of --out with train.jsonl and validation.jsonl, for problems.set of a sweep. Also set
     problems.difficulty = "easy" or "hard": a sweep does not infer it from the folder's name. The same command
     continues an interrupted split.
+
+    hf:NAME is a data set on this machine: a folder of datasets.save_to_disk, a folder of .parquet and .jsonl
+    files, or a name in the Hub's cache. isolaw downloads nothing.
     """
     from isolaw.backends.real.rollout import rewards
     from isolaw.backends.real.rollout.split import open_split

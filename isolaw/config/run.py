@@ -70,22 +70,32 @@ class RunSpec(Section):
         batch = self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
         return float((batch / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
 
+    @property
+    def evaluated_at(self) -> dict[str, float | None]:
+        """Temperature and top_p of the evaluations: the recipe's unless ``evaluation`` has its own."""
+        own = {"temperature": self.evaluation.temperature, "top_p": self.evaluation.top_p}
+        return {key: getattr(self.recipe, key) if value is None else value for key, value in own.items()}
+
     def identity(self) -> dict[str, Any]:
         """Return what makes this run this run: no path, device, executor, horizon or schedule.
 
         Recipe keys at their default are left out, so that a new key changes no identity. The resolved
-        recipe holds what ``problems.difficulty`` decides.
+        recipe holds what ``problems.difficulty`` decides. Of the evaluation, its temperature and top_p count
+        where they differ from the recipe's: they change what is measured.
         """
+        recipe = self.recipe
+        evaluation = {key: v for key, v in self.evaluated_at.items() if v != getattr(recipe, key)}
         return {
             "identity": IDENTITY_VERSION,
             "backend": [self.backend, self.backend_version],
             "problems_per_batch": self.problems_per_batch,
             "rollouts_per_problem": self.rollouts_per_problem,
             "seed": self.seed,
-            "recipe": self.recipe.model_dump(exclude_defaults=True),
+            "recipe": recipe.model_dump(exclude_defaults=True),
             "problems": self.problems.model_dump(exclude={"difficulty"}),
             "options": self.options,
             "content": self.content,
+            **({"evaluation": evaluation} if evaluation else {}),
         }
 
     @cached_property

@@ -133,12 +133,19 @@ class EvaluationSpec(Section):
     extended sweep has the evaluations of an uninterrupted one. Each problem gets ``samples`` answers;
     0 asks for exact values, which a simulator knows. isolaw fills in ``start`` (the smallest batch),
     ``end`` (the first horizon) and ``horizons`` when the sweep starts.
+
+    Evaluations sample at ``temperature`` and ``top_p`` (None: the recipe's). These change what is measured,
+    so they are part of a run's identity, unlike the schedule. ``responses`` are kept of each set at each
+    evaluation, to be read (None: the backend chooses).
     """
 
     points: Annotated[int, BeforeValidator(whole), Field(ge=2, le=MOST_POINTS, strict=True)] = 60
     metrics: Names = ("avg@4", "best@4", "worst@4")
     samples: Annotated[Index, Field(le=1_000_000)] = 4
     sets: Annotated[Names, BeforeValidator(listed)] = ("validation",)
+    temperature: Positive | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+    responses: Annotated[Index, Field(le=100)] | None = None
     start: Count | None = None
     end: Count | None = None
     horizons: tuple[Count, ...] = ()

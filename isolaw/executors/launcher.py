@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends import line
-from isolaw.backends.base import Checkpoint, Counts, Processes, Row, RunContext
+from isolaw.backends.base import Checkpoint, Counts, Processes, Response, Row, RunContext
 from isolaw.errors import RunError
 
 _STARTING_S = 600.0
@@ -164,7 +164,8 @@ class _Connections:
         while "done" not in (report := self._receive()):
             rows = [Row(**row) for row in report.pop("rows")]
             counts = [Counts(**count) for count in report.pop("counts")]
-            yield Checkpoint(rows=rows, counts=counts, save=save, **report)
+            responses = [Response(**response) for response in report.pop("responses")]
+            yield Checkpoint(rows=rows, counts=counts, responses=responses, save=save, **report)
             self._send({})
 
     def _send(self, value: dict[str, Any]) -> None:

@@ -175,10 +175,25 @@ def test_equal_identity_means_equal_configuration(a: dict[str, Any], b: dict[str
         {"problems": {"set": "hard"}},
         {"problems": {"n_train": 1999}},
         {"options": {"parameters": {"sigma2": 201.5}}},
+        {"evaluation": {"temperature": 0.7}},
+        {"evaluation": {"top_p": 0.9}},
     ],
 )
 def test_identity_depends_on(change: dict[str, Any]) -> None:
     assert resolved(**change).run_id != resolved().run_id
+
+
+def test_an_evaluation_at_the_recipes_temperature_changes_no_identity() -> None:
+    def run(**evaluation: float) -> RunSpec:
+        return RunSpec.model_validate(
+            {"backend": "real", "problems_per_batch": 4, "rollouts_per_problem": 2, "compute": 80}
+            | {"recipe": {"temperature": 0.6, "top_p": 1.0}, "evaluation": evaluation}
+        )
+
+    assert "evaluation" not in run(points=5).identity()
+    assert run(temperature=0.6, top_p=1.0).run_id == run().run_id
+    assert run(temperature=0.7, top_p=1.0).identity()["evaluation"] == {"temperature": 0.7}
+    assert run(top_p=0.9).evaluated_at == {"temperature": 0.6, "top_p": 0.9}
 
 
 def test_swapped_axes_are_two_runs() -> None:

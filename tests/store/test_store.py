@@ -10,17 +10,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from isolaw import backends, engine
-from isolaw.backends.base import Checkpoint, Counts, Row, RunContext
+from isolaw.backends.base import Checkpoint, Counts, Response, Row, RunContext
 from isolaw.config import RunSpec
 from isolaw.errors import StoreError
 from isolaw.simulators.interference import PRESETS
-from isolaw.store import RunStore, SweepStore, tables
+from isolaw.store import RunStore, SweepStore, responses, tables
 from isolaw.store.checksums import Lines, line
 
 PUBLISHED = 5  # checkpoints whose state was published; two more were recorded
@@ -465,6 +466,44 @@ def test_results_of_single_problems_are_kept_beside_the_table(spec: RunSpec, tmp
     damaged = sweep.collect()
     assert damaged.problems is None
     assert any(str(ids) in note for note in damaged.notes)
+
+
+def test_responses_share_the_fate_of_their_checkpoint(spec: RunSpec, tmp_path: Path) -> None:
+    """They are read back as they were, cut on resume with their line, and lost with a damaged one."""
+    sweep = SweepStore(tmp_path / "sweep")
+    run = sweep.run(spec.run_id)
+    run.create(spec)
+    said = Response("validation", "p\u2028", "1+1=\x00", '</script>\n"2"', "2", 1.0, 3, False)
+    row = Row("validation", "avg@4", 0.5)
+
+    def made(steps: range) -> Iterator[Checkpoint]:
+        for step in steps:
+            own = [replace(said, reward=float(step))]
+            yield Checkpoint(step, step * spec.batch_rollouts, [row], lambda _: None, responses=own)
+
+    run.resume()
+    recording = run.record(made(range(4)), 0.0)
+    next(recording)
+    run.ask_to_stop()  # the next one publishes a state
+    next(recording)
+    recording.close()
+    run.proceed()
+    (first, second) = responses.kept(sweep)
+    assert (first.step, first.compute, first.responses) == (0, 0, [replace(said, reward=0.0)])
+    points = run.folder / "points.jsonl"
+    before = points.read_bytes()
+    again = sweep.run(spec.run_id)
+    again.resume()
+    lost = again.record(made(range(2, 4)), 0.0)
+    next(lost)
+    lost.close()  # killed before it publishes a state
+    assert [one.step for one in responses.kept(sweep)] == [0, 1, 2]
+    sweep.run(spec.run_id).resume()
+    assert points.read_bytes() == before
+    assert [one.step for one in responses.kept(sweep)] == [0, 1]
+    points.write_bytes(before.replace(b"</script>", b"</scripx>", 1))
+    assert list(responses.kept(sweep)) == []
+    assert second.responses == [replace(said, reward=1.0)]
 
 
 def test_a_state_that_takes_long_to_write_is_written_seldom(

@@ -115,6 +115,9 @@ def _evaluation(spec: RunSpec) -> Iterator[Issue]:
         if name not in EVAL_SETS:
             accepted, close = ", ".join(EVAL_SETS), nearest(name, EVAL_SETS)
             yield Issue("evaluation.sets", found=name, accepted=accepted, nearest=close)
+    for key in ("temperature", "top_p", "responses"):
+        if (value := getattr(spec.evaluation, key)) is not None:
+            yield Issue(f"evaluation.{key}", "the simulator has nothing of the kind", found=value)
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
         if name not in EXTRA and (parsed is None or (samples and parsed[1] > samples)):

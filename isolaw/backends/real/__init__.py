@@ -15,15 +15,17 @@ from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import presets
-from isolaw.backends.real.options import IDENTITY, RealOptions
+from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, nearest
 
 _NEEDED = ("torch", "transformers", "deepspeed")
+_COLDEST = 0.01  # vLLM raises a lower temperature to this one
 _STATE_BYTES = 12  # a parameter: weight and both moments in float32
 
 
@@ -42,10 +44,14 @@ class Real:
         except SpecError as error:
             issues += error.issues
         wrong = {issue.where for issue in issues}
-        for key, check in (("model", models.check), ("reward", rewards.check)):
-            value = spec.options.get(key)
-            if isinstance(value, str) and f"real.{key}" not in wrong:
-                issues += check(value)
+        named = spec.options.get("reward")
+        for key, values, check in (
+            ("model", [spec.options.get("model")], models.check),
+            ("reward", named if isinstance(named, list | tuple) else [named], rewards.check),
+        ):
+            for value in values:
+                if isinstance(value, str) and f"real.{key}" not in wrong:
+                    issues += check(value)
         recipe = presets.resolve_recipe(spec.recipe, spec.problems.difficulty)
         filled = spec.model_copy(update={"recipe": recipe, "sources": {"set": str(folder)}})
         if stored:  # all problems of a part unless the file says how many
@@ -63,10 +69,12 @@ class Real:
         model = Path(options.model).resolve()
         placement = options.model_dump(mode="json", exclude_none=True)
         identity = {key: placement.pop(key) for key in IDENTITY}
+        identity |= {key: placement.pop(key) for key in OPTIONAL_IDENTITY if key in placement}
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
-        if hashed := rewards.digest(options.reward):
-            content["reward"] = hashed
+        for name in options.rewards:
+            if hashed := rewards.digest(name):
+                content["reward" if len(options.rewards) == 1 else f"reward {name}"] = hashed
         sources = {"model": str(model), "set": str(folder), "max_model_tokens": models.context(model)}
         update = {"backend_version": self.version, "options": identity, "content": content}
         return filled.model_copy(update={**update, "sources": placement | sources})
@@ -88,7 +96,9 @@ class Real:
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
             *(_placement_issues(options) or planner.issues(spec)),
-            *_prompt_issues(str(folder), options.model, spec.recipe.max_response_tokens or 1, stamps),
+            *_prompt_issues(
+                str(folder), options.model, spec.recipe.max_response_tokens or 1, options.chat, stamps
+            ),
         ]
 
     def jobs(self, spec: RunSpec) -> int:
@@ -189,6 +199,8 @@ def _evaluation_issues(spec: RunSpec, stored: ProblemSet) -> list[Issue]:
         for name in spec.evaluation.sets
         if name not in stored.parts
     ]
+    if (temperature := spec.evaluation.temperature) is not None and temperature < _COLDEST:
+        out.append(Issue("evaluation.temperature", found=temperature, accepted=f"at least {_COLDEST}"))
     accepted = f"avg@k, best@k, worst@k, k ≤ evaluation.samples = {samples}"
     return out + [
         Issue("evaluation.metrics", found=name, accepted=accepted)
@@ -220,16 +232,17 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 
 @functools.lru_cache(maxsize=64)
-def _prompt_issues(folder: str, model: str, longest: int, stamps: tuple[str, str]) -> tuple[Issue, ...]:
+def _prompt_issues(
+    folder: str, model: str, longest: int, chat: Chat, stamps: tuple[str, str]
+) -> tuple[Issue, ...]:
     """Return what is wrong with a set's prompts for responses of up to ``longest`` tokens."""
     if not environment.installed("transformers"):
         return ()
-    from isolaw.backends.real.rollout.prompts import check_lengths
-
     try:
         tokenizer = models.tokenizer(model)
     except DataError as error:
         return (Issue("real.model", str(error)),)
     stored, _ = _read_set(folder, stamps[0])
     assert stored is not None
-    return tuple(check_lengths(stored, tokenizer, models.context(model), longest))
+    wrong = chat.issues(tokenizer, "real.chat_template")
+    return (*wrong, *check_lengths(stored, tokenizer, models.context(model), longest, chat=chat))

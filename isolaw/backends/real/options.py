@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.rollout.prompts import Chat
 from isolaw.config import Count, Positive, RunSpec, Share
 from isolaw.config.parsing import parse_section
 from isolaw.errors import Issue, SpecError
@@ -15,10 +16,27 @@ from isolaw.errors import Issue, SpecError
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 # The keys that decide numbers; the others decide where and how they are computed.
 IDENTITY = ("reward", "sampler", "dtype")
+# The same, left out at their default: so they changed no identity when they were added.
+OPTIONAL_IDENTITY = ("system", "chat_template", "reward_weights")
+
+
+def _unless_empty(value: Any) -> Any:
+    return None if value == {} else value
+
+
+def _unless_ones(value: Any) -> Any:
+    return None if isinstance(value, list | tuple) and all(one == 1 for one in value) else value
+
+
+def _alone(value: Any) -> Any:
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
 def _listed(value: Any) -> Any:
     return value.split() if isinstance(value, str) else value
+
+
+Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
 class RealOptions(BaseModel):
@@ -31,7 +49,16 @@ class RealOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     # The folder of a causal language model in Hugging Face format (config, safetensors, tokenizer).
     model: Annotated[str, Field(min_length=1)]
-    reward: str = "exact"  # or math, or package.module:function
+    # exact, math, package.module:function, or several of them, of which the first decides what is correct.
+    reward: Annotated[str | tuple[str, ...], BeforeValidator(_alone)] = "exact"
+    reward_weights: Annotated[tuple[Finite, ...] | None, BeforeValidator(_unless_ones)] = None
+    reward_workers: Count = 2  # processes that judge responses, for each process of a run
+    reward_timeout: Positive | None = None  # seconds of a call; the reward's own by default
+    system: Annotated[str, Field(min_length=1)] | None = None  # a system message before each prompt
+    # Arguments of the tokenizer's chat template, e.g. enable_thinking.
+    chat_template: Annotated[dict[str, bool | int | float | str] | None, BeforeValidator(_unless_empty)] = (
+        None
+    )
     sampler: Literal["vllm", "transformers"] | None = None
     dtype: Literal["float32", "bfloat16"] | None = None  # of weights and activations
     zero_stage: Annotated[int, Field(ge=0, le=3, strict=True)] = 0  # DeepSpeed's
@@ -47,9 +74,22 @@ class RealOptions(BaseModel):
     logprob_tolerance: Positive | None = None
     checkpoint_minutes: Positive = 10.0  # the longest time between two points from which a run can continue
 
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # a dictionary has none
+
     def changed(self, **values: Any) -> RealOptions:
         """Return a copy with other values of some keys."""
         return self.model_copy(update=values)
+
+    @property
+    def rewards(self) -> tuple[str, ...]:
+        """The names of all rewards."""
+        return (self.reward,) if isinstance(self.reward, str) else self.reward
+
+    @property
+    def chat(self) -> Chat:
+        """How prompts become conversations."""
+        return Chat.of(self.system, self.chat_template)
 
     @classmethod
     def read(cls, spec: RunSpec) -> RealOptions:
@@ -60,6 +100,11 @@ class RealOptions(BaseModel):
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
         own = parse_section(cls, spec.options, prefix="real")
+        if own.reward_weights and len(own.reward_weights) != len(own.rewards):
+            accepted = f"one for each of the {len(own.rewards)} rewards"
+            raise SpecError([Issue("real.reward_weights", found=list(own.reward_weights), accepted=accepted)])
+        if len(set(own.rewards)) < len(own.rewards) or not own.rewards:
+            raise SpecError([Issue("real.reward", found=list(own.rewards), accepted="distinct rewards")])
         dtype = own.dtype or ("bfloat16" if environment.gpus() else "float32")
         sampler = own.sampler or ("vllm" if environment.installed("vllm") else "transformers")
         tolerance = own.logprob_tolerance or TOLERANCE[dtype]

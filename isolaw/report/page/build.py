@@ -10,7 +10,7 @@ from isolaw.design.decisions import Decision
 from isolaw.design.value import Purchase
 from isolaw.fits.health import health
 from isolaw.report.figures.series import steps_scale
-from isolaw.report.page import landscape, law_charts, provenance, race, run_charts, tables
+from isolaw.report.page import landscape, law_charts, provenance, race, responses, run_charts, tables
 from isolaw.report.page.budgets import Budgets, shown
 from isolaw.report.page.chart import Chart, palette, text
 from isolaw.report.page.tables import Table
@@ -20,6 +20,7 @@ from isolaw.report.text import sweep as sweep_text
 from isolaw.report.text.advice import Advice, advice
 from isolaw.report.text.numbers import number
 from isolaw.report.text.studies import backtest_verdict
+from isolaw.store.responses import Kept
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Facts:
     hours: Sequence[str] = ()  # what real sweeps took so far
     race: Sequence[Decision] = ()  # the decisions of a sweep that chose its runs
     further: Purchase | None = None  # what more spend would buy there
+    responses: Sequence[Kept] = ()  # that the runs of sweeps kept
 
 
 @dataclass
@@ -68,6 +70,7 @@ def content(study: Study, facts: Facts, plotly: str) -> dict[str, Any]:
         ),
         _best_and_worst(study),
         _landscape(study),
+        *_responses(facts),
         _health(study, facts),
         _backtest(facts),
         _laws(study),
@@ -129,6 +132,15 @@ def _race(facts: Facts) -> list[Section]:
             [race.decisions(facts.race)],
         )
     ]
+
+
+def _responses(facts: Facts) -> list[Section]:
+    """The section of kept responses; none where no run kept any, as simulated ones do."""
+    if not facts.responses:
+        return []
+    shown = responses.chosen(facts.responses)
+    lines = responses.lines(facts.responses, shown)
+    return [Section("responses", "Responses", lines, tables=[responses.table(shown)])]
 
 
 def _best_and_worst(study: Study) -> Section | str:

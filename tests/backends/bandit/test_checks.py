@@ -38,6 +38,7 @@ EVEN = [0.5, *15 * [0.0], 0.5]
         ({"recipe": {"temperature": 0.6}}, ["recipe.temperature", "nothing of the kind"]),
         ({"recipe": {"dynamic_sampling": True}}, ["recipe.dynamic_sampling", "nothing of the kind"]),
         ({"recipe": {"algorithm": "ppo"}}, ["recipe.algorithm", "found 'ppo'", "grpo"]),
+        ({"evaluation": {"top_p": 0.9}}, ["evaluation.top_p", "nothing of the kind", "0.9"]),
         ({"evaluation": {"sets": ["test"]}}, ["evaluation.sets", "'test'", "validation"]),
         ({"evaluation": {"metrics": ["best@8"]}}, ["evaluation.metrics", "best@8", "k ≤ 4", "samples = 0"]),
         ({"evaluation": {"metrics": ["reward"]}}, ["evaluation.metrics", "'reward'", "avg@k", "histogram"]),

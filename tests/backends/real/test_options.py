@@ -47,6 +47,37 @@ def test_torchrun_options_as_text_or_as_a_list() -> None:
     assert RealOptions.read(run(model="m", torchrun=["--nnodes", "2"])) == options
 
 
+def test_several_rewards() -> None:
+    one, alone = (RealOptions.read(run(model="m", reward=own)) for own in ("exact", ["exact"]))
+    assert one == alone == RealOptions.read(run(model="m", reward_weights=[1]))
+    several = RealOptions.read(run(model="m", reward=["exact", "a:b"], reward_weights=[1, 0.5]))
+    assert (several.rewards, several.reward_weights) == (("exact", "a:b"), (1.0, 0.5))
+    for wrong, told in (
+        (
+            {"reward": ["exact", "a:b"], "reward_weights": [0.5]},
+            "found [0.5]; expected one for each of the 2",
+        ),
+        ({"reward": ["exact", "exact"]}, "real.reward: found ['exact', 'exact']; expected distinct rewards"),
+        ({"reward": []}, "real.reward: found []; expected distinct rewards"),
+        ({"reward_timeout": 0}, "real.reward_timeout: found 0"),
+    ):
+        with pytest.raises(SpecError) as raised:
+            RealOptions.read(run(model="m", **wrong))
+        assert told in str(raised.value)
+
+
+def test_chat_keys_are_known_by_their_values() -> None:
+    plain, empty = (RealOptions.read(run(model="m", **more)) for more in ({}, {"chat_template": {}}))
+    assert plain == empty
+    assert "chat_template" not in plain.model_dump(exclude_none=True)
+    options = RealOptions.read(run(model="m", system="1", chat_template={"enable_thinking": False, "n": 3}))
+    assert options.chat.system == "1"
+    assert options.chat.arguments == '{"enable_thinking": false, "n": 3}'
+    assert hash(options) != hash(plain)
+    with pytest.raises(SpecError, match=r"real.chat_template.tools: found \[1\]; expected"):
+        RealOptions.read(run(model="m", chat_template={"tools": [1]}))
+
+
 def test_the_model_is_needed() -> None:
     with pytest.raises(SpecError) as raised:
         RealOptions.read(run(dtype="float32"))

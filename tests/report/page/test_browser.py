@@ -127,6 +127,38 @@ def texts(page: Any, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_inner_texts()]
 
 
+def test_responses_stay_text_and_are_searched(
+    visit: Visitor, made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep whose runs kept hostile responses, by the command."""
+    from isolaw.backends.base import Response
+    from isolaw.store import SweepStore, responses
+
+    spec = next(iter(SweepStore(made.sweep).specs()[0].values()))
+    said = [
+        Response(
+            "validation", f"p{i}", f"{EVIL} {i}+{i}=", f"<think>{EVIL}</think>\n{2 * i}", "4", 0.5, 7, False
+        )
+        for i in range(4)
+    ]
+    monkeypatch.setattr(responses, "kept", lambda store: iter([responses.Kept(spec, 3, 300, said)]))
+    out = tmp_path / "said.html"
+    assert run(["report", str(made.sweep), "-o", str(out), "--law", str(made.law)]) == 0
+    page = visit(out)
+    assert page.locator("#responses h2").inner_text() == "Responses"
+    page.locator("#responses summary").click()
+    shown = texts(page, "#table-responses td:nth-child(5)")
+    assert shown == [f"<think>{EVIL}</think>\n{2 * i}" for i in range(4)]
+    assert page.evaluate(
+        "window.hit === undefined && !document.querySelector('#responses img, #responses b')"
+    )
+    page.locator("#find").fill("THINK 3+3=")
+    assert texts(page, "#table-responses tbody tr:visible td:nth-child(4)") == [f"{EVIL} 3+3="]
+    assert page.locator("#found").inner_text() == "1 of 4"
+    page.locator("#find").fill("")
+    assert page.locator("#table-responses tbody tr:visible").count() == 4
+
+
 def test_it_opens_with_every_chart(page: Any) -> None:
     plots = page.locator(".plot")
     assert plots.count() >= 9  # reward, n*, map, best, worst, three landscapes, zero-pass

@@ -54,6 +54,8 @@ class SplitSettings:
     more_samples: int = 128  # of each that is never solved
     validation: int | None = None  # problems held out of each set; by default 300, but at most a fifth
     seed: int = 0  # of the samples
+    system: str | None = None  # a system message before each prompt
+    chat_template: dict[str, Any] | None = None  # arguments of the tokenizer's chat template
 
 
 def difficulty(correct: int, samples: int, later: int | None = None) -> str | None:

@@ -17,8 +17,8 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from isolaw.errors import DataError, Issue, SpecError, nearest
 
 Message = dict[str, str]
 _KINDS = (".jsonl", ".parquet")
+KINDS = (*_KINDS, ".arrow")  # of a pool; an Arrow stream is what the library datasets writes
 _SHOWN = 3  # of many lines with the same fault
 _LONGEST = 200  # characters of what was found
 _ACCEPTED = {
@@ -101,14 +102,41 @@ class ProblemSet:
 
 def read_problems(path: str | Path) -> list[Problem]:
     """Read one JSONL or Parquet file; raise `SpecError` with everything that is wrong with it."""
-    path = Path(path)
-    if path.suffix not in _KINDS or not path.is_file():
-        found = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
-        raise SpecError([Issue(str(path), found=found, accepted="a .jsonl or .parquet file")])
-    problems, issues = _read(path)
+    return read_files([Path(path)])
+
+
+def read_files(
+    paths: Sequence[Path], columns: Mapping[str, str] | None = None, repeats: bool = False
+) -> list[Problem]:
+    """Read files as one; raise `SpecError` with everything that is wrong with them.
+
+    ``columns`` are their names of prompt, answer and id, with dots for fields of a field. With ``repeats``,
+    rows with the same prompt and no id are different problems.
+    """
+    columns = columns or {}
+    accepted = ", ".join(_ACCEPTED)
+    issues = [
+        Issue("--column", found=name, accepted=accepted, nearest=nearest(name, _ACCEPTED))
+        for name in columns
+        if name not in _ACCEPTED
+    ]
+    problems: dict[str, Problem] = {}
+    for path in paths:
+        if path.suffix not in KINDS or not path.is_file():
+            found = "no such file" if not path.exists() else "a folder" if path.is_dir() else path.suffix
+            issues.append(Issue(str(path), found=found, accepted="a .jsonl or .parquet file"))
+            continue
+        own, faults = _read(path, columns, repeats)
+        issues += faults
+        for problem in own:
+            count = 1
+            while repeats and problem.digest in problems:  # in another file
+                count += 1
+                problem = replace(problem, id=f"{problem.id} ({count})")
+            problems[problem.digest] = problem
     if issues:
         raise SpecError(issues)
-    return problems
+    return [problems[digest] for digest in sorted(problems)]
 
 
 def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> None:
@@ -145,30 +173,39 @@ def _files(folder: Path) -> tuple[dict[str, Path], list[Issue]]:
     return parts, issues
 
 
-def _read(path: Path) -> tuple[list[Problem], list[Issue]]:
+def _read(
+    path: Path, named: Mapping[str, str] | None = None, repeats: bool = False
+) -> tuple[list[Problem], list[Issue]]:
     """Return a file's problems in the order of their digests, and everything that is wrong with it."""
     faults: list[_Fault] = []
+    names = {key: (named or {}).get(key, key) for key in _ACCEPTED}
+    wanted = {name.split(".")[0] for name in names.values()}
     try:
-        columns, rows = _parquet(path) if path.suffix == ".parquet" else _jsonl(path, faults)
+        columns, rows = _jsonl(path, faults) if path.suffix == ".jsonl" else _table(path, wanted)
     except OSError as error:
         return [], [Issue(str(path), error.strerror or str(error))]
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # what pyarrow raises
-        return [], [Issue(str(path), f"not a Parquet file: {error}")]
+        return [], [
+            Issue(str(path), f"not {'an Arrow' if path.suffix == '.arrow' else 'a Parquet'} file: {error}")
+        ]
     if not rows:
         return [], _issues(path, faults) or [Issue(str(path), "empty: there is no problem in it")]
-    if missing := [name for name in ("prompt", "answer") if name not in columns]:
+    if missing := [names[key] for key in ("prompt", "answer") if names[key].split(".")[0] not in columns]:
         shown = _short(columns)
         nowhere = [Issue(str(path), f"no {name!r} anywhere", found=shown) for name in missing]
         return [], [*_issues(path, faults), *nowhere]
     problems: dict[str, Problem] = {}
     seen: dict[str, int] = {}
     for line, row in rows:
+        row = {key: _field(row, name) for key, name in names.items()}
         problem = _problem(row, line, faults)
         if problem is None:
             continue
+        if repeats and problem.id in seen and row["id"] is None:
+            problem = replace(problem, id=f"{problem.id} (row {line})")
         if problem.id in seen:
             same = f"id {problem.id!r}" if row.get("id") is not None else "prompt, and no id,"
-            unit = "row" if path.suffix == ".parquet" else "line"
+            unit = "line" if path.suffix == ".jsonl" else "row"
             faults.append(("duplicate", line, f"the same {same} as on {unit} {seen[problem.id]}"))
             continue
         seen[problem.id] = line
@@ -194,17 +231,33 @@ def _jsonl(path: Path, faults: list[_Fault]) -> tuple[list[str], list[_Row]]:
     return list(dict.fromkeys(name for _, row in rows for name in row)), rows
 
 
-def _parquet(path: Path) -> tuple[list[str], list[_Row]]:
-    """Return a file's columns, and the values of each row in those that count.
+def _table(path: Path, wanted: Collection[str]) -> tuple[list[str], list[_Row]]:
+    """Return the columns of a Parquet or Arrow file, and the values of each row in those that are wanted.
 
     The others may be large, or of a type that Python does not have.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
-    columns = file.schema_arrow.names
-    table = file.read(columns=[name for name in _ACCEPTED if name in columns])
+    if path.suffix == ".arrow":
+        with pa.memory_map(str(path)) as source:
+            whole = pa.ipc.open_stream(source).read_all()
+        columns = whole.schema.names
+        table = whole.select([name for name in columns if name in wanted])
+    else:
+        file = pq.ParquetFile(path)
+        columns = file.schema_arrow.names
+        table = file.read(columns=[name for name in columns if name in wanted])
     return columns, list(enumerate(table.to_pylist(), 1))
+
+
+def _field(row: Any, name: str) -> Any:
+    """Return a row's value by the name of its column, with dots for fields of a field; None: none."""
+    if isinstance(row, dict) and name in row:
+        return row[name]
+    for part in name.split("."):
+        row = row.get(part) if isinstance(row, dict) else None
+    return row
 
 
 def _problem(row: dict[str, Any], line: int, faults: list[_Fault]) -> Problem | None:
@@ -282,10 +335,10 @@ def _issues(path: Path, faults: list[_Fault]) -> list[Issue]:
     for kind, line, message, *found in faults:
         lines[kind].append(line)
         if len(lines[kind]) <= _SHOWN:
-            place = f"{path}, row {line}" if path.suffix == ".parquet" else f"{path}:{line}"
+            place = f"{path}:{line}" if path.suffix == ".jsonl" else f"{path}, row {line}"
             found[:1] = map(_short, found[:1])
             shown.append(Issue(place if message else f"{place}: {kind}", message, *found))
-    unit = "row" if path.suffix == ".parquet" else "line"
+    unit = "line" if path.suffix == ".jsonl" else "row"
     return shown + [
         Issue(str(path), f"{len(at) - _SHOWN:,} more such ({kind}), to {unit} {at[-1]}")
         for kind, at in lines.items()

@@ -2,32 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet
-from isolaw.errors import DataError, Issue
+from isolaw.backends.real.rollout.problems import Message, Problem, ProblemSet
+from isolaw.errors import DataError, Issue, nearest
 
 
-def encode(problems: Sequence[Problem], tokenizer: Any) -> list[list[int]]:
+@dataclass(frozen=True)
+class Chat:
+    """How prompts become conversations: a system message, and arguments of the chat template.
+
+    With either of them a prompt that is text becomes a user's message.
+
+    >>> Chat.of("Be brief.", {"enable_thinking": False}).messages(Problem("1", "1+1=", "2"))
+    [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': '1+1='}]
+    >>> Chat().messages(Problem("1", "1+1=", "2")) is None
+    True
+    """
+
+    system: str | None = None
+    arguments: str = "{}"  # JSON, so that it can be hashed
+
+    @classmethod
+    def of(cls, system: str | None, arguments: Mapping[str, Any] | None) -> Chat:
+        """Return it for the keys of a section or the options of a command."""
+        return cls(system, json.dumps(arguments or {}, sort_keys=True))
+
+    def messages(self, problem: Problem) -> list[Message] | None:
+        """Return a problem's messages, None for one that stays text; raise `DataError` for two systems."""
+        prompt = problem.prompt
+        if isinstance(prompt, str):
+            if self == Chat():
+                return None
+            prompt = [{"role": "user", "content": prompt}]
+        if self.system is None:
+            return prompt
+        if any(message["role"] == "system" for message in prompt):
+            raise DataError(
+                f"problem {problem.id!r}: it has a system message of its own; expected no other one"
+            )
+        return [{"role": "system", "content": self.system}, *prompt]
+
+    def issues(self, tokenizer: Any, where: str) -> list[Issue]:
+        """Return what is wrong with the template's arguments: a template ignores what it does not know."""
+        if not (arguments := json.loads(self.arguments)):
+            return []
+        template = str(getattr(tokenizer, "chat_template", None) or "")
+        taken = list(inspect.signature(tokenizer.apply_chat_template).parameters)
+        words = sorted(set(re.findall(r"[A-Za-z_]\w*", template)))
+        out = []
+        for name in arguments:
+            if name in taken:
+                out.append(Issue(f"{where}.{name}", "isolaw sets it", accepted="an argument of the template"))
+            elif template and name not in words:
+                note = "the model's chat template does not use it"
+                out.append(Issue(f"{where}.{name}", note, nearest=nearest(name, words)))
+        return out
+
+
+def encode(problems: Sequence[Problem], tokenizer: Any, chat: Chat = Chat()) -> list[list[int]]:
     """Return the token ids of each prompt, by a Hugging Face tokenizer.
 
     The tokenizer's chat template formats messages, up to where the assistant's turn begins. Raise `DataError`
     if it has none for messages, or if the template refuses them.
     """
-    chats = [q for q in problems if not isinstance(q.prompt, str)]
-    if chats and not getattr(tokenizer, "chat_template", None):
+    chats = [chat.messages(q) for q in problems]
+    first = next((q for q, messages in zip(problems, chats, strict=True) if messages), None)
+    if first and not getattr(tokenizer, "chat_template", None):
+        what = (
+            "its prompt is a list of messages" if isinstance(first.prompt, list) else "it is to be a message"
+        )
         raise DataError(
-            f"problem {chats[0].id!r}: its prompt is a list of messages, and the tokenizer of "
+            f"problem {first.id!r}: {what}, and the tokenizer of "
             f"{tokenizer.name_or_path} has no chat template; expected prompts that are text"
         )
-    texts = iter(tokenizer([q.prompt for q in problems if isinstance(q.prompt, str)] or [""]).input_ids)
-    return [next(texts) if isinstance(q.prompt, str) else _encode_chat(q, tokenizer) for q in problems]
+    plain = [q.prompt for q, messages in zip(problems, chats, strict=True) if not messages]
+    texts = iter(tokenizer(plain or [""]).input_ids)
+    return [
+        _encode_chat(q, messages, tokenizer, chat) if messages else next(texts)
+        for q, messages in zip(problems, chats, strict=True)
+    ]
 
 
-def _encode_chat(problem: Problem, tokenizer: Any) -> list[int]:
+def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat: Chat) -> list[int]:
+    more = json.loads(chat.arguments)
     try:
-        ids = tokenizer.apply_chat_template(problem.prompt, add_generation_prompt=True, return_dict=False)
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
     except Exception as error:  # a template is a program
         raise DataError(
             f"problem {problem.id!r}: the tokenizer's chat template refuses its messages: "
@@ -42,6 +107,7 @@ def check_lengths(
     context: int,
     max_response_tokens: int,
     key: str = "recipe.max_response_tokens",
+    chat: Chat = Chat(),
 ) -> list[Issue]:
     """Return an `Issue` for each part whose prompts leave no room for a response in the context.
 
@@ -54,7 +120,7 @@ def check_lengths(
     for part, problems in problem_set.parts.items():
         where = f"{problem_set.name}/{part}".rstrip("/")
         try:
-            lengths = [len(ids) for ids in encode(problems, tokenizer)]
+            lengths = [len(ids) for ids in encode(problems, tokenizer, chat)]
         except DataError as error:
             return [Issue(where, str(error))]
         except Exception as error:  # of a damaged tokenizer

@@ -6,9 +6,11 @@
     1 if math-verify finds the answer's expression in the response (``\\boxed{1/2}`` for ``0.5``), else 0
     (`math_reward`).
 ``package.module:function``
-    the number that ``function(prompt, response, answer)`` returns.
+    the number that ``function(prompt, response, answer)`` returns, also asynchronous or of lists
+    (`function_reward`).
 
-avg@k, best@k and worst@k count *correct* answers: those with a reward of at least 1.
+avg@k, best@k and worst@k count *correct* answers: those with a reward of at least 1. Of several rewards the
+first decides, and the weighted sum is what is trained on.
 """
 
 from __future__ import annotations
@@ -18,19 +20,18 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import math
-import numbers
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.errors import Issue, RunError, SpecError, nearest
+from isolaw.errors import Issue, SpecError, nearest
 
 NAMES = ("exact", "math")
 
@@ -51,8 +52,10 @@ class Reward:
         """End what it started."""
 
 
-def get(name: str) -> Reward:
+def get(name: str, workers: int = 2, limit: float | None = None) -> Reward:
     """Return the reward of that name, which the caller closes; raise `SpecError` for an unknown one.
+
+    ``workers`` processes judge; ``limit`` is in seconds, by default the reward's own.
 
     >>> reward = get("exact")
     >>> problem = Problem("17+25", "17+25=", "42")
@@ -64,31 +67,48 @@ def get(name: str) -> Reward:
     if name == "exact":
         return Reward(lambda problem, response: float(response.strip() == problem.answer.strip()))
     if name != "math":
-        return Reward(_of_user(name))
+        from isolaw.backends.real.rollout.function_reward import Function
+
+        return Function(name, workers, limit)
     from isolaw.backends.real.rollout.math_reward import Math
 
-    return Math()
+    return Math(workers, limit)
 
 
-def _of_user(name: str) -> Callable[[Problem, str], float]:
-    """Return a user's ``package.module:function`` with its result checked."""
+def function_of(name: str) -> Callable[..., Any]:
+    """Return a user's ``package.module:function``."""
     module, _, attribute = name.partition(":")
-    function = getattr(_import(module), attribute)
+    return getattr(_import(module), attribute)  # type: ignore[no-any-return]
 
-    def one(problem: Problem, response: str) -> float:
-        where = f"reward {name}, problem {problem.id!r}, response {response[:200]!r}"
-        try:
-            value = function(problem.prompt, response, problem.answer)
-        except (Exception, SystemExit) as error:  # of the user's code
-            raise RunError(f"{where}: it raised {type(error).__name__}: {error}") from error
-        number = math.nan
-        with contextlib.suppress(OverflowError):  # an integer that no float holds
-            number = float(value) if isinstance(value, numbers.Real | np.bool_) else math.nan
-        if not math.isfinite(number):
-            raise RunError(f"{where}: it returned {value!r}; expected a finite number")
-        return number
 
-    return one
+class Rewards:
+    """Several rewards of the same responses, each with its weight; the first decides what is correct."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        weights: Sequence[float] | None = None,
+        workers: int = 2,
+        limit: float | None = None,
+    ) -> None:
+        self.names = list(names)
+        self.weights = np.array(weights or [1.0] * len(names))
+        self._each = [get(name, workers, limit) for name in names]
+
+    @property
+    def failures(self) -> int:
+        """How many responses any of them has given up on."""
+        return sum(own.failures for own in self._each)
+
+    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> NDArray[np.float64]:
+        """Return each reward of each response, (responses, rewards), without weights."""
+        values = [own(problems, responses) for own in self._each]
+        return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
+
+    def close(self) -> None:
+        """End what they started."""
+        for own in self._each:
+            own.close()
 
 
 def check(name: str, where: str = "real.reward") -> list[Issue]:

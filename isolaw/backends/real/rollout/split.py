@@ -12,8 +12,9 @@ from typing import Any
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.difficulty import Draw, Split, SplitSettings
-from isolaw.backends.real.rollout.problems import Problem, ProblemSet, read_problems
-from isolaw.backends.real.rollout.prompts import check_lengths, encode
+from isolaw.backends.real.rollout.hub import PREFIX, read_pool
+from isolaw.backends.real.rollout.problems import Problem, ProblemSet
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
 from isolaw.errors import DataError, Issue, SpecError
 
 _GPU_MEMORY = 0.9  # no trainer needs the rest
@@ -32,9 +33,9 @@ def split(
 ) -> dict[str, Any]:
     """Sort a pool of problems into easy, hard and extremely hard sets by a base model's success.
 
-    Arguments and result are those of ``isolaw split``; ``options`` are further fields of `SplitSettings`. A
-    second call with the same ``out`` continues. A `SpecError` reports everything wrong with the arguments,
-    before a model is loaded.
+    Arguments and result are those of ``isolaw split``; ``options`` are ``part`` and ``columns`` of the pool,
+    and further fields of `SplitSettings`. A second call with the same ``out`` continues. A `SpecError`
+    reports everything wrong with the arguments, before a model is loaded.
     """
     chosen = {"reward": reward, "sampler": sampler, "temperature": temperature, **options}
     work = open_split(model, problems, out, {**chosen, "max_response_tokens": max_response_tokens})
@@ -46,12 +47,14 @@ def split(
 
 
 def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Split:
-    """Return the split of the problems in file ``pool`` by the model in a folder, in folder ``out``.
+    """Return the split of the problems in ``pool`` (`hub.read_pool`) by the model in a folder, in ``out``.
 
-    ``options`` are the other fields of `SplitSettings`; without a sampler vLLM, if it is installed. Raise
-    `SpecError` with everything wrong with the model, problems, their lengths, reward, and folder.
+    ``options`` are ``part`` and ``columns`` of the pool, and the other fields of `SplitSettings`; without a
+    sampler vLLM, if it is installed. Raise `SpecError` with everything wrong with the model, problems, their
+    lengths, reward, and folder.
     """
     options["sampler"] = options["sampler"] or ("vllm" if environment.installed("vllm") else "transformers")
+    part, columns = options.pop("part", None), options.pop("columns", None)
     wrong_model = models.check(model, where="--model")
     issues = [*wrong_model, *_out_issues(out)]
     issues += [
@@ -64,8 +67,8 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         issues.append(Issue("--temperature", found=options["temperature"], accepted="above 0, at most 10"))
     problems: list[Problem] = []
     try:
-        models.folder(pool, "--problems")
-        problems = read_problems(pool)
+        models.folder(pool.removeprefix(PREFIX), "--problems")
+        problems = read_pool(pool, part, columns)
     except SpecError as error:
         issues += error.issues
     stored = ProblemSet(pool, {"": problems})
@@ -76,7 +79,9 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
         try:
             tokenizer, key = models.tokenizer(model), "--max-response-tokens"
             room = options["max_response_tokens"]
-            issues += check_lengths(stored, tokenizer, models.context(model), room, key)
+            chat = Chat.of(options.get("system"), options.get("chat_template"))
+            issues += chat.issues(tokenizer, "--chat-template")
+            issues += check_lengths(stored, tokenizer, models.context(model), room, key, chat)
         except DataError as error:
             issues.append(Issue("--model", str(error)))
     if issues:
@@ -105,12 +110,13 @@ def open_draw(model: str, problems: Sequence[Problem], settings: SplitSettings) 
 
     dtype = "bfloat16" if environment.gpus() else "float32"
     tokenizer, room = models.tokenizer(model), settings.max_response_tokens
-    longest = max((len(prompt) for prompt in encode(problems, tokenizer)), default=1)
+    chat = Chat.of(settings.system, settings.chat_template)
+    longest = max((len(prompt) for prompt in encode(problems, tokenizer, chat)), default=1)
     own = SamplerSettings(settings.sampler, model, dtype, longest + room, gpu_memory=_GPU_MEMORY)
     sampler = open_sampler(own)
 
     def draw(problems: Sequence[Problem], seeds: Sequence[Sequence[int]]) -> list[str]:
-        prompts, temperature = encode(problems, tokenizer), settings.temperature
+        prompts, temperature = encode(problems, tokenizer, chat), settings.temperature
         drawn = sampler.generate(prompts, seeds, temperature=temperature, top_p=1.0, max_tokens=room)
         return list(tokenizer.batch_decode(drawn.tokens, skip_special_tokens=True))
 

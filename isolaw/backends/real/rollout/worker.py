@@ -32,16 +32,19 @@ class RolloutWorker:
 
     def __init__(self, spec: RunSpec, options: RealOptions, ranks: RankGroup, clock: Clock) -> None:
         self.ranks, self.clock, self.recipe = ranks, clock, spec.recipe
+        self.evaluated_at = spec.evaluated_at
         stored = ProblemSet.read(spec.sources["set"])
         limits = {"train": spec.problems.n_train, "validation": spec.problems.n_validation}
         # By part of the set: train, validation, and any further evaluation set.
         self.problems = {part: stored.first(part, limits.get(part)) for part in stored.parts}
         self.tokenizer = models.tokenizer(options.model)
         # Of the whole set, so that the runs of a sweep over n_train share a sampler.
-        encoded = {part: encode(stored.parts[part], self.tokenizer) for part in stored.parts}
+        encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
         self.prompts = {part: encoded[part][: len(own)] for part, own in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
-        self.reward = rewards.get(options.reward)
+        self.reward = rewards.Rewards(
+            options.rewards, options.reward_weights, options.reward_workers, options.reward_timeout
+        )
         self.key = int(spec.run_id, 16)
         settings = SamplerSettings(
             options.sampler or "vllm",
@@ -55,8 +58,15 @@ class RolloutWorker:
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has those of the base model or of the previous run
 
-    def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
-        """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set."""
+    def draw(
+        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
+    ) -> Batch:
+        """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set.
+
+        Temperature and top_p are the recipe's or, ``evaluating``, those of the evaluations.
+        """
+        recipe = {"temperature": self.recipe.temperature, "top_p": self.recipe.top_p}
+        sampling = self.evaluated_at if evaluating else recipe
         sequence = np.random.SeedSequence(self.key, spawn_key=stream)
         seeds = sequence.generate_state(len(visited) * n, np.uint64) >> np.uint64(1)  # below 2⁶³
         rows = self.ranks.share(len(visited), n)
@@ -67,15 +77,16 @@ class RolloutWorker:
                 rollouts = self.sampler.generate(
                     [self.prompts[part][place] for place in places],
                     seeds[rows, None].tolist(),
-                    temperature=self.recipe.temperature or 1.0,
-                    top_p=self.recipe.top_p or 1.0,
+                    temperature=sampling["temperature"] or 1.0,
+                    top_p=sampling["top_p"] or 1.0,
                     max_tokens=self.recipe.max_response_tokens or 1,
                 )
         before = self.reward.failures
         with self.clock("reward"):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if rows else []
             values = self.reward([self.problems[part][place] for place in places], texts)
-        batch = self.ranks.batch(visited, n, rollouts, np.asarray(values, dtype=np.float64))
+        several = values if len(self.reward.names) > 1 else None
+        batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several)
         failures = self.ranks.all_of(self.reward.failures - before)
         batch.reward_failures = sum(failures[:: self.ranks.tensor_parallel])
         return batch

@@ -45,6 +45,8 @@ class Batch:
     # This process trains on every `parts`-th of its rows, from the one at `part`.
     part: int = 0
     parts: int = 1
+    # Each of several rewards, without its weight, (B_p, n, rewards); `rewards` are their weighted sum.
+    components: torch.Tensor | None = None
     # Of `rollouts`, under the policy that sampled them; None for the current policy.
     old_logprobs: list[torch.Tensor] | None = None
 
@@ -52,6 +54,11 @@ class Batch:
     def n(self) -> int:
         """Rollouts per problem."""
         return self.rewards.shape[1]
+
+    @property
+    def verdicts(self) -> torch.Tensor:
+        """The reward that decides what is correct, the first of several, (B_p, n)."""
+        return self.rewards if self.components is None else self.components[..., 0]
 
     @property
     def truncated_fraction(self) -> float:
@@ -81,6 +88,8 @@ class Batch:
         self.visited = [self.visited[j] for j in kept]
         for name in _WHOLE:
             setattr(self, name, getattr(self, name)[kept])
+        if self.components is not None:
+            self.components = self.components[kept]
         return wanted - len(kept)
 
     def extend(self, other: Batch) -> None:
@@ -88,6 +97,8 @@ class Batch:
         self.rows = self.rows + [len(self.visited) * self.n + row for row in other.rows]
         for name in _WHOLE:
             setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+        if self.components is not None and other.components is not None:
+            self.components = torch.cat([self.components, other.components])
         self.rollouts = self.rollouts + other.rollouts
         for name in _PLAIN:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -102,6 +113,7 @@ class Batch:
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             **{name: getattr(self, name).tolist() for name in _WHOLE},
+            **({} if self.components is None else {"components": self.components.tolist()}),
             "rollouts": vars(whole),
             "old_logprobs": [olds[i] for i in order] if old is not None else None,
         }
@@ -116,6 +128,9 @@ class Batch:
         return cls(
             **{name: state[name] for name in _PLAIN},
             **{name: torch.tensor(state[name], dtype=dtype) for name, dtype in _WHOLE.items()},
+            components=torch.tensor(state["components"], dtype=torch.float64)
+            if "components" in state
+            else None,
             rows=rows,
             rollouts=Rollouts(**state["rollouts"]).rows(rows),
             part=ranks.rank % ranks.tensor_parallel,
@@ -147,8 +162,15 @@ class RankGroup:
         dist.all_gather_object(values, value)
         return values
 
-    def batch(self, visited: list[int], n: int, rollouts: Rollouts, rewards: np.ndarray) -> Batch:
-        """Return the batch from this process's `share` of rollouts and their rewards."""
+    def batch(
+        self,
+        visited: list[int],
+        n: int,
+        rollouts: Rollouts,
+        rewards: np.ndarray,
+        components: np.ndarray | None = None,
+    ) -> Batch:
+        """Return the batch from this process's `share` of rollouts and their rewards, or each of several."""
         rows = self.share(len(visited), n)
         lengths = np.array([len(tokens) for tokens in rollouts.tokens], dtype=np.int64)
         truncated = ~np.array(rollouts.finished, dtype=bool)
@@ -156,8 +178,15 @@ class RankGroup:
         for held, *parts in self.all_of((rows, rewards, lengths, truncated)):
             for tensor, part in zip(whole.values(), parts, strict=True):
                 tensor[held] = torch.from_numpy(part)
+        each = None
+        if components is not None:
+            each = torch.zeros((len(visited) * n, components.shape[1]), dtype=torch.float64)
+            for held, own in self.all_of((rows, components)):
+                each[held] = torch.from_numpy(own)
+            each = each.reshape(len(visited), n, -1)
         return Batch(
             visited,
+            components=each,
             **{name: tensor.reshape(-1, n) for name, tensor in whole.items()},
             rows=rows,
             rollouts=rollouts,

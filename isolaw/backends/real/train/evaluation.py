@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from isolaw import metrics
-from isolaw.backends.base import Counts, Row
+from isolaw.backends.base import Counts, Response, Row, cut
 from isolaw.backends.real.algorithms import advantages
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem
-from isolaw.backends.real.train.batch import Batch
+from isolaw.backends.real.train.batch import Batch, RankGroup
+
+RESPONSES = 8  # kept of each set at each evaluation, by default
+# Characters that are kept of a text: 22 kB at most for an evaluation of one set.
+_PROMPT, _RESPONSE, _ANSWER = 500, 2000, 200
 
 
 def of_set(
-    name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...]
+    name: str, problems: list[Problem], batch: Batch, wanted: tuple[str, ...], reward_names: list[str]
 ) -> tuple[list[Row], Counts]:
     """Return the rows of an evaluation set, and the number of correct responses to each problem.
 
     The batch has K rollouts of each problem; ``wanted`` are avg@k, best@k and worst@k with k ≤ K.
     """
-    k, correct = batch.n, rewards.correct(batch.rewards.numpy()).sum(1)
+    k, correct = batch.n, rewards.correct(batch.verdicts.numpy()).sum(1)
     landscape = metrics.landscape(correct / k)
     measured = {
         **{metric: metrics.evaluate(metric, correct, k) for metric in wanted},
@@ -29,14 +34,24 @@ def of_set(
         "gini": landscape.gini,
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
+        **of_rewards(batch, reward_names),
     }
     rows = [Row(name, metric, value, len(problems), k) for metric, value in measured.items()]
     return rows, Counts(name, k, [q.id for q in problems], correct.tolist())
 
 
-def of_batch(batch: Batch) -> dict[str, float]:
+def of_rewards(batch: Batch, names: list[str]) -> dict[str, float]:
+    """Return the mean of each of several rewards, without weights; nothing for a single one."""
+    if batch.components is None:
+        return {}
+    means = batch.components.mean((0, 1)).tolist()
+    return {f"reward/{name}": mean for name, mean in zip(names, means, strict=True)}
+
+
+def of_batch(batch: Batch, reward_names: list[str]) -> dict[str, float]:
     """Return the metrics of a training batch before its update."""
     return {
+        **of_rewards(batch, reward_names),
         "reward": float(batch.rewards.mean()),
         "response_length": batch.response_length,
         "truncated_fraction": batch.truncated_fraction,
@@ -44,6 +59,36 @@ def of_batch(batch: Batch) -> dict[str, float]:
         "generated_rollouts": float(batch.generated),
         "reward_failures": float(batch.reward_failures),
     }
+
+
+def responses_of(
+    name: str, problems: list[Problem], batch: Batch, count: int, ranks: RankGroup, tokenizer: Any
+) -> list[Response]:
+    """Return the first response to each of the set's first ``count`` problems; all processes take part.
+
+    They are the same problems at every evaluation of every run of a sweep.
+    """
+    texts: dict[int, tuple[str, str]] = {}
+    rollouts = batch.rollouts
+    for row, prompt, tokens in zip(batch.rows, rollouts.prompts, rollouts.tokens, strict=True):
+        problem, sample = divmod(row, batch.n)
+        if sample == 0 and problem < count:
+            response = tokenizer.decode(tokens, skip_special_tokens=True)  # what the reward judges
+            texts[problem] = cut(tokenizer.decode(prompt), _PROMPT), cut(response, _RESPONSE)
+    held = {problem: own for part in ranks.all_of(texts) for problem, own in part.items()}
+    return [
+        Response(
+            name,
+            problems[problem].id,
+            prompt,
+            response,
+            cut(problems[problem].answer, _ANSWER),
+            float(batch.rewards[problem, 0]),
+            int(batch.lengths[problem, 0]),
+            bool(batch.truncated[problem, 0]),
+        )
+        for problem, (prompt, response) in sorted(held.items())
+    ]
 
 
 class PassRates:
@@ -54,7 +99,7 @@ class PassRates:
 
     def visit(self, batch: Batch) -> None:
         """Add a batch."""
-        self.rate[batch.visited] = batch.rewards.mean(1)
+        self.rate[batch.visited] = batch.verdicts.mean(1)
 
     def rows(self, n: int) -> list[Row]:
         """Return the share of problems at zero and the Gini coefficient over the problems visited so far."""

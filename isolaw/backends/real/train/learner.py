@@ -70,7 +70,7 @@ class Learner:
         with self.clock("train"):
             sums = self._backward(batch, advantages, weights, batch.own_rows(enters))
         sums = self.ranks.merged(sums)
-        self._check_mismatch(sums, step)
+        self._check_mismatch(sums, step, self.recipe.top_p)
         with self.clock("train"):
             norm = self.trainer.update(lr)
         self.sampler.needs_weights = True
@@ -134,18 +134,20 @@ class Learner:
     def compare(self, rollouts: Rollouts, step: int) -> None:
         """Check the log-probabilities of some responses of an evaluation, as `update` does of a batch's."""
         some = rollouts.rows(range(min(_COMPARED, len(rollouts))))
+        at = self.spec.evaluated_at
+        logprobs = self.training().logprobs(some, at["temperature"] or 1.0)
         gap = torch.zeros((), dtype=torch.float64)
-        for ours, theirs in zip(self.logprobs(some), some.logprobs, strict=True):
+        for ours, theirs in zip(logprobs, some.logprobs, strict=True):
             gap += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()
         tokens = torch.tensor(sum(map(len, some.tokens)), dtype=torch.float64)
-        self._check_mismatch(self.ranks.merged({"tokens": tokens, "mismatch": gap}), step)
+        self._check_mismatch(self.ranks.merged({"tokens": tokens, "mismatch": gap}), step, at["top_p"])
 
-    def _check_mismatch(self, sums: dict[str, Tensor], step: int) -> None:
+    def _check_mismatch(self, sums: dict[str, Tensor], step: int, top_p: float | None) -> None:
         """Stop the run if sampler and trainer disagree on the sampled tokens: the weights did not arrive."""
         mean = objective.means(sums)["mismatch"]
         tolerance = self.options.logprob_tolerance or 0.0
         # The sampler's are those of the distribution cut at top_p, larger by at most -log top_p.
-        if not mean <= tolerance - math.log(self.recipe.top_p or 1.0):
+        if not mean <= tolerance - math.log(top_p or 1.0):
             raise RunError(
                 f"step {step}: sampler and trainer differ by {mean:.3g} in log-probability per "
                 f"token, more than real.logprob_tolerance = {tolerance:g}: the sampler has other weights "

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from isolaw.backends.base import Checkpoint, Counts, Row, UnreadableState
+from isolaw.backends.base import Checkpoint, Counts, Response, Row, UnreadableState
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.rollout import samplers
 from isolaw.backends.real.rollout.worker import RolloutWorker
@@ -89,7 +89,9 @@ class Run:
         self.compute += batch.generated
         self.tokens += batch.generated_tokens
         self.step += 1
-        self.means.add({**evaluation.of_batch(batch), **self.learner.update(batch, self.step)})
+        self.means.add(
+            {**evaluation.of_batch(batch, self.worker.reward.names), **self.learner.update(batch, self.step)}
+        )
 
     def generate(self) -> Batch:
         """Return a rewarded batch of B_p groups from the current weights."""
@@ -108,10 +110,12 @@ class Run:
             batch.old_logprobs = self.learner.logprobs(batch.rollouts)
         return batch
 
-    def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
+    def draw(
+        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
+    ) -> Batch:
         """Return n rewarded rollouts of each of the problems ``visited``, under the current weights."""
         self._sync()
-        return self.worker.draw(part, visited, n, stream)
+        return self.worker.draw(part, visited, n, stream, evaluating)
 
     def _sync(self) -> None:
         """Hand the sampler the current weights, unless it has them."""
@@ -125,35 +129,49 @@ class Run:
         self.round += 1
         self.pass_rates.visit(batch)
         if self.recipe.no_positive_resampling:
-            mastered = adv.mastered(batch.rewards, self.recipe.no_positive_resampling).tolist()
+            mastered = adv.mastered(batch.verdicts, self.recipe.no_positive_resampling).tolist()
             self.order.retire(problem for problem, out in zip(batch.visited, mastered, strict=True) if out)
         return batch
 
-    def evaluate(self) -> tuple[list[Row], list[Counts]]:
-        """Return the metrics of the evaluation sets now, and of training since the last evaluation."""
+    def evaluate(self) -> tuple[list[Row], list[Counts], list[Response]]:
+        """Return the metrics of the evaluation sets now, and of training since the last evaluation.
+
+        Also the results of single problems, and some responses.
+        """
         wanted, problems = self.spec.evaluation, self.worker.problems
         rows: list[Row] = []
         counts: list[Counts] = []
+        responses: list[Response] = []
+        kept = evaluation.RESPONSES if wanted.responses is None else wanted.responses
         self._sync()  # counts as part of the step
         before = dict(self.seconds)
         with self.clock("evaluate"):
             drawn = {
                 name: self.draw(
-                    name, list(range(len(problems[name]))), wanted.samples, (_EVALUATION, index, self.step)
+                    name,
+                    list(range(len(problems[name]))),
+                    wanted.samples,
+                    (_EVALUATION, index, self.step),
+                    True,
                 )
                 for index, name in enumerate(sorted(wanted.sets))
             }
             for name, batch in drawn.items():
                 self.learner.compare(batch.rollouts, self.step)
-                more, count = evaluation.of_set(name, problems[name], batch, wanted.metrics)
+                more, count = evaluation.of_set(
+                    name, problems[name], batch, wanted.metrics, self.worker.reward.names
+                )
                 rows += more
                 counts.append(count)
+                responses += evaluation.responses_of(
+                    name, problems[name], batch, kept, self.ranks, self.worker.tokenizer
+                )
         self.seconds = {**before, "evaluate": self.seconds["evaluate"]}  # its parts are none of a step
         b, n = self.spec.problems_per_batch, self.spec.rollouts_per_problem
         training = [Row("train", name, value, b, n) for name, value in self.means.take().items()]
         training += self.pass_rates.rows(n)
         known = {(row.eval_set, row.metric) for row in rows}
-        return rows + [row for row in training if (row.eval_set, row.metric) not in known], counts
+        return rows + [row for row in training if (row.eval_set, row.metric) not in known], counts, responses
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
@@ -225,14 +243,15 @@ def train(
                     run.advance()
                 rows: list[Row] = []
                 counts: list[Counts] = []
+                responses: list[Response] = []
                 if run.compute >= due[0]:
-                    rows, counts = run.evaluate()
+                    rows, counts, responses = run.evaluate()
                     due = [compute for compute in due if compute > run.compute]
                 elif not run.ranks.all_of(time.monotonic() - yielded > 60 * minutes or stopping())[0]:
                     continue  # the first process decides
                 yield Checkpoint(
-                    run.step, run.compute, rows, run.save, run.tokens, not due, counts, dict(run.seconds),
-                    run.machine,
+                    run.step, run.compute, rows, run.save, run.tokens, not due, counts, responses,
+                    dict(run.seconds), run.machine,
                 )  # fmt: skip
                 yielded = time.monotonic()
     except torch.OutOfMemoryError as error:

@@ -39,6 +39,7 @@ def main(address: str, port: int) -> None:
                 report = {name: getattr(checkpoint, name) for name in numbers}
                 report["rows"] = [asdict(row) for row in checkpoint.rows]
                 report["counts"] = [asdict(count) for count in checkpoint.counts]
+                report["responses"] = [asdict(response) for response in checkpoint.responses]
                 line.send(report)
             while (message := _broadcast(line.receive() if first else None)).get("save"):
                 checkpoint.save(Path(message["save"]))

@@ -160,6 +160,25 @@
     });
   }
 
+  // Search: the rows of a table that have all the words
+
+  for (const field of all("[data-find]")) {
+    const rows = all(`#${CSS.escape(field.dataset.find)} tbody tr`);
+    const texts = new Map(rows.map((line) => [line, line.textContent.toLowerCase()]));
+    const found = document.getElementById("found");
+    field.addEventListener("input", () => {
+      const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let count = 0;
+      for (const [line, text] of texts) {
+        line.hidden = !words.every((word) => text.includes(word));
+        count += !line.hidden;
+      }
+      found.textContent = words.length ? `${count} of ${rows.length}` : "";
+      const closed = field.closest("section").querySelector("details");
+      if (words.length && closed) closed.open = true;
+    });
+  }
+
   // Budget
 
   const slider = one("#slider");

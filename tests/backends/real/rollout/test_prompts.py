@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isolaw.backends.real.rollout.problems import Problem, ProblemSet
-from isolaw.backends.real.rollout.prompts import check_lengths, encode
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, encode
 from isolaw.errors import DataError
 
 pytestmark = pytest.mark.real
@@ -38,6 +38,58 @@ def test_messages_pass_through_the_chat_template(tokenizer: Any, monkeypatch: py
     chat = [{"role": "system", "content": "1"}, {"role": "user", "content": "2"}]
     ids = encode([Problem("a", chat, "3"), Problem("b", "4", "4")], tokenizer)
     assert [tokenizer.decode(row) for row in ids] == ["1-2-=+", "<bos>4"]
+
+
+# Thinking on unless it is turned off, as in Qwen3's template.
+THINKS = (
+    "{% for m in messages %}{{ m.role[0] }}{{ m.content }}-{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %}0{% else %}1{% endif %}{{ level or 2 }}"
+)
+
+
+@pytest.fixture
+def thinking(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A tokenizer with such a template; `s` and `u` are unknown to the tiny model's, so roles are digits."""
+    from isolaw.backends.real.checkup.model import make_tokenizer
+
+    own = make_tokenizer()
+    roles = "{% set r = {'system': '7', 'user': '8', 'assistant': '9'} %}"
+    monkeypatch.setattr(own, "chat_template", roles + THINKS.replace("m.role[0]", "r[m.role]"))
+    return own
+
+
+def test_a_system_message_and_arguments_of_the_template(thinking: Any) -> None:
+    problems = [Problem("a", "4", "4"), Problem("b", [{"role": "user", "content": "5"}], "4")]
+
+    def told(chat: Chat) -> list[str]:
+        return [thinking.decode(row) for row in encode(problems, thinking, chat)]
+
+    assert told(Chat()) == ["<bos>4", "85-12"]
+    assert told(Chat.of(None, {"enable_thinking": False})) == ["84-02", "85-02"]
+    assert told(Chat.of("3", None)) == ["73-84-12", "73-85-12"]
+    assert told(Chat.of("3", {"level": 6, "enable_thinking": True})) == ["73-84-16", "73-85-16"]
+    chat = Chat.of("3", {"level": 6})
+    assert check_lengths(ProblemSet("s", {"train": problems}), thinking, 16, 8, chat=chat) == []
+    (issue,) = check_lengths(ProblemSet("s", {"train": problems}), thinking, 15, 8, chat=chat)
+    assert "found '8 tokens'; expected at most 7" in str(issue)
+
+
+def test_two_system_messages(thinking: Any) -> None:
+    own = [{"role": "system", "content": "1"}, {"role": "user", "content": "2"}]
+    with pytest.raises(DataError, match="problem 'a': it has a system message of its own"):
+        encode([Problem("a", own, "3")], thinking, Chat.of("3", None))
+    assert len(encode([Problem("a", own, "3")], thinking, Chat.of(None, {"level": 1}))[0]) == 8
+
+
+def test_arguments_that_a_template_ignores(thinking: Any, tokenizer: Any) -> None:
+    wrong = Chat.of(None, {"enable_thinkin": False, "tokenize": False, "level": 3})
+    assert [str(issue) for issue in wrong.issues(thinking, "real.chat_template")] == [
+        "real.chat_template.enable_thinkin: the model's chat template does not use it "
+        "(did you mean 'enable_thinking'?)",
+        "real.chat_template.tokenize: isolaw sets it; expected an argument of the template",
+    ]
+    with pytest.raises(DataError, match=r"problem 'a': it is to be a message, .* no chat template"):
+        encode([Problem("a", "4", "4")], tokenizer, Chat.of("3", None))
 
 
 def test_messages_without_a_chat_template(tokenizer: Any) -> None:

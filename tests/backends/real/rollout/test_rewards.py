@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from isolaw.backends.real.rollout import math_reward, rewards
+from isolaw.backends.real.rollout import rewards, workers
 from isolaw.backends.real.rollout.math_reward import Math
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.errors import RunError, SpecError
@@ -59,8 +60,8 @@ waits = pytest.mark.parametrize("verified", [2.0], indirect=True)
 
 
 def worker_of(reward: Math) -> subprocess.Popen[bytes]:
-    worker = reward._idle.get()
-    reward._idle.put(worker)
+    worker = reward.pool.idle.get()
+    reward.pool.idle.put(worker)
     assert worker.process is not None
     return worker.process
 
@@ -106,7 +107,7 @@ def test_a_worker_that_is_killed_is_replaced(verified: Math) -> None:
 @pytest.mark.slow
 @waits
 def test_a_stopped_worker_is_not_waited_for_for_ever(verified: Math, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(math_reward, "_GRACE_S", 0.5)
+    monkeypatch.setattr(workers, "_GRACE_S", 0.5)
     assert verified([asked("1")], ["1"]) == [1.0]
     os.kill(worker_of(verified).pid, signal.SIGSTOP)  # its alarm does not reach it
     assert verified([asked("2")], ["2"]) == [0.0]
@@ -131,7 +132,7 @@ def test_a_worker_ends_with_its_trainer_even_when_it_hangs(ended) -> None:
         "import os, threading, time\nfrom isolaw.backends.real.rollout.math_reward import Math\n"
         "from isolaw.backends.real.rollout.problems import Problem\n"
         "reward, q = Math(workers=1, limit=2.0), Problem('a', 'b', '3')\nreward([q], ['3'])\n"
-        "worker = reward._idle.get(); reward._idle.put(worker)\n"
+        "worker = reward.pool.idle.get(); reward.pool.idle.put(worker)\n"
         "print(worker.process.pid, flush=True)\n"
         "threading.Thread(target=reward, args=([q], ['$9^{9^{9^{9}}}$']), daemon=True).start()\n"
         "time.sleep(0.5)\nos.kill(os.getpid(), 9)"
@@ -171,7 +172,7 @@ def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 # A user's function
 
 MODULE = """
-import decimal
+import asyncio, decimal, os, time
 import numpy as np
 def half(prompt, response, answer): return 0.5 if response in answer else 0
 def truth(prompt, response, answer): return np.bool_(response == answer)
@@ -185,6 +186,24 @@ def infinite(prompt, response, answer): return float("inf")
 def huge(prompt, response, answer): return 10**400
 def leaves(prompt, response, answer): raise SystemExit(3)
 def two(response, answer): return 1.0
+def prints(prompt, response, answer): print("no reply"); return 1.0
+def batched(prompts, responses, answers): return np.array([len(r) for r in responses])
+def short(prompts, responses, answers): return [1.0]
+def none(prompts, responses, answers): pass
+def odd(prompts, responses, answers): return [1.0] * (len(prompts) - 1) + ["x"]
+def slow(prompt, response, answer): time.sleep(60 if response == "slow" else 0); return 1.0
+def dies(prompt, response, answer): return os._exit(3) if response == "die" else 1.0
+def slow_batch(prompts, responses, answers):
+    time.sleep(60 if "slow" in responses else 0)
+    return [1.0] * len(answers)
+async def waits(prompt, response, answer):
+    await asyncio.sleep({"slow": 60, "hang": 0}.get(response, 0.5))
+    if response == "hang": time.sleep(60)
+    if response == "raise": raise SystemExit(2)
+    return 1.0
+async def waits_batch(prompts, responses, answers):
+    await asyncio.sleep(60 if "slow" in responses else 0)
+    return [2.0] * len(prompts)
 def complex_(prompt, response, answer): return 1j
 ONE = 1
 """
@@ -203,7 +222,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("function", "value"), [("half", 0.5), ("truth", 0.0), ("single", 1.5), ("seen", 1.0)]
+    ("function", "value"),
+    [("half", 0.5), ("truth", 0.0), ("single", 1.5), ("seen", 1.0), ("prints", 1.0), ("batched", 1.0)],
 )
 def test_a_users_function(module: str, function: str, value: float) -> None:
     reward = rewards.get(f"{module}:{function}")
@@ -231,6 +251,72 @@ def test_what_a_users_function_must_not_do(module: str, function: str, said: str
     with pytest.raises(RunError) as error:
         reward([asked("12", "aime-7")], ["1"])
     assert str(error.value) == f"reward {module}:{function}, problem 'aime-7', response '1': {said}"
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("short", "it returned 1 values for 2 responses; expected a list of 2 numbers"),
+        ("none", "it returned None for 2 responses; expected a list of 2 numbers"),
+        ("odd", "it returned 'x'; expected a finite number"),
+    ],
+)
+def test_what_a_batched_function_must_not_do(module: str, function: str, said: str) -> None:
+    reward = rewards.get(f"{module}:{function}", workers=1)
+    with pytest.raises(RunError, match=re.escape(said)):
+        reward([asked("12"), asked("13")], ["1", "2"])
+    reward.close()
+
+
+def test_a_batch_is_the_same_for_any_number_of_workers(module: str) -> None:
+    responses = ["x" * (i % 7) for i in range(150)]  # of more than two batches
+    for workers_ in (1, 3):
+        reward = rewards.get(f"{module}:batched", workers=workers_)
+        assert reward([asked("1")] * 150, responses) == [float(i % 7) for i in range(150)]
+        assert reward([], []) == []
+        reward.close()
+
+
+def test_asynchronous_calls_wait_side_by_side(module: str) -> None:
+    reward = rewards.get(f"{module}:waits", workers=1)
+    reward([asked("1")], ["hang"][:0] or ["1"])  # the worker's start
+    started = time.monotonic()
+    assert reward([asked("1")] * 40, ["1"] * 40) == [1.0] * 40
+    assert time.monotonic() - started < 10  # one after the other: 20
+    with pytest.raises(RunError, match="it raised SystemExit: 2"):
+        reward([asked("1")] * 2, ["1", "raise"])
+    reward.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "late", "values"),
+    [
+        ("slow", "slow", [1.0, 0.0, 1.0, 1.0]),
+        ("dies", "die", [1.0, 0.0, 1.0, 1.0]),
+        ("waits", "slow", [1.0, 0.0, 1.0, 1.0]),
+        ("waits", "hang", [0.0] * 4),  # it blocks the event loop of all that are with it
+        ("slow_batch", "slow", [0.0] * 4),
+        ("waits_batch", "slow", [0.0] * 4),
+    ],
+)
+def test_late_calls_count_as_failures_and_end_nothing_else(
+    module: str, function: str, late: str, values: list[float]
+) -> None:
+    reward = rewards.get(f"{module}:{function}", workers=1, limit=1.5)
+    assert reward([asked("1")] * 4, ["1", late, "2", "3"]) == values
+    assert reward.failures == values.count(0.0)
+    assert min(reward([asked("1")], ["4"])) >= 1.0
+    assert reward.failures == values.count(0.0)
+    reward.close()
+
+
+def test_several_rewards(module: str) -> None:
+    several = rewards.Rewards(["exact", f"{module}:batched"], [1.0, 0.25])
+    found = several([asked("12"), asked("13")], ["12", "1"])
+    assert found.tolist() == [[1.0, 2.0], [0.0, 1.0]]
+    assert (found @ several.weights).tolist() == [1.5, 0.25]
+    assert several([], []).shape == (0, 2)
+    several.close()
 
 
 def test_the_hash_of_a_function_follows_its_file(module: str) -> None:

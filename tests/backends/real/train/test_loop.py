@@ -93,6 +93,65 @@ def test_counts_of_problems_are_what_the_metrics_are_made_of(train, made) -> Non
     assert set(curve.last.counts[0].problem_ids) <= known
 
 
+def test_evaluations_have_a_temperature_of_their_own(train) -> None:
+    """Cold, all samples of a problem are alike, and the trainer still agrees; training stays warm."""
+    cold = train(evaluation={"temperature": 0.01, "top_p": 0.9})
+    for checkpoint in cold.checkpoints:
+        assert set(checkpoint.counts[0].correct) <= {0, 4}
+    warm = train()
+    assert not set(warm.last.counts[0].correct) <= {0, 4}
+    assert cold.last.rows != warm.last.rows
+    entropies = [list(curve["train", "entropy"].values()) for curve in (cold, warm)]
+    assert entropies[0] == pytest.approx(entropies[1], rel=0.5)
+    assert min(entropies[0]) > 0.3
+
+
+def test_an_evaluation_keeps_responses(train, made) -> None:
+    curve = train(evaluation={"responses": 3}, real={"sampler": "transformers"})
+    for checkpoint in curve.checkpoints:
+        said = checkpoint.responses
+        assert [one.problem_id for one in said] == list(checkpoint.counts[0].problem_ids)[:3]
+        for one in said:
+            assert one.prompt == f"<bos>{one.problem_id}="
+            assert one.reward == float(one.response == one.answer)
+            assert 1 <= one.tokens <= 6
+        assert len(checkpoint.line(0.0)["responses"]) == 3
+    none = train(evaluation={"responses": 0}, real={"sampler": "transformers"})
+    assert "responses" not in none.last.line(0.0)
+    assert none.last.rows == curve.last.rows  # it changes nothing that is measured
+
+
+def test_several_rewards_are_recorded_and_the_first_decides_what_is_correct(train, reward) -> None:
+    """The second is 1 for responses that are not correct either, and never enters avg@4."""
+    second = reward("return 0.0 if response == answer else 1.0")["reward"]
+    curve = train(
+        real={"reward": ["exact", second], "reward_weights": [1.0, 0.25], "sampler": "transformers"},
+        evaluation=EVERY_STEP,
+    )
+    own, other, total = (curve["train", name] for name in ("reward/exact", f"reward/{second}", "reward"))
+    for step in range(1, 6):
+        assert own[step] + other[step] == pytest.approx(1)
+        assert total[step] == pytest.approx(own[step] + 0.25 * other[step])
+    for step, value in curve["avg@4"].items():
+        assert curve["reward/exact"][step] == pytest.approx(value)
+        assert curve[f"reward/{second}"][step] == pytest.approx(1 - value)
+    assert 0 < curve["avg@4"][5] < 1
+
+
+def test_prompts_pass_through_the_template_with_the_sections_keys(run, resolved, made, tmp_path) -> None:
+    shutil.copytree(made.model, tmp_path / "chat")
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '-' if enable_thinking else '=' }}"
+    (tmp_path / "chat" / "chat_template.jinja").write_text(template)
+    own = {"model": str(tmp_path / "chat"), "sampler": "transformers"}
+    chat = {**own, "system": "7+", "chat_template": {"enable_thinking": True}}
+    plain, told = resolved(real=own), resolved(real=chat)
+    assert told.options == {**plain.options, "system": "7+", "chat_template": {"enable_thinking": True}}
+    assert told.run_id != plain.run_id == resolved(real={**own, "chat_template": {}}).run_id
+    worker = run(real=chat).worker
+    asked = worker.problems["train"][0].prompt
+    assert worker.tokenizer.decode(worker.prompts["train"][0]) == f"7+{asked}-"
+
+
 def test_dynamic_sampling_counts_what_it_discards(train, run) -> None:
     pairs: dict[str, Any] = {"recipe": {"algorithm": "dapo"}, "grid": {"rollouts_per_problem": [2]}}
     curve = train(**pairs, evaluation=EVERY_STEP)

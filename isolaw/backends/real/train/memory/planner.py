@@ -21,6 +21,7 @@ from typing import Any
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
+from isolaw.backends.real.rollout.prompts import Chat, encode
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 from isolaw.config import RunSpec
@@ -186,21 +187,20 @@ def _demand(spec: RunSpec) -> Demand | None:
         return None
     recipe, set_folder = spec.recipe, spec.sources["set"]
     stamps = models.stamp(Path(set_folder)), models.stamp(Path(folder))
-    row = _prompt_tokens(set_folder, folder, stamps) + (recipe.max_response_tokens or 1)
+    chat = RealOptions.of(spec).chat
+    row = _prompt_tokens(set_folder, folder, chat, stamps) + (recipe.max_response_tokens or 1)
     return Demand(model, gpu_bytes, row, bool(recipe.kl), recipe.float32_head)
 
 
 @functools.lru_cache(maxsize=8)
-def _prompt_tokens(set_folder: str, model: str, stamps: tuple[str, str]) -> int:
+def _prompt_tokens(set_folder: str, model: str, chat: Chat, stamps: tuple[str, str]) -> int:
     """Return the tokens of the longest prompt of a set."""
     if not environment.installed("transformers"):
         return _PROMPT_TOKENS
-    from isolaw.backends.real.rollout.prompts import encode
-
     try:
         tokenizer = models.tokenizer(model)
         parts = ProblemSet.read(set_folder).parts.values()
-        return max(len(ids) for problems in parts for ids in encode(problems, tokenizer))
+        return max(len(ids) for problems in parts for ids in encode(problems, tokenizer, chat))
     except IsolawError:  # which `Real.check` reports
         return _PROMPT_TOKENS
 

@@ -1,0 +1,140 @@
+"""A run's model as a folder in Hugging Face format (`isolaw export`).
+
+A state holds whole float32 tensors by name, whatever ZeRO stage and number of processes wrote it (`trainer`).
+The export puts them into the base model, in the run's own dtype: these are the weights that the trainer
+computes with. Tokenizer and generation config are the base model's. This needs host memory for one copy of
+the model, and no GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from isolaw.backends.real import environment, models
+from isolaw.config import RunSpec
+from isolaw.errors import DataError, Issue, RunError, SpecError, StoreError
+from isolaw.store import RunStore
+from isolaw.store.finding import find_run
+
+FORMAT = "isolaw.export/1"
+ABOUT = "isolaw.json"
+_GENERATION = "generation_config.json"
+
+
+def export(run: str | Path, out: str | Path) -> dict[str, Any]:
+    """Write the model of a run at its last saved step as a folder that ``from_pretrained`` loads.
+
+    Parameters
+    ----------
+    run
+        the run's folder ``OUT/runs/<run_id>``, or ``OUT/<run_id>``; the id may be an unambiguous prefix. Of
+        a run that is still executing, the state that it saved last.
+    out
+        a folder that does not exist or is empty. It appears whole or not at all.
+
+    Returns
+    -------
+    dict
+        format, run_id, step, compute (rollouts generated until then), dtype, parameters, directory.
+
+    Raises
+    ------
+    InputError
+        ``out`` holds something; there is no such run; it trains no model or has no undamaged state; the base
+        model is missing or has changed.
+    """
+    target = _free(out)
+    found = find_run(run)
+    spec = found.read_spec()
+    if spec.backend != "real":
+        raise StoreError(f"{found.folder}: a run of the backend {spec.backend!r}, which trains no model")
+    base = _base(spec, found)
+    step, compute, weights = _state(found)
+    about = {"format": FORMAT, "run_id": found.run_id, "step": step, "compute": compute}
+    with _whole_or_not(target) as folder:
+        dtype, parameters = _write(folder, base, weights, spec.options["dtype"])
+        (folder / ABOUT).write_text(json.dumps({**about, "base": spec.content["model"]}, indent=1) + "\n")
+    return {**about, "dtype": dtype, "parameters": parameters, "directory": str(out)}
+
+
+def _free(out: str | Path) -> Path:
+    """Return where to write; raise unless nothing would be lost there."""
+    target = models.folder(str(out), "--out")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        what = "a folder with something in it" if target.is_dir() else "a file"
+        accepted = "a new or an empty folder"
+        raise SpecError([Issue("--out", f"{out}: {what}; it is left unchanged", accepted=accepted)])
+    return target
+
+
+def _base(spec: RunSpec, run: RunStore) -> Path:
+    """Return the folder of the model that the run began with."""
+    base = Path(spec.sources["model"])
+    if issues := models.check(base, where=f"{run.folder}: its base model"):
+        raise SpecError(issues)
+    if models.digest(base) != spec.content["model"]:
+        raise DataError(f"{base}: has changed since the run began; expected the run's base model")
+    return base
+
+
+def _state(run: RunStore) -> tuple[int, int, Path]:
+    """Return the step of the last state, the rollouts until then, and the file of its weights."""
+    while (step := run.last_state) is not None:
+        lines = run.recorded()
+        try:
+            sound = step in lines.states and run.states.is_sound(step, lines.states[step])
+        except FileNotFoundError:
+            sound = False
+        if sound:
+            compute = next(int(own["compute"]) for own in lines.checkpoints if own["step"] == step)
+            return step, compute, run.states.folder(step) / "model.safetensors"
+        if run.last_state == step:  # otherwise the run goes on, and has replaced it
+            raise StoreError(f"{run.states.folder(step)}: damaged: its checksum does not match")
+    raise StoreError(f"{run.folder}: has no state to export; it has not saved one yet, or it was deleted")
+
+
+@contextlib.contextmanager
+def _whole_or_not(target: Path) -> Iterator[Path]:
+    """Yield a new folder that becomes ``target`` at the end; a failure leaves nothing."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        temporary.rename(target)  # over an empty folder, too, and over nothing else
+    except OSError as error:
+        raise DataError(f"{error.filename or target}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(folder: Path, base: Path, weights: Path, dtype: str) -> tuple[str, int]:
+    """Write the base model with the weights of a state; return its dtype and number of parameters."""
+    with environment.importing():
+        import torch
+        from safetensors import safe_open
+        from transformers import AutoModelForCausalLM, GenerationConfig
+        from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    # Opened first: a run that goes on removes the file, which stays readable while it is open.
+    with safe_open(weights, framework="pt") as stored, torch.no_grad():
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
+        parameters = dict(model.named_parameters())
+        if differing := sorted(parameters.keys() ^ set(stored.keys())):
+            raise RunError(f"{weights}: its weights are not those of {base}: {', '.join(differing[:3])}, …")
+        for name, parameter in parameters.items():
+            parameter.copy_(stored.get_tensor(name))
+    generation = base / _GENERATION
+    if generation.is_file():  # as it is: transformers refuses to write some that it reads
+        model.generation_config = GenerationConfig()
+    model.save_pretrained(folder)
+    if generation.is_file():
+        shutil.copyfile(generation, folder / _GENERATION)
+    models.tokenizer(base).save_pretrained(folder)
+    return dtype, sum(parameter.numel() for parameter in parameters.values())

@@ -1,0 +1,152 @@
+"""The reward of a user's function, in worker processes with a time limit (`workers`).
+
+========================================  =========================================  ====================
+the function                              is called with                             ``limit`` is of
+========================================  =========================================  ====================
+``def f(prompt, response, answer)``       one response                               a call
+``async def f(prompt, response, answer)`` up to `AT_ONCE` responses side by side     a call
+``def f(prompts, responses, answers)``    a list of up to `AT_ONCE`; returns a list  a call, of all of them
+``async def f(prompts, …)``               the same                                   the same
+========================================  =========================================  ====================
+
+A function of these plural names is batched. It has to score each response by itself: isolaw chooses which
+responses are in a batch. An asynchronous function has one event loop for a worker's life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import math
+import numbers
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from isolaw.backends.real.rollout import workers as processes
+from isolaw.backends.real.rollout.problems import Problem
+from isolaw.backends.real.rollout.rewards import Reward, function_of
+from isolaw.errors import RunError
+
+LIMIT_S = 60.0
+AT_ONCE = 64
+_BATCH = ["prompts", "responses", "answers"]
+_SLACK_S = 2.0  # for an event loop to end what is late by itself
+
+
+class Function(Reward):
+    """The numbers that a user's function returns; late is 0, after ``limit`` seconds, and counts as failure.
+
+    Raise `RunError` if the function raises, or returns anything but finite numbers.
+    """
+
+    def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
+        self.name, self.workers = name, workers
+        limit = limit or LIMIT_S
+        function = function_of(name)
+        self.batched, whole = (
+            is_batched(function),
+            is_batched(function) or inspect.iscoroutinefunction(function),
+        )
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"  # where the trainer found the module
+            f"from {__name__} import serve; serve(sys.argv[2], {limit})"
+        )
+        arguments = (json.dumps(sys.path), name)
+        self.pool = processes.Pool(code, arguments, workers, limit, f"reward {name}", whole)
+
+    def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
+        """Return the reward of each response to the problem at its place."""
+        rows = [(p.prompt, response, p.answer) for p, response in zip(problems, responses, strict=True)]
+        # A batch does not depend on the number of workers; single calls are dealt out to keep all busy.
+        at_once = AT_ONCE if self.pool.whole else min(AT_ONCE, -(-len(rows) // (4 * self.workers)) or 1)
+        replies = self.pool.replies(rows, at_once)
+        for problem, (_, response, _), reply in zip(problems, rows, replies, strict=True):
+            if isinstance(reply, str):
+                raise RunError(
+                    f"reward {self.name}, problem {problem.id!r}, response {response[:200]!r}: {reply}"
+                )
+        self.failures += sum(reply is None for reply in replies)
+        return [0.0 if reply is None else reply for reply in replies]
+
+    def close(self) -> None:
+        """End the workers."""
+        self.pool.close()
+
+
+def is_batched(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes lists, by the names of its parameters.
+
+    >>> is_batched(lambda prompts, responses, answers: [1.0]), is_batched(lambda p, r, a: 1.0)
+    (True, False)
+    """
+    try:
+        return list(inspect.signature(function).parameters) == _BATCH
+    except ValueError:  # a function written in C may have no signature
+        return False
+
+
+def serve(name: str, limit: float) -> None:
+    """Score rows of prompt, response and answer: a number, None if it is late, or what is wrong as text."""
+    function = function_of(name)
+    batched, asynchronous = is_batched(function), inspect.iscoroutinefunction(function)
+
+    async def awaited(*arguments: Any) -> Any:
+        try:
+            async with asyncio.timeout(limit):
+                return await function(*arguments)
+        except (Exception, SystemExit) as error:
+            return error
+
+    async def side_by_side(rows: list[processes.Row]) -> list[Any]:
+        return await asyncio.gather(*(awaited(*row) for row in rows))
+
+    def called(*arguments: Any) -> Any:
+        try:
+            return runner.run(awaited(*arguments)) if asynchronous else function(*arguments)
+        except (Exception, SystemExit) as error:
+            return error
+
+    def replies(rows: list[processes.Row]) -> Iterator[float | str | None]:
+        if batched:
+            with processes.alarm(limit + _SLACK_S * asynchronous):
+                found = called(*map(list, zip(*rows, strict=True)))
+            yield from _of_batch(found, len(rows))
+        elif asynchronous:
+            with processes.alarm(limit + _SLACK_S):
+                found = runner.run(side_by_side(rows))
+            yield from map(_checked, found)
+        else:
+            for row in rows:
+                with processes.alarm(limit):
+                    value = called(*row)
+                yield _checked(value)
+
+    with asyncio.Runner() as runner:
+        processes.serve(replies)
+
+
+def _of_batch(found: Any, count: int) -> list[float | str | None]:
+    """Return the replies for what a batched function returned, or raised."""
+    if isinstance(found, BaseException):
+        return [_checked(found)] * count
+    if not isinstance(found, Sequence | np.ndarray) or isinstance(found, str) or len(found) != count:
+        size = f"{len(found)} values" if hasattr(found, "__len__") else f"{found!r}"
+        return [f"it returned {size} for {count} responses; expected a list of {count} numbers"] * count
+    return [_checked(value) for value in found]
+
+
+def _checked(value: Any) -> float | str | None:
+    """Return what a call returned as a number, None for a call that was late, else what is wrong with it."""
+    if isinstance(value, TimeoutError):
+        return None
+    if isinstance(value, BaseException):
+        return f"it raised {type(value).__name__}: {value}"
+    number = math.nan
+    with contextlib.suppress(OverflowError):  # an integer that no float holds
+        number = float(value) if isinstance(value, numbers.Real | np.bool_) else math.nan
+    return number if math.isfinite(number) else f"it returned {value!r}; expected a finite number"

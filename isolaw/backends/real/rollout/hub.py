@@ -1,0 +1,131 @@
+"""Data sets of the Hugging Face Hub that are on this machine, as problem pools: ``hf:NAME``.
+
+NAME is a path (a folder that ``datasets.save_to_disk`` wrote, a folder of Parquet and JSONL files, one such
+file), or a data set's name in the Hub's cache: a snapshot that ``hf download`` fetched, or what
+``load_dataset`` prepared. Nothing is ever downloaded, and neither `datasets` nor `huggingface_hub` is needed:
+their files are Parquet, JSON lines and Arrow streams.
+
+The *parts* of a data set are its files without the numbers of shards, as ``main/train`` for
+``main/train-00000-of-00002.parquet``, and the splits of what ``datasets`` wrote. Of several parts the user
+names one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from isolaw.backends.real.rollout.problems import KINDS, Problem, read_files
+from isolaw.errors import Issue, SpecError, nearest
+
+PREFIX = "hf:"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$|/\d{4}$")
+_SHOWN = 12
+
+
+def read_pool(
+    name: str, part: str | None = None, columns: Mapping[str, str] | None = None, where: str = "--problems"
+) -> list[Problem]:
+    """Return the problems of a file, or of a part of a data set ``hf:NAME``.
+
+    ``columns`` are the data set's names of ``prompt``, ``answer`` and ``id``, with dots for fields of a field
+    (``answer=reward_model.ground_truth``). Rows with the same prompt and no id are different problems, of
+    which a split uses the first. Raise `SpecError` with everything wrong with them.
+    """
+    if not name.startswith(PREFIX):
+        if part is not None:
+            raise SpecError([Issue("--part", "only a data set (hf:NAME) has parts", part)])
+        return read_files([Path(name)], columns)
+    place = find(name.removeprefix(PREFIX), where)
+    parts = parts_of(place)
+    shown = ", ".join([*parts][:_SHOWN]) + (" …" if len(parts) > _SHOWN else "")
+    if not parts:
+        accepted = f"{', '.join(KINDS)} files, or a folder of datasets.save_to_disk"
+        raise SpecError([Issue(where, f"{place}: no data in it", accepted=accepted)])
+    if part is None and len(parts) > 1:
+        raise SpecError([Issue("--part", f"{name} has several parts", accepted=f"one of {shown}")])
+    if part is not None and part not in parts:
+        raise SpecError([Issue("--part", found=part, accepted=shown, nearest=nearest(part, parts))])
+    return read_files(parts[part or next(iter(parts))], columns, repeats=True)
+
+
+def find(name: str, where: str) -> Path:
+    """Return the file or folder of a data set; raise `SpecError` that names what is in the cache."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    hub, prepared = _cache("HF_HUB_CACHE", "hub"), _cache("HF_DATASETS_CACHE", "datasets")
+    if (snapshots := hub / f"datasets--{name.replace('/', '--')}" / "snapshots").is_dir():
+        found = sorted(folder for folder in snapshots.iterdir() if folder.is_dir())
+        main = snapshots.parent / "refs" / "main"
+        if main.is_file() and (own := snapshots / main.read_text().strip()).is_dir():
+            return own
+        if len(found) == 1:
+            return found[0]
+        if found:
+            accepted = " or ".join(f"{PREFIX}{folder}" for folder in found)
+            raise SpecError([Issue(where, "several revisions are in the cache", name, accepted)])
+    if (folder := prepared / name.replace("/", "___")).is_dir():
+        return folder
+    known = {p.name.removeprefix("datasets--").replace("--", "/") for p in hub.glob("datasets--*")}
+    known |= {p.name.replace("___", "/") for p in prepared.glob("*") if p.is_dir() and p.name[0] not in "._"}
+    note = f"no such path, and not in the Hub's cache ({hub}, {prepared}); isolaw downloads nothing"
+    accepted = ", ".join(sorted(known)[:_SHOWN]) if known else "a path: the cache holds no data set"
+    raise SpecError([Issue(where, note, name, accepted, nearest(name, sorted(known)))])
+
+
+def _cache(variable: str, name: str) -> Path:
+    """Return a folder of the Hub's cache, where its own libraries look for it."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{home}/huggingface"
+    return Path(os.environ.get(variable) or f"{home}/{name}").expanduser()
+
+
+def parts_of(place: Path) -> dict[str, list[Path]]:
+    """Return the files of each part of a data set, in their order."""
+    if place.is_file():
+        return {place.stem: [place]}
+    parts: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(place.rglob("*")):
+        if path.suffix not in KINDS or not path.is_file():
+            continue
+        name = _SHARD.sub("", str(path.relative_to(place).with_suffix("")))
+        if path.suffix == ".arrow":
+            own = _written_by_datasets(path, place)
+            if own is None:
+                continue
+            name = own
+        parts[name].append(path)
+    for name, paths in list(parts.items()):
+        if len({path.parent for path in paths}) > 1 and paths[0].suffix == ".arrow":  # prepared twice
+            del parts[name]
+            for path in paths:
+                parts[f"{path.parent.relative_to(place)}/{name.rpartition('/')[2]}"].append(path)
+    return dict(parts)
+
+
+def _written_by_datasets(path: Path, place: Path) -> str | None:
+    """Return the part of an Arrow file; None for a file that is no part (an intermediate result)."""
+    state, info = _json(path.with_name("state.json")), _json(path.with_name("dataset_info.json"))
+    folder = path.parent.relative_to(place)
+    if "_data_files" in state:  # save_to_disk: a folder for each split
+        listed = [own.get("filename") for own in state["_data_files"]]
+        return (str(folder) if folder.parts else place.name) if path.name in listed else None
+    stem = _SHARD.sub("", path.stem)
+    for split in info.get("splits") or {}:  # load_dataset: <configuration>/<version>/<hash>
+        if stem == f"{info.get('dataset_name')}-{split}":
+            return "/".join([*folder.parts[:-2], split] if len(folder.parts) > 2 else [str(folder), split])
+    return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

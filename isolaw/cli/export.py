@@ -1,0 +1,30 @@
+"""``isolaw export``: the model of a run as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import click
+
+from isolaw.cli.common import interruptible, print_result
+from isolaw.cli.options import json_option
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--out", required=True, type=click.Path(), help="Folder of the model, new or empty.")
+@json_option
+@interruptible()
+def export(run: str, out: str, as_json: bool) -> None:
+    """Write the model of a real run as a Hugging Face folder.
+
+    RUN is OUT/runs/<run_id> of the sweep in OUT, or OUT/<run_id>. The run id may be cut to an unambiguous
+    prefix. isolaw exports the state that the run saved last, at its end if it is done, and prints its step.
+    """
+    from isolaw.backends.real import export as real
+
+    done = real.export(run, out)
+    lines = [
+        f"{out}: step {done['step']:,} of run {done['run_id'][:12]}, after {done['compute']:,} rollouts; "
+        f"{done['parameters']:,} parameters in {done['dtype']}",
+        f'AutoModelForCausalLM.from_pretrained("{out}") loads it, and so does vLLM.',
+    ]
+    print_result(as_json, done, lines)

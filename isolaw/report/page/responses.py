@@ -1,0 +1,75 @@
+"""The page's section of responses: what the models wrote, from the first evaluation to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from isolaw.report.page.tables import Cell, Table
+from isolaw.report.text.numbers import number
+from isolaw.store.responses import Kept
+
+MOST = 300  # rows: texts are up to 2.7 kB each
+_EVALUATIONS = 5  # of a run
+# A page shows control characters (NUL, escape, …) by their pictures; line breaks and tabs stay.
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
+
+
+def chosen(kept: Sequence[Kept], most: int = MOST) -> list[Kept]:
+    """Return evaluations of all runs, spread from the first to the last, with at most ``most`` responses."""
+    runs = [list(own) for _, own in groupby(kept, key=lambda one: one.spec.run_id)]
+    for count in range(_EVALUATIONS, 0, -1):
+        spread = [own[i] for own in runs for i in _spread(len(own), count)]
+        if count == 1 or sum(len(one.responses) for one in spread) <= most:
+            break
+    out: list[Kept] = []
+    for one in spread:
+        most -= len(one.responses)
+        if most < 0:
+            break
+        out.append(one)
+    return out
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """Return ``count`` of the places below ``size`` with the last and, from two on, the first.
+
+    >>> _spread(7, 3), _spread(7, 1), _spread(2, 5)
+    ([0, 3, 6], [6], [0, 1])
+    """
+    return sorted(set(np.linspace(size - 1, 0, count).round().astype(int).tolist()))
+
+
+def lines(kept: Sequence[Kept], shown: Sequence[Kept]) -> list[str]:
+    """Return what the table holds, and what it leaves out."""
+    all_of, here = (sum(len(one.responses) for one in part) for part in (kept, shown))
+    text = "The first response to each of the first problems, the same problems in every run and evaluation."
+    if here == all_of:
+        return [text]
+    return [text, f"The table has {here:,} of {all_of:,} kept responses; points.jsonl of each run has all."]
+
+
+def table(shown: Sequence[Kept]) -> Table:
+    """Return the responses, a row each."""
+    rows = []
+    for one in shown:
+        spec = one.spec
+        run = f"n = {spec.rollouts_per_problem:,}, B_p = {spec.problems_per_batch:,}, seed {spec.seed}"
+        for own in one.responses:
+            length = f"{own.tokens:,}{', cut' if own.truncated else ''}"
+            rows.append(
+                [
+                    Cell(run, spec.rollouts_per_problem), Cell(number(one.compute), one.compute),
+                    Cell(_plain(own.eval_set)), Cell(_plain(own.prompt), kind="said"),
+                    Cell(_plain(own.response), kind="said"), Cell(_plain(own.answer), kind="said"),
+                    Cell(f"{own.reward:g}", own.reward), Cell(length, own.tokens),
+                ]
+            )  # fmt: skip
+    columns = ["run", "C", "set", "prompt", "response", "answer", "reward", "tokens"]
+    return Table("responses", "Responses at evaluations", columns, rows, long=True)
+
+
+def _plain(text: str) -> str:
+    return text.translate(_PICTURES)

@@ -1,0 +1,171 @@
+"""Data sets on disk and in the Hub's cache. `data/hf` is what `datasets` 5.2 wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from isolaw.backends.real.rollout.hub import parts_of, read_pool
+from isolaw.errors import SpecError
+
+HERE = Path(__file__).parents[1] / "data" / "hf"
+SUMS = {"prompt": "question", "answer": "gold.answer"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the Hub, on a machine without a network."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("no network is to be used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def asked(name: object, part: str | None = None, columns: dict[str, str] = SUMS) -> dict[str, str]:
+    return {str(p.prompt): p.answer for p in read_pool(f"hf:{name}", part, columns)}
+
+
+def refused(name: object, part: str | None = None, columns: dict[str, str] = SUMS) -> list[str]:
+    with pytest.raises(SpecError) as raised:
+        read_pool(f"hf:{name}", part, columns)
+    return [str(issue) for issue in raised.value.issues]
+
+
+def snapshot(cache: Path, name: str, revision: str = "abc") -> Path:
+    """As `hf download` lays it out: links to blobs."""
+    folder = cache / "hub" / f"datasets--{name.replace('/', '--')}" / "snapshots" / revision
+    blobs = folder.parents[1] / "blobs"
+    (folder / "main").mkdir(parents=True)
+    blobs.mkdir(exist_ok=True)
+    for part, rows in {"train-00000-of-00002": (1, 2), "train-00001-of-00002": (3,), "test": (4,)}.items():
+        table = {"question": [f"{i}+{i}=" for i in rows], "gold": [{"answer": 2 * i} for i in rows]}
+        pq.write_table(pa.table(table), blobs / f"{revision}-{part}")
+        (folder / "main" / f"{part}.parquet").symlink_to(blobs / f"{revision}-{part}")
+    return folder
+
+
+def test_what_save_to_disk_wrote() -> None:
+    assert asked(HERE / "saved", "train") == {f"{i}+{i}=": str(2 * i) for i in range(1, 5)}
+    assert asked(HERE / "saved", "test") == {"5+5=": "10", "6+6=": "12"}
+    assert asked(HERE / "one") == {"1+1=": "2", "3+3=": "6"}  # a single part needs no name
+    (told,) = refused(HERE / "saved")
+    assert told == f"--part: hf:{HERE}/saved has several parts; expected one of test, train"
+    (told,) = refused(HERE / "saved", "tran")
+    assert told == "--part: found 'tran'; expected test, train (did you mean 'train'?)"
+
+
+def test_what_load_dataset_prepared_without_its_intermediate_results(cache: Path) -> None:
+    shutil.copytree(HERE / "cache", cache / "datasets")
+    assert len(list(cache.rglob("cache-*.arrow"))) == 1
+    configuration = next((cache / "datasets" / "org___sums").iterdir()).name
+    assert asked("org/sums", f"{configuration}/train") == {f"{i}+{i}=": str(2 * i) for i in range(1, 5)}
+    version = next((cache / "datasets" / "org___sums" / configuration).iterdir())
+    (hashed,) = version.iterdir()
+    shutil.copytree(hashed, version / "other")  # prepared twice: neither is guessed, nor are both taken
+    folder = cache / "datasets" / "org___sums"
+    assert sorted(parts_of(folder)) == sorted(
+        f"{configuration}/0.0.0/{name}/{split}"
+        for name in (hashed.name, "other")
+        for split in ("test", "train")
+    )
+
+
+def test_a_snapshot_of_the_hub(cache: Path) -> None:
+    snapshot(cache, "org/sums")
+    assert asked("org/sums", "main/train") == {f"{i}+{i}=": str(2 * i) for i in (1, 2, 3)}
+    assert asked("org/sums", "main/test") == {"4+4=": "8"}
+    other = snapshot(cache, "org/sums", "def")
+    (told,) = refused("org/sums", "main/train")
+    assert "several revisions are in the cache; found 'org/sums'; expected hf:" in told
+    assert asked(other, "main/test") == {"4+4=": "8"}
+    refs = other.parents[1] / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("def\n")
+    assert asked("org/sums", "main/test") == {"4+4=": "8"}
+
+
+def test_what_is_not_there_is_not_downloaded_and_what_is_there_is_named(cache: Path) -> None:
+    (told,) = refused("org/smus")
+    assert "isolaw downloads nothing; found 'org/smus'; expected a path: the cache holds no data set" in told
+    snapshot(cache, "org/sums")
+    shutil.copytree(HERE / "cache", cache / "datasets")
+    (cache / "datasets" / "org___sums").rename(cache / "datasets" / "lab___primes")
+    (told,) = refused("org/smus")
+    assert f"not in the Hub's cache ({cache}/hub, {cache}/datasets)" in told
+    assert told.endswith("expected lab/primes, org/sums (did you mean 'org/sums'?)")
+
+
+def test_columns(tmp_path: Path) -> None:
+    """verl's layout: messages, and the answer in a field of a field; the same problem twice."""
+    row = {
+        "prompt": [{"role": "user", "content": "1+1="}],
+        "reward_model": {"ground_truth": "2"},
+        "big": [[0]],
+    }
+    (tmp_path / "verl").mkdir()
+    pq.write_table(pa.Table.from_pylist([row, row]), tmp_path / "verl" / "train.parquet")
+    found = read_pool(f"hf:{tmp_path}/verl", None, {"answer": "reward_model.ground_truth"})
+    assert [(p.prompt, p.answer) for p in found] == [([{"role": "user", "content": "1+1="}], "2")] * 2
+    assert len({p.id for p in found}) == 2
+    wrong = {"answer": "reward.ground_truth", "promt": "prompt"}
+    told = refused(tmp_path / "verl", None, wrong)
+    assert told[0] == "--column: found 'promt'; expected prompt, answer, id (did you mean 'prompt'?)"
+    assert "no 'reward.ground_truth' anywhere; found ['prompt', 'reward_model', 'big']" in told[1]
+    (told,) = refused(tmp_path / "verl", None, {"answer": "reward_model.truth"})[:1]
+    assert "row 1: answer: found None; expected text or a number" in told
+
+
+def test_a_pool_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "pool.jsonl").write_text(json.dumps({"q": "1+1=", "answer": 2}) + "\n")
+    for name in (f"{tmp_path}/pool.jsonl", f"hf:{tmp_path}/pool.jsonl", f"hf:{tmp_path}"):
+        assert [p.answer for p in read_pool(name, None, {"prompt": "q"})] == ["2"]
+    with pytest.raises(SpecError, match="only a data set"):
+        read_pool(f"{tmp_path}/pool.jsonl", "train")
+    (tmp_path / "empty").mkdir()
+    (told,) = refused(tmp_path / "empty")
+    assert told.startswith(
+        f"--problems: {tmp_path}/empty: no data in it; expected .jsonl, .parquet, .arrow files"
+    )
+    (tmp_path / "empty" / "train.arrow").write_bytes(b"no stream")
+    assert parts_of(tmp_path / "empty") == {}
+
+
+def test_a_damaged_arrow_file(tmp_path: Path) -> None:
+    shutil.copytree(HERE / "one", tmp_path / "one")
+    (tmp_path / "one" / "data-00000-of-00001.arrow").write_bytes(b"no stream")
+    (told,) = refused(tmp_path / "one")
+    assert "data-00000-of-00001.arrow: not an Arrow file: " in told
+
+
+@pytest.mark.real
+def test_the_command(isolaw: Any, made: Any, tmp_path: Path) -> None:
+    command = [
+        "split",
+        "--model",
+        made.model,
+        "--max-response-tokens",
+        6,
+        "--out",
+        tmp_path / "out",
+        "--dry-run",
+    ]
+    data = ["--problems", f"hf:{HERE}/saved", "--part", "train"]
+    columns = ["--column", "prompt=question", "--column", "answer=gold.answer"]
+    code, stdout, stderr = isolaw(*command, *data, *columns)
+    assert (code, stderr) == (0, "")
+    assert stdout.startswith("4 problems; 64 to 576 rollouts")
+    code, _, stderr = isolaw(*command, *data)
+    assert code == 2
+    assert "no 'prompt' anywhere; found ['question', 'gold']" in stderr

@@ -1,0 +1,107 @@
+"""The commands of docs/real.md for what one asks for at once, with the tiny model in place of large ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from isolaw.store import SweepStore
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+ROOT = Path(__file__).parents[3]
+SMALL = {
+    "sweep.compute": "64", "sweep.seeds": "1", "grid.rollouts_per_problem": "[2]", "evaluation.points": "2",
+    "problems.n_validation": "8", "real.sampler": "transformers", "executor.kind": "inline",
+}  # fmt: skip
+REWARDS = """
+import re
+def brief(prompt, response, answer): return 1.0 / (1 + len(response))
+async def final_number(prompt, response, answer): return float(response == answer.split("####")[-1].strip())
+"""
+
+
+def documented(name: str, words: str) -> list[str]:
+    """The arguments of the one documented command ``isolaw NAME`` with these words in it."""
+    page = re.sub(r" *\\\n +", " ", (ROOT / "docs" / "real.md").read_text())
+    (found,) = [
+        line for line in page.splitlines() if line.startswith(f"    isolaw {name} ") and words in line
+    ]
+    return shlex.split(found)[1:]
+
+
+@pytest.fixture
+def place(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with what the commands name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "my_rewards.py").write_text(REWARDS)
+    (tmp_path / "demo-real").mkdir()
+    (tmp_path / "demo-real" / "base").symlink_to(made.model.parent)
+    (tmp_path / "models").mkdir()
+    shutil.copytree(made.model, tmp_path / "models" / "Qwen3-8B")
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '=' if enable_thinking else '+0=' }}"
+    (tmp_path / "models" / "Qwen3-8B" / "chat_template.jinja").write_text(template)
+    lines = (made.model.parent / "pool.jsonl").read_text().splitlines()[:8]
+    (tmp_path / "pool.jsonl").write_text("\n".join(lines).replace('="', '"') + "\n")
+    snapshot = tmp_path / "home" / "hub" / "datasets--openai--gsm8k" / "snapshots" / "1" / "main"
+    snapshot.mkdir(parents=True)
+    rows = [{"question": f"{i}+{i}=", "answer": f"Twice {i}.\n#### {2 * i}"} for i in range(6)]
+    pq.write_table(pa.Table.from_pylist(rows), snapshot / "train-00000-of-00001.parquet")
+    pq.write_table(pa.Table.from_pylist(rows[:1]), snapshot / "test-00000-of-00001.parquet")
+    return tmp_path
+
+
+def done(isolaw: Any, *words: str) -> str:
+    code, stdout, stderr = isolaw(*words)
+    assert code == 0, stderr
+    return str(stdout)
+
+
+@pytest.mark.parametrize("data", ["pool.jsonl", "hf:openai/gsm8k"])
+def test_splits(isolaw: Any, place: Path, data: str) -> None:
+    words = documented("split", f"{data} --part" if ":" in data else f"{data} --chat")
+    small = [
+        "--max-response-tokens",
+        "6",
+        "--samples",
+        "4",
+        "--more-samples",
+        "4",
+        "--sampler",
+        "transformers",
+    ]
+    report = json.loads(done(isolaw, *words, *small, "--json"))
+    assert report["problems"] == (6 if ":" in data else 8)
+    header = json.loads((Path(words[words.index("--out") + 1]) / "split.json").read_text())
+    assert header["settings"]["chat_template"] == (None if ":" in data else {"enable_thinking": False})
+
+
+def test_sweeps_an_export_and_a_report(isolaw: Any, place: Path) -> None:
+    settings = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
+    done(isolaw, *documented("sweep", "evaluation.temperature"), *settings)
+    (cool,) = SweepStore("demo-real/cool").specs()[0].values()
+    assert cool.identity()["evaluation"] == {"temperature": 0.6}
+    done(isolaw, *documented("sweep", "my_rewards"), *settings)
+    points = pd.read_parquet("demo-real/two/points.parquet")
+    assert {"reward/exact", "reward/my_rewards:brief"} <= set(points["metric"])
+    done(isolaw, "sweep", "examples/real-tiny.toml", "--out", "demo-real/sweep", *settings)
+    (run_id,) = SweepStore("demo-real/sweep").specs()[0]
+    words = [word.replace("1f2e3d4c", run_id[:8]) for word in documented("export", "--out")]
+    assert f"step 2 of run {run_id[:12]}, after 64 rollouts" in done(isolaw, *words)
+    code, _, stderr = isolaw("export", "demo-real/sweep", "--out", "models/other")
+    assert code == 2
+    assert f"  - {run_id[:16]}: n = 2, B_p = 16, seed 0" in stderr
+    done(isolaw, *documented("report", "demo-real/sweep"))
+    page = Path("report.html").read_text()
+    assert page.count('class="said"') == 3 * 8 * 3  # prompts, responses and answers at three evaluations
