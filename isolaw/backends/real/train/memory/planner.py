@@ -187,7 +187,7 @@ def _demand(spec: RunSpec) -> Demand | None:
     recipe, set_folder = spec.recipe, spec.sources["set"]
     stamps = models.stamp(Path(set_folder)), models.stamp(Path(folder))
     row = _prompt_tokens(set_folder, folder, stamps) + (recipe.max_response_tokens or 1)
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), recipe.float32_head)
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), recipe.float32_head, recipe.algorithm == "ppo")
 
 
 @functools.lru_cache(maxsize=8)
