@@ -1,7 +1,7 @@
 """The critic of PPO: the base model with a scalar for its output head, under a DeepSpeed engine of its own.
 
-V(s) = w · h(s) + b in float32, h the last hidden state at the token before the one that is predicted. w and b
-start at 0, so V does, too.
+V(s) = w · h(s) in float32, h the last hidden state at the token before the one that is predicted. w starts at
+0, and so does V. Without a constant: DeepSpeed's ZeRO-3 cannot restore fewer numbers than processes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class ScalarHead(nn.Linear):  # type: ignore[misc]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return (K,) from (K, E)."""
-        weight, bias = self.weight.float(), self.bias.float()
-        return nn.functional.linear(hidden.float(), weight, bias)[:, 0]
+        return nn.functional.linear(hidden.float(), self.weight.float())[:, 0]
 
 
 class ValueModel(Backbone):
@@ -59,11 +58,10 @@ def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> ScalarHead:
 
         divided = zero.Init(config_dict_or_path=zero_config)
     with divided:
-        scalar = ScalarHead(head.in_features, 1, dtype=head.weight.dtype)
+        scalar = ScalarHead(head.in_features, 1, bias=False, dtype=head.weight.dtype)
     whole: Any = nullcontext()
     if zero_config:
-        whole = zero.GatheredParameters(list(scalar.parameters()), modifier_rank=0)
+        whole = zero.GatheredParameters([scalar.weight], modifier_rank=0)
     with whole, torch.no_grad():
-        for parameter in scalar.parameters():
-            parameter.zero_()
+        scalar.weight.zero_()
     return scalar.to(head.weight.device)

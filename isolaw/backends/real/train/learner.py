@@ -94,7 +94,7 @@ class Learner:
                     sums, norm = self.ppo.update(batch, targets, rows, weights, critic_lr)
                     measured.add(chosen, "critic_grad_norm", norm, sums)
             self.sampler.needs_weights = True
-        more = targets.metrics if targets else {}
+        more = {"critic_lr": critic_lr, **targets.metrics} if targets else {}
         return {"lr": lr, **measured.means(), **more}
 
     def _backward(
