@@ -62,7 +62,8 @@ class Learner:
         """Make the updates of a step and return what they measure; none if no rollout enters them."""
         recipe = self.recipe
         with self.clock("prepare"):
-            if batch.old_logprobs is None and recipe.epochs * recipe.minibatches > 1:
+            several = recipe.epochs * recipe.minibatches > 1
+            if several and batch.old_logprobs is None:
                 batch.old_logprobs = self.logprobs(batch.rollouts)
             kept = torch.ones(len(batch.rewards), dtype=torch.bool)
             if recipe.zero_variance_filter or recipe.dynamic_sampling:
@@ -94,8 +95,9 @@ class Learner:
                     sums, norm = self.ppo.update(batch, targets, rows, weights, critic_lr)
                     measured.add(chosen, "critic_grad_norm", norm, sums)
             self.sampler.needs_weights = True
+        reuse = measured.reuse() if several else {}
         more = {"critic_lr": critic_lr, **targets.metrics} if targets else {}
-        return {"lr": lr, **measured.means(), **more}
+        return {"lr": lr, **measured.means(), **reuse, **more}
 
     def _backward(
         self, batch: Batch, advantages: Tensor, weights: Tensor, rows: list[int]

@@ -45,7 +45,9 @@ class Measured:
     >>> for _ in range(2):
     ...     measured.add(torch.ones(2, 1).bool(), "grad_norm", 3.0, {"tokens": torch.tensor(4.0)})
     >>> measured.means()
-    {'grad_norm': 3.0, 'reuse': 2.0, 'updates': 2.0}
+    {'grad_norm': 3.0}
+    >>> measured.reuse()
+    {'reuse': 2.0, 'updates': 2.0}
     """
 
     def __init__(self, enters: Tensor) -> None:
@@ -61,9 +63,13 @@ class Measured:
         self.sums[name] = objective.merge(self.sums[name], sums) if name in self.sums else sums
 
     def means(self) -> dict[str, float]:
-        """Return them, and ``reuse``, how often the policy used each rollout that enters, in ``updates``."""
+        """Return them."""
         out = {name: sum(norms) / len(norms) for name, norms in self.norms.items()}
         for sums in self.sums.values():
             out |= objective.means(sums)
+        return {"grad_norm": 0.0, **out}
+
+    def reuse(self) -> dict[str, float]:
+        """Return how often the policy used each rollout that enters, and in how many updates."""
         used, count = self.used.get("grad_norm", 0), len(self.norms.get("grad_norm", []))
-        return {"grad_norm": 0.0, **out, "reuse": used / max(self.rollouts, 1), "updates": float(count)}
+        return {"reuse": used / max(self.rollouts, 1), "updates": float(count)}
