@@ -62,8 +62,11 @@ def measure(
     gradient_checkpointing: bool = True,
     fake: bool = True,
     detail: bool = False,
+    critic: bool = False,
 ) -> dict[str, dict[str, int]]:
     """Return the peaks in bytes of the passes and of the optimiser's step, without and with a KL term.
+
+    With ``critic`` also of PPO's: the critic's values, and the updates of the policy and of the critic.
 
     Of the first of ``gpus`` processes, in the steady state: AdamW's moments exist. With ``fake = False`` the
     tensors are real, and attention is computed without the kernel that only GPUs have.
@@ -100,6 +103,21 @@ def measure(
             out[name]["update"] = live.peak
             if detail:
                 live.show()
+        if critic:
+            loss = _loss(None)
+            valued = _trainer(
+                config, zero_stage, micro_batch_tokens, dtype, gradient_checkpointing, value=True
+            )
+            valued.varlen = trainer.varlen
+            for _ in range(2):  # in the second AdamW's moments exist
+                live.reset()
+                valued.values(batch)
+                trainer.backward(batch, loss, temperature=1.0)
+                trainer.update(1.0)
+                valued.backward(batch, lambda _rows, _packed, values: values.square().sum())
+                valued.update(1.0)
+            out["PPO"] = {"passes": live.peak}
+            valued.close()
         trainer.close()
     return out
 
@@ -138,22 +156,25 @@ def _group(size: int) -> Iterator[None]:
 
 
 def _trainer(
-    config: dict[str, Any], zero_stage: int, tokens: int, dtype: str, gradient_checkpointing: bool
+    config: dict[str, Any],
+    zero_stage: int,
+    tokens: int,
+    dtype: str,
+    gradient_checkpointing: bool,
+    value: bool = False,
 ) -> Any:
-    """The trainer, its model made from a configuration, and with what it does on GPUs alone."""
+    """The trainer or the critic, its model made from a configuration, and with what it does on GPUs alone."""
     import torch
     from deepspeed.runtime.zero import partitioned_param_coordinator
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
-    from isolaw.backends.real.train import packing, policy, trainer
+    from isolaw.backends.real.train import critic, packing, policy, trainer
 
     own = dict(config)
     shapes = AutoConfig.for_model(own.pop("model_type"), **own)
 
-    def load(
-        _folder: str, dtype: str, device: Any, *, zero: Any = None, float32_head: bool = False, **more: Any
-    ) -> Any:
+    def pretrained(_folder: str, dtype: str, device: Any, *, zero: Any = None) -> Any:
         import deepspeed
 
         packing.register()
@@ -166,18 +187,18 @@ def _trainer(
         for parameter in model.parameters():  # or a step on what is no number would be skipped
             getattr(parameter, "ds_tensor", parameter).data.normal_(0.0, 0.02)
         type(model).to = torch.nn.Module.to
-        return policy.Policy(model, float32_head=float32_head, **more)
+        return model
 
+    policy.pretrained = critic.pretrained = pretrained  # for `frozen`, later, too
     fused = torch.optim.AdamW
     with (
-        mock.patch.object(trainer, "load", load),
         mock.patch.object(trainer, "agrees"),
         mock.patch.object(torch.optim, "AdamW", lambda *a, **k: fused(*a, **{**k, "fused": True})),
     ):
         # What compares values has none to compare; a fake tensor cannot be swapped for itself elsewhere.
         partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda *_, **__: None
         torch.nn.Module.to = lambda self, *_, **__: self
-        return trainer.Trainer(
+        return (critic.Critic if value else trainer.Trainer)(
             "",
             dtype=dtype,
             zero_stage=zero_stage,

@@ -55,7 +55,8 @@ class RunSpec(Section):
     def lr_factor(self) -> float:
         """lr(B_g) / lr = (B_g / 1024)^a, with a = ½ (``sqrt``), 1 (``linear``) or 0 (``constant``).
 
-        B_g = B_p · n_train are the rollouts in a step's gradient, n_train ``recipe.gradient_rollouts`` or n.
+        B_g = B_p · n_train are the rollouts in a step's gradient, n_train ``recipe.gradient_rollouts`` or n;
+        ``recipe.minibatches`` divides them.
         The paper's rule is lr = 1e-6 · sqrt(B / 1024) (arXiv 2603.12151, App. A), with n_train = n. Where
         n_train < n, the rule follows n_train: the square root compensates the gradient's noise, whose
         variance is ∝ 1 / B_g (derived for Adam in arXiv 2205.10287). A run with n_train = 64 then differs
@@ -68,7 +69,7 @@ class RunSpec(Section):
         1.0
         """
         batch = self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
-        return float((batch / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
+        return float((batch / self.recipe.minibatches / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
 
     @property
     def evaluated_at(self) -> dict[str, float | None]:

@@ -104,6 +104,14 @@ class Recipe(Section):
     kl_in: Literal["loss", "reward"] | None = None
     entropy: Rate | None = None
     float32_head: bool = False
+    # Updates on a batch: ``epochs`` passes over it, each in ``minibatches`` optimiser steps.
+    epochs: Count = 1
+    minibatches: Count = 1
+    # The critic of PPO.
+    gamma: Share | None = None
+    gae_lambda: Share | None = None
+    value_clip: Positive | None = None
+    critic_lr: Positive | None = None
     # Sampling.
     staleness: Index = 0
     temperature: Positive | None = None

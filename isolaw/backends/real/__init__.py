@@ -108,7 +108,11 @@ class Real:
     def needs(self, spec: RunSpec) -> Needs:
         """Return a core and, on GPUs, a GPU for each process, and the disk space of weights and moments."""
         processes = RealOptions.of(spec).processes
-        state = _STATE_BYTES * models.parameters(spec.sources["model"])
+        folder = spec.sources["model"]
+        state = _STATE_BYTES * models.parameters(folder)
+        if spec.recipe.algorithm == "ppo":  # for the critic
+            decoder = Decoder.read(folder)
+            state += _STATE_BYTES * (decoder.critic.parameters if decoder else models.parameters(folder))
         return Needs(processes, processes if environment.gpus() else 0, state)
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
@@ -175,6 +179,9 @@ def _recipe_issues(spec: RunSpec) -> list[Issue]:
     if spec.recipe.staleness >= spec.steps > 0:
         accepted = f"fewer than the run's steps, M = {spec.steps} at n = {spec.rollouts_per_problem}"
         out.append(Issue("recipe.staleness", found=spec.recipe.staleness, accepted=accepted))
+    if spec.problems_per_batch % spec.recipe.minibatches:
+        accepted = f"a divisor of B_p = {spec.problems_per_batch}"
+        out.append(Issue("recipe.minibatches", found=spec.recipe.minibatches, accepted=accepted))
     return out
 
 

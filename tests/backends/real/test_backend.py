@@ -95,8 +95,8 @@ def test_everything_at_once(folder: Path) -> None:
         f"{folder / 'sums' / 'train.jsonl'}: no 'answer' anywhere",
         f"real.model: {folder / 'modell'}: no such folder",
         f"real.reward: found 'exakt'; {accepted} (did you mean 'exact'?)",
-        "recipe.algorithm: with recipe.staleness = 0 every ratio is 1",
-        "recipe.clip_low: with recipe.staleness = 0 every ratio is 1 and nothing is clipped",
+        "recipe.algorithm: with one update on each batch and recipe.staleness = 0 every ratio is 1",
+        "recipe.clip_low: with one update on each batch and recipe.staleness = 0 every ratio is 1 and",
         "recipe.kl_in: there is no KL term",
         "grid.rollouts_per_problem: a group of one rollout has no advantage",
     ]
@@ -145,6 +145,13 @@ def test_names_that_no_folder_can_have(folder: Path) -> None:
     assert [line.split(": ")[:2] for line in told] == [
         ["problems.set", "not a folder's name"],
         ["real.model", "not a folder's name"],
+    ]
+
+
+def test_mini_batches_divide_the_problems(folder: Path) -> None:
+    told = refused(folder, recipe={"minibatches": 3})
+    assert [
+        line for line in told if line.startswith("recipe.minibatches: found 3; expected a divisor of B_p")
     ]
 
 
@@ -348,6 +355,18 @@ def test_a_sweep_learns(learned: Path) -> None:
     assert training["mismatch_max"].max() <= 1e-4
     assert training["reward"].iloc[-1] > training["reward"].iloc[0] + 0.15
     assert engine.status(learned)["done"] == 1
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_ppo_learns(train, made) -> None:
+    """By half of the rollouts that `LEARNS` has."""
+    problems = {**LEARNS["problems"], "set": str(made.sums)}
+    recipe = {**LEARNS["recipe"], "algorithm": "ppo"}
+    curve = train(**{**LEARNS, "sweep": {"compute": 8_192}, "problems": problems, "recipe": recipe})
+    assert curve["avg@4"][64] - curve["avg@4"][0] >= 0.15
+    explained = curve["train", "explained_variance"]
+    assert explained[64] > 0.02 > abs(explained[1])
 
 
 @pytest.mark.real

@@ -75,7 +75,7 @@ def policy_term(
 
     With ratio s_it = π(y_it) / π_old(y_it), ε and ε' the recipe's ``clip_low`` and ``clip_high``:
 
-    - ``grpo``, ``dr_grpo``, ``dapo``: p = -min(s A, clip(s, 1 - ε, 1 + ε') A)
+    - ``grpo``, ``dr_grpo``, ``dapo``, ``ppo``: p = -min(s A, clip(s, 1 - ε, 1 + ε') A)
       (arXiv 2402.03300, eq. 3; ε' > ε is DAPO's clip-higher, arXiv 2503.14476, eq. 10).
     - ``gspo``: the same with one ratio for the response, the geometric mean of its tokens',
       s_i = exp(1/len_i Σ_t log s_it) (arXiv 2507.18071, eq. 7). It is written in the paper's token form
@@ -85,11 +85,12 @@ def policy_term(
       token still has a gradient.
 
     A bound that is None does not bind. On-policy (π_old = π) every s is 1, and the gradient of all of
-    them is -A ∇ log π. Log-probabilities and mask are (R, T), free of NaN, advantages (R,).
+    them is -A ∇ log π. Log-probabilities and mask are (R, T), free of NaN, advantages (R,) or, of each token,
+    (R, T).
     """
     low = 0.0 if recipe.clip_low is None else 1 - recipe.clip_low
     high = math.inf if recipe.clip_high is None else 1 + recipe.clip_high
-    a = advantages[:, None]
+    a = advantages if advantages.dim() == 2 else advantages[:, None]
     log_ratio = logprobs - old_logprobs
     if recipe.algorithm == "gspo":
         mean = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)

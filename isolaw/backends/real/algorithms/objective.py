@@ -85,7 +85,8 @@ def loss(
     mask
         (R, T), bool: which tokens are of the response.
     advantages, weights
-        (R,), from `algorithms.advantages.advantages` and `row_weights`. A row of weight 0 counts for nothing.
+        (R,), from `algorithms.advantages.advantages` and `row_weights`; advantages of each token, from
+        `algorithms.gae`, are (R, T). A row of weight 0 counts for nothing.
     old_logprobs
         (R, T), the trainer's for the policy that sampled. None is on-policy: ``logprobs`` without
         their gradient, so that ratios are 1 to the last digit.
@@ -109,7 +110,10 @@ def loss(
     enters = weights != 0
     mask = mask & enters[:, None]
     weights = weights.double()[:, None]
-    advantages = advantages.double().masked_fill(~enters, 0.0)
+    if advantages.dim() == 2:
+        advantages = clean(mask, advantages)
+    else:
+        advantages = advantages.double().masked_fill(~enters, 0.0)
     logprobs = clean(mask, logprobs)
     old = logprobs.detach() if old_logprobs is None else clean(mask, old_logprobs.detach())
 

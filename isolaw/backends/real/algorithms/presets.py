@@ -13,8 +13,8 @@ from typing import Any
 from isolaw.config import ProblemsSpec, Recipe
 from isolaw.errors import Issue, nearest
 
-# The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which only matters on a
-# stale policy; clip_low = 1 is no lower bound.
+# The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which only matters
+# off-policy; clip_low = 1 is no lower bound.
 _WITHOUT_TERMS = {"kl": 0.0, "entropy": 0.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 2402.03300, eq. 3 and 4.1.2; the clip range is PPO's (arXiv 1707.06347).
@@ -33,7 +33,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # is ScaleRL's (arXiv 2510.13786). Both divide by the tokens of one problem's responses.
     "cispo": {"advantage": "group_std", "aggregation": "prompt", "clip_low": 1.0, "clip_high": 4.0}
     | _WITHOUT_TERMS,
+    # arXiv 1707.06347 with the values of TRL (0.25); its advantages are GAE's (`algorithms.gae`).
+    "ppo": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.2}
+    | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2},
 }
+CRITIC = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # the keys that only PPO has
+_CRITIC_LR = 10  # times lr: common (verl, OpenRLHF)
 
 # The IsoCompute Playbook's recipe: on-policy, with TIS. The values marked "common" are not from it.
 PLAYBOOK: dict[str, Any] = {
@@ -61,8 +66,9 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     unless the algorithm's paper has none, with ``"hard"`` and None off (arXiv 2603.12151, section 3).
 
     None remains, and means: ``gradient_rollouts`` all of the group; ``no_positive_resampling`` off;
-    ``clip_low`` and ``clip_high`` (on-policy), ``importance_cap`` (no importance sampling),
-    ``kl_estimator`` and ``kl_in`` (no KL) nothing.
+    ``clip_low`` and ``clip_high`` (on-policy), ``value_clip`` (one update on a batch), ``importance_cap`` (no
+    importance sampling), ``kl_estimator`` and ``kl_in`` (no KL), the critic's keys (no PPO) and ``advantage``
+    (PPO) nothing.
 
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
@@ -78,10 +84,14 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     overlong = full["max_response_tokens"] // _OVERLONG_PART if recipe.algorithm == "dapo" else 0
     full.setdefault("overlong_buffer", overlong)
     if full["kl"]:
-        # GRPO puts k3 into the loss (arXiv 2402.03300, eq. 4), RLHF k1 into the reward (arXiv 2402.14740).
-        full.setdefault("kl_in", "loss")
+        # GRPO puts k3 into the loss (arXiv 2402.03300, eq. 4), RLHF k1 into the reward (arXiv 2402.14740),
+        # with PPO into each token's (arXiv 2203.02155).
+        full.setdefault("kl_in", "reward" if recipe.algorithm == "ppo" else "loss")
         full.setdefault("kl_estimator", "k3" if full["kl_in"] == "loss" else "k1")
+    if recipe.algorithm == "ppo":
+        full.setdefault("critic_lr", float(f"{_CRITIC_LR * full['lr']:.15g}"))
     without_effect = ["clip_low", "clip_high"] if on_policy(recipe) else []
+    without_effect += ["value_clip"] if _updates(recipe) == 1 else []
     if full["importance_sampling"] == "none":
         without_effect.append("importance_cap")
     return recipe.model_copy(update={k: v for k, v in full.items() if k in given or k not in without_effect})
@@ -107,9 +117,14 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
 def on_policy(recipe: Recipe) -> bool:
     """Return whether the policy that samples a batch is the one that is updated on it.
 
-    A step is one optimiser step on one batch, so only staleness makes a difference.
+    Staleness makes a difference, and several updates on a batch.
     """
-    return recipe.staleness == 0
+    return recipe.staleness == 0 and _updates(recipe) == 1
+
+
+def _updates(recipe: Recipe) -> int:
+    """Return the optimiser steps on one batch."""
+    return recipe.epochs * recipe.minibatches
 
 
 def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
@@ -118,8 +133,9 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     >>> recipe = resolve_recipe(Recipe(algorithm="gspo", gradient_rollouts=16))
     >>> for issue in recipe_issues(recipe, rollouts_per_problem=8):
     ...     print(issue)
-    recipe.algorithm: with recipe.staleness = 0 every ratio is 1, and gspo is grpo with
-    recipe.aggregation = 'sequence'; found 'gspo'; expected grpo, or recipe.staleness of at least 1
+    recipe.algorithm: with one update on each batch and recipe.staleness = 0 every ratio is 1, and gspo is
+    grpo with recipe.aggregation = 'sequence'; found 'gspo'; expected grpo, or recipe.staleness of at least 1,
+    or recipe.minibatches or recipe.epochs of at least 2
     recipe.gradient_rollouts: found 16; expected at most n = 8
     """
     r, n = recipe, rollouts_per_problem
@@ -131,8 +147,10 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
 
     close = nearest(r.algorithm, ALGORITHMS)
     refuse(r.algorithm not in ALGORITHMS, "algorithm", ", ".join(ALGORITHMS), close=close)
-    fresh, ratio = on_policy(r), "with recipe.staleness = 0 every ratio is 1"
-    staler = "recipe.staleness of at least 1"
+    fresh = on_policy(r)
+    ratio = "with one update on each batch and recipe.staleness = 0 every ratio is 1"
+    several = "recipe.minibatches or recipe.epochs of at least 2"
+    staler = f"recipe.staleness of at least 1, or {several}"
     note = f"{ratio}, and {r.algorithm} is grpo with recipe.aggregation = {r.aggregation!r}"
     refuse(fresh and r.algorithm in ("gspo", "cispo"), "algorithm", f"grpo, or {staler}", note)
     for key in ("clip_low", "clip_high"):
@@ -154,10 +172,25 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     accepted = "1, or recipe.importance_sampling = 'none'"
     refuse(weighted and r.top_p is not None and r.top_p < 1, "top_p", accepted, note)
 
-    if n < 2 and r.advantage != "none":
-        note, accepted = "a group of one rollout has no advantage", "at least 2, or recipe.advantage = 'none'"
+    ppo = r.algorithm == "ppo"
+    for key in CRITIC:
+        unused = not ppo and getattr(r, key) is not None
+        refuse(unused, key, "no such key, or recipe.algorithm = 'ppo'", "there is no critic")
+    unused = ppo and _updates(r) == 1 and r.value_clip is not None
+    note = "with one update on each batch the critic's values are those at its start"
+    refuse(unused, "value_clip", f"no such key, or {several}", note)
+    note = "PPO has no groups: a token's advantage is the critic's"
+    for key, accepted in (
+        ("advantage", "no such key"), ("gradient_rollouts", "no such key"), ("zero_variance_filter", "false"),
+        ("dynamic_sampling", "false"),
+    ):  # fmt: skip
+        refuse(ppo and bool(getattr(r, key)), key, f"{accepted}, or another recipe.algorithm", note)
+
+    if n < 2 and r.advantage != "none" and not ppo:
+        note = "a group of one rollout has no advantage"
+        accepted = "at least 2, recipe.advantage = 'none' or recipe.algorithm = 'ppo'"
         out.append(Issue("grid.rollouts_per_problem", note, n, accepted))
-    refuse((r.gradient_rollouts or 0) > n, "gradient_rollouts", f"at most n = {n}")
+    refuse((r.gradient_rollouts or 0) > n and not ppo, "gradient_rollouts", f"at most n = {n}")
     note = "with recipe.advantage = 'none' it drops groups of equal rewards, which have a gradient"
     for key in ("zero_variance_filter", "dynamic_sampling"):
         dropping = r.advantage == "none" and bool(getattr(r, key))

@@ -1,8 +1,10 @@
 """What learns: one update of the policy from a batch of rollouts.
 
     penalties   are taken off the rewards: for length, and β times the KL in the reward
-    advantages  of the rewards, and weights of the whole batch (`advantages`, `objective`)
-    loss        summed over micro-batches and processes, one optimiser step (`objective`, `trainer`)
+    advantages  of the rewards (`advantages`; PPO's: `ppo`)
+    then, for each mini-batch of each epoch (`updates`; one of the whole batch unless the recipe says more):
+    loss        with weights of the whole mini-batch, summed over micro-batches and processes (`objective`)
+    step        of the optimiser (`trainer`), and of the critic's
 
 Sampler and trainer share each GPU and take turns: what computes goes through `Learner.training`, which puts
 the sampler to sleep.
@@ -12,19 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.algorithms import objective
-from isolaw.backends.real.algorithms.loss_terms import sequence_kl
+from isolaw.backends.real.algorithms.loss_terms import kl_estimate, sequence_kl
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train.batch import Batch
 from isolaw.backends.real.train.packing import Packed
-from isolaw.backends.real.train.trainer import Trainer
+from isolaw.backends.real.train.ppo import PPO
+from isolaw.backends.real.train.trainer import Trainer, trainer_keys
+from isolaw.backends.real.train.updates import Measured, updates
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
@@ -33,13 +38,16 @@ _COMPARED = 32
 
 
 class Learner:
-    """The trainer of a run and, with a KL term, the reference model."""
+    """The trainer of a run, with a KL term the reference model, and for PPO the critic."""
 
     def __init__(self, spec: RunSpec, options: RealOptions, trainer: Trainer, worker: RolloutWorker) -> None:
         self.spec, self.recipe, self.options, self.trainer = spec, spec.recipe, options, trainer
         self.sampler, self.ranks, self.clock = worker.sampler, worker.ranks, worker.clock
         self.temperature = self.recipe.temperature or 1.0
         self.reference = trainer.frozen(options.model) if self.recipe.kl else None
+        self.ppo = None
+        if self.recipe.algorithm == "ppo":
+            self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_keys(self.recipe, options))
 
     def training(self) -> Trainer:
         """Return the trainer, after the sampler has given up its GPU memory."""
@@ -51,37 +59,55 @@ class Learner:
         return self.training().logprobs(rollouts, self.temperature)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
-        """Make the update of a step and return what it measures; no update if no rollout enters it."""
+        """Make the updates of a step and return what they measure; none if no rollout enters them."""
         recipe = self.recipe
         with self.clock("prepare"):
+            several = recipe.epochs * recipe.minibatches > 1
+            if several and batch.old_logprobs is None:
+                batch.old_logprobs = self.logprobs(batch.rollouts)
             kept = torch.ones(len(batch.rewards), dtype=torch.bool)
             if recipe.zero_variance_filter or recipe.dynamic_sampling:
                 kept = adv.informative(batch.rewards)
             penalised = batch.rewards - self.penalties(batch)
-            advantages = adv.advantages(penalised, recipe.advantage or "group_std", kept)
+            targets = None
+            if self.ppo:
+                targets = self.ppo.targets(batch, penalised, self.token_penalties(batch))
+                advantages = targets.advantages
+            else:
+                advantages = batch.own(adv.advantages(penalised, recipe.advantage or "group_std", kept))
             enters = adv.gradient_rows(kept, batch.n, recipe.gradient_rollouts)
-            weights = objective.row_weights(
-                batch.lengths, enters, recipe.aggregation or "sequence", recipe.max_response_tokens
-            )
         # lr · `RunSpec.lr_factor`, reached over the warm-up steps.
-        lr = (recipe.lr or 0.0) * self.spec.lr_factor * min(1.0, step / max(recipe.warmup_steps or 0, 1))
-        if not bool(enters.any()):
-            return {"grad_norm": 0.0, "lr": lr}
-        with self.clock("train"):
-            sums = self._backward(batch, advantages, weights, batch.own_rows(enters))
-        sums = self.ranks.merged(sums)
-        self._check_mismatch(sums, step, self.recipe.top_p)
-        with self.clock("train"):
-            norm = self.trainer.update(lr)
-        self.sampler.needs_weights = True
-        return {"grad_norm": norm, "lr": lr, **objective.means(sums)}
+        factor = self.spec.lr_factor * min(1.0, step / max(recipe.warmup_steps or 0, 1))
+        lr, critic_lr = (recipe.lr or 0.0) * factor, (recipe.critic_lr or 0.0) * factor
+        measured = Measured(enters)
+        for chosen in updates(enters, recipe.epochs, recipe.minibatches, (self.spec.seed, step)):
+            weights = objective.row_weights(
+                batch.lengths, chosen, recipe.aggregation or "sequence", recipe.max_response_tokens
+            )
+            rows = batch.own_rows(chosen)
+            with self.clock("train"):
+                sums = self._backward(batch, advantages, weights, rows)
+            sums = self.ranks.merged(sums)
+            self._check_mismatch(sums, step, recipe.top_p)
+            with self.clock("train"):
+                measured.add(chosen, "grad_norm", self.trainer.update(lr), sums)
+                if self.ppo and targets:
+                    sums, norm = self.ppo.update(batch, targets, rows, weights, critic_lr)
+                    measured.add(chosen, "critic_grad_norm", norm, sums)
+            self.sampler.needs_weights = True
+        reuse = measured.reuse() if several else {}
+        more = {"critic_lr": critic_lr, **targets.metrics} if targets else {}
+        return {"lr": lr, **measured.means(), **reuse, **more}
 
     def _backward(
         self, batch: Batch, advantages: Tensor, weights: Tensor, rows: list[int]
     ) -> dict[str, Tensor]:
-        """Accumulate the gradient of this process's rows; return the sums of their metrics."""
+        """Accumulate the gradient of these of this process's rows; return the sums of their metrics.
+
+        ``advantages`` are those of all rows that this process holds, (R,) or, of each token, (R, T).
+        """
         trained, device = batch.rollouts.rows(rows), self.trainer.device
-        own_advantages, own_weights = (batch.own(x)[rows].to(device) for x in (advantages, weights))
+        own_advantages, own_weights = (x[rows].to(device) for x in (advantages, batch.own(weights)))
         sums: dict[str, Tensor] = {}
 
         def loss_of(part: Sequence[int], packed: Packed, logp: Tensor, entropy: Tensor) -> Tensor:
@@ -96,11 +122,12 @@ class Learner:
             old = None  # on-policy
             if batch.old_logprobs is not None:
                 old = _padded(torch.cat([batch.old_logprobs[rows[i]] for i in part]), packed.mask)
+            advantages = own_advantages[list(part)]
             value, more = objective.loss(
                 self.recipe,
                 logprobs=logp,
                 mask=packed.mask,
-                advantages=own_advantages[list(part)],
+                advantages=advantages if advantages.dim() == 1 else advantages[:, : logp.shape[1]],
                 weights=own_weights[list(part)],
                 old_logprobs=old,
                 sampler_logprobs=_padded(sampled, packed.mask),
@@ -120,9 +147,8 @@ class Learner:
         if recipe.overlong_buffer:
             assert recipe.max_response_tokens is not None
             out -= adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
-        if recipe.kl and recipe.kl_in == "reward":
-            old = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
-            reference = self.training().logprobs(batch.rollouts, self.temperature, self.reference)
+        if recipe.kl and recipe.kl_in == "reward" and not self.ppo:
+            old, reference = self._with_reference(batch)
             estimator = recipe.kl_estimator or "k1"
             own = [
                 float(sequence_kl(p[None], q[None], torch.ones_like(p[None], dtype=torch.bool), estimator))
@@ -130,6 +156,42 @@ class Learner:
             ]
             out += recipe.kl * self.ranks.gathered(batch, own)
         return out
+
+    def token_penalties(self, batch: Batch) -> list[Tensor] | None:
+        """Return what PPO takes off the reward of each token of this process's rows: β times the KL in it."""
+        recipe = self.recipe
+        if not recipe.kl or recipe.kl_in != "reward":
+            return None
+        old, reference = self._with_reference(batch)
+        estimator = recipe.kl_estimator or "k1"
+        return [
+            recipe.kl * kl_estimate(p.double(), q.double(), estimator)
+            for p, q in zip(old, reference, strict=True)
+        ]
+
+    def _with_reference(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the log-probabilities of the policy that sampled and of the reference."""
+        old = self.logprobs(batch.rollouts) if batch.old_logprobs is None else batch.old_logprobs
+        return old, self.training().logprobs(batch.rollouts, self.temperature, self.reference)
+
+    def save(self, folder: Path) -> None:
+        """Write the state of what learns; all processes take part, the first one writes."""
+        for trainer in self._trainers():
+            trainer.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Continue from what `save` wrote."""
+        self.sampler.sleep()
+        for trainer in self._trainers():
+            trainer.restore(folder)
+
+    def close(self) -> None:
+        """Release the engines' memory."""
+        for trainer in self._trainers():
+            trainer.close()
+
+    def _trainers(self) -> list[Trainer]:
+        return [self.trainer, *([self.ppo.critic] if self.ppo else [])]
 
     def compare(self, rollouts: Rollouts, step: int) -> None:
         """Check the log-probabilities of some responses of an evaluation, as `update` does of a batch's."""

@@ -4,9 +4,10 @@
         problems  ← the next B_p of the order
         rollouts  ← n of each, from the sampler (`samplers`), seeded by (run, round, problem, sample)
         rewards   ← of the responses (`rewards`)
-        update    ← one optimiser step (`learner`); the sampler takes the weights over before it draws again
+        update    ← of the policy (`learner`); the sampler takes the weights over before it draws again
 
-A step is exactly B_p · n rollouts and one optimiser step, with two exceptions: dynamic sampling draws further
+A step is exactly B_p · n rollouts and one optimiser step (with ``recipe.epochs`` and ``minibatches`` several
+on the same rollouts, which count once), with two exceptions: dynamic sampling draws further
 batches until B_p groups are informative, and with a staleness of k a batch is drawn k updates before it is
 used (k batches are then in flight beyond ``compute``). If a filter leaves no rollout of a batch, there is no
 update.
@@ -36,7 +37,7 @@ from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.learner import Learner
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.problem_order import ProblemOrder
-from isolaw.backends.real.train.trainer import Trainer
+from isolaw.backends.real.train.trainer import Trainer, trainer_keys
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
@@ -44,8 +45,6 @@ from isolaw.errors import RunError
 _ROLLOUTS, _EVALUATION = range(2)
 # Dynamic sampling stops after this many batches for one step (DAPO's code: 10).
 _MOST_ROUNDS = 10
-# Keys of the section [real] that are the trainer's.
-_OF_TRAINER = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer"}
 _COUNTERS = ("step", "round", "compute", "tokens")  # of a run, in its state
 
 
@@ -57,13 +56,7 @@ class Run:
         self.options = o = planner.chosen(spec)
         process_group.start(o.timeout_hours)
         samplers.import_sampler(o.sampler or "vllm")
-        self.trainer = own = Trainer(
-            o.model,
-            **o.model_dump(include=_OF_TRAINER),
-            weight_decay=self.recipe.weight_decay or 0.0,
-            max_grad_norm=self.recipe.max_grad_norm or 0.0,
-            float32_head=self.recipe.float32_head,
-        )
+        self.trainer = own = Trainer(o.model, **trainer_keys(self.recipe, o))
         self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()
@@ -184,7 +177,7 @@ class Run:
 
     def save(self, folder: Path) -> None:
         """Write what continues the run; all processes take part, the first one writes."""
-        self.trainer.save(folder)
+        self.learner.save(folder)
         waiting = [batch.gathered_state(self.ranks) for batch in self.waiting]
         if self.trainer.rank == 0:
             state = {
@@ -201,7 +194,7 @@ class Run:
         """Continue from what `save` wrote."""
         try:
             state = json.loads((folder / "loop.json").read_text())
-            self.learner.training().restore(folder)
+            self.learner.restore(folder)
             self.worker.sampler.needs_weights = True
             for key in _COUNTERS:
                 setattr(self, key, int(state[key]))
@@ -218,7 +211,7 @@ class Run:
     def close(self) -> None:
         """Release what the next run does not reuse."""
         self.worker.close()
-        self.trainer.close()
+        self.learner.close()
 
 
 def train(

@@ -23,27 +23,20 @@ from isolaw.backends.real.train.packing import Packed
 from isolaw.errors import RunError
 
 
-class Policy(nn.Module):  # type: ignore[misc]
-    """A causal language model of `transformers` that returns log-probabilities."""
+class Backbone(nn.Module):  # type: ignore[misc]
+    """A causal language model of `transformers` on packed rows, apart from its head."""
 
-    def __init__(
-        self, model: Any, *, float32_head: bool = False, gradient_checkpointing: bool = False
-    ) -> None:
+    def __init__(self, model: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
         self.model = model
         self.longest = _longest(model.config)
-        head.chunked(model.get_output_embeddings(), float32=float32_head)
         if gradient_checkpointing:
             # No check of shapes: ZeRO-3 would compare recomputed tensors with weights that it has released.
             how = {"use_reentrant": False, "determinism_check": "none", "preserve_rng_state": False}
             model.gradient_checkpointing_enable(how)
 
-    def forward(self, packed: Packed, temperature: float) -> Tensor:
-        """Return log-probabilities and entropies of response tokens, (2, R, T), zeros elsewhere.
-
-        They are one tensor: ZeRO-3 counts the gradients of what a module returns, and would wait for ever for
-        a process that does not use the entropy.
-        """
+    def states(self, packed: Packed) -> Tensor:
+        """Return the last hidden states that predict response tokens, (K, E)."""
         if self.longest is not None and packed.layout.longest > self.longest:
             raise RunError(
                 f"{_kind(self.model.config)} cannot be trained on a row of {packed.layout.longest} tokens: "
@@ -53,8 +46,26 @@ class Policy(nn.Module):  # type: ignore[misc]
         hidden = self.model.base_model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, layout=packed.layout
         ).last_hidden_state[0]
+        return hidden[packed.predicts]
+
+
+class Policy(Backbone):
+    """A causal language model that returns log-probabilities."""
+
+    def __init__(
+        self, model: Any, *, float32_head: bool = False, gradient_checkpointing: bool = False
+    ) -> None:
+        super().__init__(model, gradient_checkpointing=gradient_checkpointing)
+        head.chunked(model.get_output_embeddings(), float32=float32_head)
+
+    def forward(self, packed: Packed, temperature: float = 1.0) -> Tensor:
+        """Return log-probabilities and entropies of response tokens, (2, R, T), zeros elsewhere.
+
+        They are one tensor: ZeRO-3 counts the gradients of what a module returns, and would wait for ever for
+        a process that does not use the entropy.
+        """
         head = self.model.get_output_embeddings()
-        return packed.by_row(head(hidden[packed.predicts], packed.targets, temperature))
+        return packed.by_row(head(self.states(packed), packed.targets, temperature))
 
 
 def load(
@@ -66,7 +77,13 @@ def load(
     float32_head: bool = False,
     gradient_checkpointing: bool = False,
 ) -> Policy:
-    """Return the policy of a model's folder on a device, with weights of type ``dtype``.
+    """Return the policy of a model's folder (`pretrained`)."""
+    model = pretrained(folder, dtype, device, zero=zero)
+    return Policy(model, float32_head=float32_head, gradient_checkpointing=gradient_checkpointing)
+
+
+def pretrained(folder: str, dtype: str, device: torch.device, *, zero: dict[str, Any] | None = None) -> Any:
+    """Return the model of a folder on a device, with weights of type ``dtype`` and packed attention.
 
     ``zero`` is DeepSpeed's configuration for ZeRO-3, which divides the weights among the processes from the
     start: no device ever holds the whole model, and only the first process reads it, into host memory.
@@ -79,16 +96,14 @@ def load(
     how = {"config": config, "dtype": getattr(torch, dtype), "attn_implementation": packing.ATTENTION}
     try:
         if zero:
-            model = _divided(folder, zero, device, **how)
-        else:
-            model = AutoModelForCausalLM.from_pretrained(folder, **how).to(device)
+            return _divided(folder, zero, device, **how)
+        return AutoModelForCausalLM.from_pretrained(folder, **how).to(device)
     except KeyError as error:
         if error.args != (packing.ATTENTION,):
             raise
         raise RunError(
             f"{_kind(config)} cannot be trained: its attention does not use transformers' interface"
         ) from None
-    return Policy(model, float32_head=float32_head, gradient_checkpointing=gradient_checkpointing)
 
 
 def _without_dropout(config: Any) -> Any:

@@ -14,9 +14,8 @@ by name (safetensors), so that a run continues on another number of processes or
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,13 +25,27 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import process_group
 from isolaw.backends.real.train.memory.footprint import BUCKET, LIVE
 from isolaw.backends.real.train.packing import Packed, micro_batches, pack
-from isolaw.backends.real.train.policy import agrees, load
+from isolaw.backends.real.train.policy import Policy, agrees, load
+from isolaw.config import Recipe
 
+# Keys of the section [real] that are the trainer's.
+_OPTIONS = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer"}
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def trainer_keys(recipe: Recipe, options: RealOptions) -> dict[str, Any]:
+    """Return a `Trainer`'s arguments but for the model, for a run's recipe and section ``[real]``."""
+    return {
+        **options.model_dump(include=_OPTIONS),
+        "weight_decay": recipe.weight_decay or 0.0,
+        "max_grad_norm": recipe.max_grad_norm or 0.0,
+        "float32_head": recipe.float32_head,
+    }
 
 
 class Trainer:
@@ -40,6 +53,8 @@ class Trainer:
 
     ``max_grad_norm`` clips gradients (0: not); with ``float32_head`` logits are computed in float32.
     """
+
+    prefix = ""  # of the names of its files in a state
 
     def __init__(
         self,
@@ -63,11 +78,9 @@ class Trainer:
         if dtype == "bfloat16" or offload_optimizer:
             zero_stage = max(zero_stage, 1)  # from which DeepSpeed keeps float32 master weights by name
         self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
-        zero = config if zero_stage == 3 else None
-        self._load = functools.partial(
-            load, dtype=dtype, device=self.device, zero=zero, float32_head=float32_head
-        )
-        policy = self._load(model, gradient_checkpointing=gradient_checkpointing).train()
+        self._zero = config if zero_stage == 3 else None
+        self._float32_head = float32_head
+        policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
         optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=0.0,
@@ -79,11 +92,17 @@ class Trainer:
         self.module = self.engine.module.model
         self.world, self.rank = dist.get_world_size(), dist.get_rank()
         self.steps = 0
-        agrees(self.engine, dtype, self.device, varlen=self.varlen)
+        if isinstance(policy, Policy):
+            agrees(self.engine, dtype, self.device, varlen=self.varlen)
+
+    def _build(self, folder: str, *, gradient_checkpointing: bool = False) -> Any:
+        """Return the module that is trained."""
+        how = {"float32_head": self._float32_head, "gradient_checkpointing": gradient_checkpointing}
+        return load(folder, self.dtype, self.device, zero=self._zero, **how)
 
     def frozen(self, model: str) -> Any:
         """Return the policy of a model's folder with constant weights, divided under ZeRO-3, too."""
-        policy = self._load(model).eval().requires_grad_(False)
+        policy = self._build(model).eval().requires_grad_(False)
         if not hasattr(next(policy.parameters()), "ds_id"):
             return policy
         import deepspeed
@@ -107,33 +126,35 @@ class Trainer:
     @torch.no_grad()
     def logprobs(self, rollouts: Rollouts, temperature: float, policy: Any = None) -> list[torch.Tensor]:
         """Return the log-probabilities of each row's response tokens, by default of the current weights."""
-        policy = self.engine if policy is None else policy
+        return self.by_row(rollouts, self.engine if policy is None else policy, temperature)
+
+    def by_row(self, rollouts: Rollouts, module: Any, *inputs: float) -> list[torch.Tensor]:
+        """Return a module's first output for each row's response tokens."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
         for rows in self.micro_batches(rollouts):
-            logp, _ = policy(self.pack(rollouts.rows(rows)), temperature)
-            for row, values in zip(rows, logp, strict=False):
+            found = module(self.pack(rollouts.rows(rows)), *inputs)[0]
+            for row, values in zip(rows, found, strict=False):
                 out[row] = values[: len(rollouts.tokens[row])]
         return out
 
     def backward(
         self,
         rollouts: Rollouts,
-        loss_of: Callable[[Sequence[int], Packed, torch.Tensor, torch.Tensor], torch.Tensor],
-        *,
-        temperature: float,
+        loss_of: Callable[..., torch.Tensor],
+        **inputs: float,
     ) -> None:
         """Accumulate the gradient of the whole batch, of which ``rollouts`` are this process's rows, or none.
 
-        ``loss_of`` returns a micro-batch's part of the loss, from the indices of its rows, their tensors,
-        log-probabilities (R, T) and entropy (R, T). All processes call it equally often, so that all run a
+        ``loss_of`` returns a micro-batch's part of the loss, from the indices of its rows, their tensors and
+        the module's outputs, for a policy log-probabilities (R, T) and entropy (R, T). ``inputs`` are the
+        module's, for a policy the temperature. All processes call it equally often, so that all run a
         reference model; without rows the tensors are of one row that counts for nothing.
         """
         parts = self.micro_batches(rollouts)
         for number, rows in enumerate(parts):
             self.engine.set_gradient_accumulation_boundary(number == len(parts) - 1)
             packed = self.pack(rollouts.rows(rows))
-            logp, entropy = self.engine(packed, temperature)
-            loss = loss_of(rows, packed, logp, entropy)
+            loss = loss_of(rows, packed, *self.engine(packed, **inputs))
             # DeepSpeed takes the mean over processes, the objective is their sum.
             self.engine.backward(loss * self.world)
 
@@ -172,16 +193,16 @@ class Trainer:
                         tensors[kind][name] = whole.float().cpu().contiguous().clone()
         if self.rank == 0:
             for kind, values in tensors.items():
-                save_file(values, folder / f"{kind}.safetensors")
-            (folder / "optimizer.json").write_text(json.dumps({"steps": self.steps}))
+                save_file(values, folder / f"{self.prefix}{kind}.safetensors")
+            (folder / f"{self.prefix}optimizer.json").write_text(json.dumps({"steps": self.steps}))
 
     def restore(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
-        steps = int(json.loads((folder / "optimizer.json").read_text())["steps"])
+        steps = int(json.loads((folder / f"{self.prefix}optimizer.json").read_text())["steps"])
         if steps:
             self._materialise()
         for kind in ("model", *_MOMENTS) if steps else ("model",):
-            stored = load_file(folder / f"{kind}.safetensors")
+            stored = load_file(folder / f"{self.prefix}{kind}.safetensors")
             for name, parameter in self.module.named_parameters():
                 _write(self.engine, parameter, kind, stored[name].to(self.device))
         if steps:
@@ -191,7 +212,7 @@ class Trainer:
 
     def _materialise(self) -> None:
         """Create AdamW's moments by an update with lr 0 and no gradient."""
-        loss = self.engine(self.pack(Rollouts([], [], [], [])), 1.0)[0].sum() * 0.0
+        loss = self.engine(self.pack(Rollouts([], [], [], [])))[0].sum() * 0.0
         self.engine.set_gradient_accumulation_boundary(True)
         self.engine.backward(loss)
         self.update(0.0)

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.algorithms.presets import ALGORITHMS, recipe_issues, resolve_recipe, unchosen
+from isolaw.backends.real.algorithms.presets import (
+    ALGORITHMS,
+    CRITIC,
+    recipe_issues,
+    resolve_recipe,
+    unchosen,
+)
 from isolaw.config import ProblemsSpec, Recipe
 
 KINDS = ("easy", "hard", None)
@@ -60,7 +66,7 @@ def test_the_papers_recipe_is_the_default() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, kind: str | None) -> None:
-    recipe = resolve_recipe(Recipe(algorithm=algorithm, staleness=1), kind)
+    recipe = resolve_recipe(Recipe(algorithm=algorithm, staleness=1, minibatches=2), kind)
     assert recipe_issues(recipe, 2) == []
     for key, value in ALGORITHMS[algorithm].items():
         assert getattr(recipe, key) == value
@@ -69,6 +75,7 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
     allowed = {"gradient_rollouts", "no_positive_resampling"} | (
         set() if recipe.kl else {"kl_estimator", "kl_in"}
     )
+    allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC)
     assert still_open == allowed
     Recipe.model_validate(recipe.model_dump())
 
@@ -87,6 +94,9 @@ def open_or(*values: Any) -> st.SearchStrategy[Any]:
         {
             "algorithm": st.sampled_from(sorted(ALGORITHMS)),
             "staleness": st.integers(0, 2),
+            "minibatches": st.integers(1, 2),
+            "value_clip": open_or(0.1),
+            "critic_lr": open_or(1e-5),
             "kl": open_or(0.0, 0.1),
             "kl_in": open_or("loss", "reward"),
             "kl_estimator": open_or("k1", "k3"),
@@ -112,9 +122,14 @@ def test_what_is_given_stays_and_resolving_twice_is_resolving_once(
     recipe = resolve_recipe(Recipe(**keys), kind)
     assert {k: v for k, v in keys.items() if v is not None}.items() <= recipe.model_dump().items()
     assert resolve_recipe(recipe, kind) == recipe
-    # The seven keys that may be without effect are refused exactly where they are.
+    # The keys that may be without effect are refused exactly where they are.
     refused = {p.where.removeprefix("recipe.") for p in recipe_issues(recipe, 8)}
-    stale = recipe.staleness > 0
+    stale = recipe.staleness > 0 or recipe.minibatches > 1
+    ppo = recipe.algorithm == "ppo"
+    assert ("critic_lr" in refused) == (keys["critic_lr"] is not None and not ppo)
+    clipped = ppo and recipe.minibatches > 1
+    assert ("value_clip" in refused) == (keys["value_clip"] is not None and not clipped)
+    assert ("advantage" in refused) == (keys["advantage"] is not None and ppo)
     for key in ("clip_low", "clip_high"):
         assert (key in refused) == (keys[key] is not None and not stale)
     for key in ("kl_in", "kl_estimator"):
@@ -181,7 +196,23 @@ def test_on_policy_clipping_algorithms_are_refused_with_what_they_are(algorithm:
     assert problems(algorithm=algorithm, staleness=1) == {}
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo"])
+@pytest.mark.parametrize("more", [{"minibatches": 2}, {"epochs": 2}])
+def test_several_updates_on_a_batch_are_off_policy(more: dict[str, int]) -> None:
+    for algorithm in ALGORITHMS:
+        assert problems(algorithm=algorithm, **more) == {}
+    assert problems(clip_low=0.1, clip_high=0.3, **more) == {}
+    ppo = resolve_recipe(Recipe(algorithm="ppo", **more))
+    assert (ppo.clip_low, ppo.value_clip) == (0.2, 0.2)
+
+
+def test_the_critic_learns_ten_times_as_fast_with_kl_in_the_reward() -> None:
+    recipe = resolve_recipe(Recipe(algorithm="ppo", lr=3e-4), "easy")
+    assert (recipe.critic_lr, recipe.gamma, recipe.gae_lambda, recipe.value_clip) == (3e-3, 1.0, 0.95, None)
+    assert (recipe.kl, recipe.kl_in, recipe.kl_estimator) == (1e-3, "reward", "k1")
+    assert resolve_recipe(Recipe(algorithm="ppo")).critic_lr == 1e-5
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "ppo"])
 def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: str) -> None:
     assert problems(algorithm=algorithm) == {}
     said = problems(algorithm=algorithm, clip_low=0.1, clip_high=0.3)
@@ -205,6 +236,13 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
         ("kl_estimator", {"kl_estimator": "k1"}),
         ("kl_in", {"kl": 0.0, "kl_in": "reward"}),
         ("overlong_buffer", {"max_response_tokens": 10, "overlong_buffer": 11}),
+        ("gamma", {"gamma": 1.0}),
+        ("critic_lr", {"critic_lr": 1e-5}),
+        ("value_clip", {"algorithm": "ppo", "value_clip": 0.2}),
+        ("advantage", {"algorithm": "ppo", "advantage": "centred"}),
+        ("gradient_rollouts", {"algorithm": "ppo", "gradient_rollouts": 9}),
+        ("zero_variance_filter", {"algorithm": "ppo", "zero_variance_filter": True}),
+        ("dynamic_sampling", {"algorithm": "ppo", "dynamic_sampling": True}),
     ],
 )
 def test_senseless_recipes_are_refused(where: str, keys: dict[str, Any]) -> None:
@@ -233,13 +271,14 @@ def test_sensible_recipes_are_not(keys: dict[str, Any]) -> None:
 def test_a_group_of_one_needs_no_baseline() -> None:
     assert set(problems(n=1)) == {"grid.rollouts_per_problem"}
     assert problems(n=1, advantage="none") == {}
+    assert problems(n=1, algorithm="ppo") == {}
 
 
 def test_a_misspelt_algorithm_is_told_the_right_one_and_nothing_else() -> None:
     said = problems(algorithm="gsp")
     assert list(said) == ["recipe.algorithm"]
     assert "did you mean 'gspo'?" in said["recipe.algorithm"]
-    assert "grpo, dr_grpo, dapo, gspo, cispo" in said["recipe.algorithm"]
+    assert "grpo, dr_grpo, dapo, gspo, cispo, ppo" in said["recipe.algorithm"]
 
 
 def test_all_problems_at_once() -> None:

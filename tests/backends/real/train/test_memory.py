@@ -87,14 +87,17 @@ def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_curren
     assert BENCHMARK.table() in documented, "python benchmarks/memory.py --write"
 
 
-def footprint(model: Decoder, row_tokens: int = 256, reference: bool = False, **more: Any) -> Footprint:
+def footprint(
+    model: Decoder, row_tokens: int = 256, reference: bool = False, critic: bool = False, **more: Any
+) -> Footprint:
     plain = {
         "dtype": "bfloat16", "processes": 8, "zero_stage": 2, "offload_optimizer": False,
         "gradient_checkpointing": True, "micro_batch_tokens": 2_048, "tensor_parallel": 1,
         "sampler": "vllm", "gpu_memory": 0.4,
     }  # fmt: skip
     options = RealOptions(model="m", **{**plain, **more})
-    return Footprint(Demand(model, 80 * GIB, row_tokens, reference, float32_head=False), options)
+    demand = Demand(model, 80 * GIB, row_tokens, reference, float32_head=False, critic=critic)
+    return Footprint(demand, options)
 
 
 _MEASURE = """
@@ -112,7 +115,7 @@ print(json.dumps([[max(parts.values()) for parts in one.values()] for one in fou
 
 @pytest.fixture
 def measured(preloaded: Path) -> Callable[..., list[list[int]]]:
-    """Peaks of each cell without and with a KL term, all from one process of its own."""
+    """Peaks of each cell without and with a KL term, and with a critic, all from one process of its own."""
 
     def measure(*cells: dict[str, Any]) -> list[list[int]]:
         arguments = [str(ROOT / "benchmarks" / "memory.py"), json.dumps(SMALL), json.dumps(cells)]
@@ -135,10 +138,10 @@ def test_the_plan_is_within_a_tenth_of_deepspeed(measured: Callable[..., list[li
         {"zero_stage": 2, "gradient_checkpointing": False},
         {"zero_stage": 3},
     ]
-    common = {"gpus": 8, "micro_batch_tokens": 16_384, "row_tokens": 2_048}
+    common = {"gpus": 8, "micro_batch_tokens": 16_384, "row_tokens": 2_048, "critic": True}
     for way, peaks in zip(ways, measured(*({**common, **way} for way in ways)), strict=True):
-        for peak, kl in zip(peaks, (False, True), strict=True):
-            planned = footprint(decoder, micro_batch_tokens=16_384, reference=kl, **way)
+        for peak, more in zip(peaks, ({}, {"reference": True}, {"critic": True}), strict=True):
+            planned = footprint(decoder, micro_batch_tokens=16_384, **more, **way)
             assert planned.tensors() == pytest.approx(peak, rel=0.1), way
 
 

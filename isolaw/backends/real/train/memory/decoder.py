@@ -6,7 +6,7 @@ grouped-query attention, a gated MLP, RMSNorm before each, an embedding and a he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ class Decoder:
     def parameters(self) -> int:
         """Numbers of the model; a tied head counts once."""
         return self.embedding * (1 if self.tied else 2) + self.layers * self.layer + self.hidden
+
+    @property
+    def critic(self) -> Decoder:
+        """The decoder with a critic's head: one number, which is left out."""
+        return replace(self, tied=True)
 
     def splits(self, processes: int) -> bool:
         """Return whether vLLM can split it: query heads evenly, key heads evenly or each to several."""

@@ -7,6 +7,7 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
         weights       b P    [3]
         optimiser     12 P   master weights and AdamW's two moments, float32 [1]; 0 if offloaded
         reference     b P    [3], with a KL term
+        critic        all of the above and the gradients that stay, with P less the head, with PPO
     and during the passes
         gradients     4 P    sums in float32 [2]; 0 if offloaded
         buckets       what DeepSpeed exchanges at a time and, in stage 3, the gathered weights
@@ -23,7 +24,7 @@ without data and agrees with these equations. **What no tensor holds is guessed*
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.train.memory.decoder import Decoder
@@ -36,7 +37,7 @@ BUCKET, LIVE = 100_000_000, 300_000_000
 CHUNK = 2**26
 SUB_GROUP = 1_000_000_000  # numbers that ZeRO-3 updates at a time, DeepSpeed's default
 PARTS = (
-    "weights", "gradients", "optimiser", "reference", "buckets", "activations", "logits",
+    "weights", "gradients", "optimiser", "reference", "critic", "buckets", "activations", "logits",
     "sampler's weights", "sampler's cache", "reserve",
 )  # fmt: skip
 Parts = dict[str, int]
@@ -68,6 +69,7 @@ class Demand:
     row_tokens: int  # of the longest prompt and its response
     reference: bool  # whether there is a KL term
     float32_head: bool  # whether logits are computed in float32
+    critic: bool = False  # whether there is a value model
 
 
 class Footprint:
@@ -107,7 +109,8 @@ class Footprint:
     def host(self) -> int:
         """Return the bytes that a process keeps in host memory: the offloaded optimiser's."""
         each = 16 + self.b  # gradients, and the weights on their way back
-        return each * self.model.parameters // self.w if self.offload else 0
+        parameters = self.model.parameters + (self.model.critic.parameters if self.demand.critic else 0)
+        return each * parameters // self.w if self.offload else 0
 
     def sampler_minimum(self) -> int:
         """Return the least that vLLM takes: weights, work space, and the cache of one row of full length."""
@@ -132,7 +135,17 @@ class Footprint:
             # DeepSpeed keeps them from one step to the next.
             "gradients": self._gradients() if stage in (1, 3) else 0,
             "buckets": b * BUCKET if stage == 3 else b * self.model.embedding if self.offload else 0,
+            "critic": self._critic(),
         }
+
+    def _critic(self) -> int:
+        """Return what the critic keeps; its passes come after the policy's and take less."""
+        if not self.demand.critic:
+            return 0
+        demand = replace(self.demand, model=self.model.critic, reference=False, critic=False)
+        own = Footprint(demand, self.options)
+        held = self.b * min(own.model.parameters, LIVE) if self.stage == 3 else 0  # gathered for the values
+        return held + sum(own._kept().values())
 
     def _gradients(self) -> int:
         p, w, b, stage, model = self.model.parameters, self.w, self.b, self.stage, self.model

@@ -189,7 +189,7 @@ def _demand(spec: RunSpec) -> Demand | None:
     stamps = models.stamp(Path(set_folder)), models.stamp(Path(folder))
     chat = RealOptions.of(spec).chat
     row = _prompt_tokens(set_folder, folder, chat, stamps) + (recipe.max_response_tokens or 1)
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), recipe.float32_head)
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), recipe.float32_head, recipe.algorithm == "ppo")
 
 
 @functools.lru_cache(maxsize=8)
