@@ -88,7 +88,8 @@ def test_a_process_that_is_killed_or_fails(
         executor={"kind": "processes", "jobs": 1},
     )
     words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
-    where = {**os.environ, "PYTHONPATH": str(tmp_path), "FLAG": str(flag)}
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    where = {**os.environ, "PYTHONPATH": path, "FLAG": str(flag)}
 
     def started() -> subprocess.Popen[bytes]:
         """The sweep, once the run that it is making has a new state."""
