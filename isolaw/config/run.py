@@ -73,8 +73,8 @@ class RunSpec(Section):
     def identity(self) -> dict[str, Any]:
         """Return what makes this run this run: no path, device, executor, horizon or schedule.
 
-        Recipe keys at their default are left out, so that a new key changes no identity. The resolved
-        recipe holds what ``problems.difficulty`` decides.
+        Recipe keys at their default are left out, so that a new key changes no identity, and those that are
+        off. The resolved recipe holds what ``problems.difficulty`` decides.
         """
         return {
             "identity": IDENTITY_VERSION,
@@ -82,7 +82,7 @@ class RunSpec(Section):
             "problems_per_batch": self.problems_per_batch,
             "rollouts_per_problem": self.rollouts_per_problem,
             "seed": self.seed,
-            "recipe": self.recipe.model_dump(exclude_defaults=True),
+            "recipe": self.recipe.chosen(),
             "problems": self.problems.model_dump(exclude={"difficulty"}),
             "options": self.options,
             "content": self.content,

@@ -62,7 +62,7 @@ class Run:
             **o.model_dump(include=_OF_TRAINER),
             weight_decay=self.recipe.weight_decay or 0.0,
             max_grad_norm=self.recipe.max_grad_norm or 0.0,
-            float32_head=self.recipe.float32_head,
+            float32_head=bool(self.recipe.float32_head),
         )
         self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
@@ -83,7 +83,7 @@ class Run:
 
     def advance(self) -> None:
         """Make one step."""
-        while len(self.waiting) <= self.recipe.staleness:
+        while len(self.waiting) <= (self.recipe.staleness or 0):
             self.waiting.append(self.generate())
         batch = self.waiting.pop(0)
         self.compute += batch.generated

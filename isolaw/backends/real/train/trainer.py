@@ -106,13 +106,13 @@ class Trainer:
 
     @torch.no_grad()
     def logprobs(self, rollouts: Rollouts, temperature: float, policy: Any = None) -> list[torch.Tensor]:
-        """Return the log-probabilities of each row's response tokens, by default of the current weights."""
+        """Return the log-probabilities of each row's drawn tokens, by default of the current weights."""
         policy = self.engine if policy is None else policy
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
         for rows in self.micro_batches(rollouts):
             logp, _ = policy(self.pack(rollouts.rows(rows)), temperature)
             for row, values in zip(rows, logp, strict=False):
-                out[row] = values[: len(rollouts.tokens[row])]
+                out[row] = values[: rollouts.lengths[row]]
         return out
 
     def backward(

@@ -187,7 +187,9 @@ def _demand(spec: RunSpec) -> Demand | None:
     recipe, set_folder = spec.recipe, spec.sources["set"]
     stamps = models.stamp(Path(set_folder)), models.stamp(Path(folder))
     row = _prompt_tokens(set_folder, folder, stamps) + (recipe.max_response_tokens or 1)
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), recipe.float32_head)
+    if recipe.interrupt_phrase is not None:
+        row += _phrase_tokens(recipe.interrupt_phrase, folder, stamps[1])
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head))
 
 
 @functools.lru_cache(maxsize=8)
@@ -203,6 +205,20 @@ def _prompt_tokens(set_folder: str, model: str, stamps: tuple[str, str]) -> int:
         return max(len(ids) for problems in parts for ids in encode(problems, tokenizer))
     except IsolawError:  # which `Real.check` reports
         return _PROMPT_TOKENS
+
+
+@functools.lru_cache(maxsize=8)
+def _phrase_tokens(phrase: str, model: str, stamp: str) -> int:
+    """Return the tokens of an interruption's phrase."""
+    most = len(phrase.encode())  # without a tokenizer to count them
+    if not environment.installed("transformers"):
+        return most
+    from isolaw.backends.real.rollout.prompts import encode_phrase
+
+    try:
+        return len(encode_phrase(phrase, models.tokenizer(model)))
+    except IsolawError:  # which `Real.check` reports
+        return most
 
 
 # -- what does not fit ------------------------------------------------------------------------------------
