@@ -101,7 +101,6 @@ class Recipe(Section):
     """
 
     algorithm: str = "grpo"
-    without: Parts | None = None
     lr: Positive | None = None
     lr_scaling: Literal["sqrt", "linear", "constant"] = "sqrt"
     warmup_steps: Index | None = None
@@ -137,6 +136,8 @@ class Recipe(Section):
     interrupt_at: Span | None = None
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
+    # Which parts of the algorithm are taken out.
+    without: Parts | None = None
 
     def chosen(self) -> dict[str, Any]:
         """Return the keys that are neither at their default nor `OFF`.

@@ -93,6 +93,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     elif full.get("overlong_on") and recipe.algorithm == scale_rl.NAME:
         overlong = lengths.penalty_tokens(longest)
     full.setdefault("overlong_buffer", overlong)
+    if not full["overlong_buffer"] and "overlong_on" not in given:
+        full.pop("overlong_on", None)
     if full["kl"]:
         # GRPO puts k3 into the loss (arXiv 2402.03300, eq. 4), RLHF k1 into the reward (arXiv 2402.14740).
         full.setdefault("kl_in", "loss")

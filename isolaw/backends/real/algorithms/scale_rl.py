@@ -68,7 +68,7 @@ def has(recipe: Recipe, part: str) -> bool:
 def issues(recipe: Recipe) -> list[Issue]:
     """Return what of a resolved recipe contradicts ``recipe.without``, or ScaleRL's ratio.
 
-    >>> for issue in issues(Recipe(algorithm="scale_rl", without=(), float32_head=False)):
+    >>> for issue in issues(Recipe(algorithm="scale_rl", **settings() | {"float32_head": False})):
     ...     print(issue)
     recipe.float32_head: a part of scale_rl; found False; expected recipe.without = ["float32_head"]
     """
