@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.fits.laws.fit_points import fit_points
     from isolaw.fits.pipeline import fit
+    from isolaw.fits.studies.axis import compare_by
     from isolaw.fits.studies.backtest import backtest
     from isolaw.fits.studies.model_size.curves import SizeCurves
     from isolaw.fits.studies.model_size.law import fit_sizes
@@ -56,6 +57,7 @@ _WHERE = {
     "advise": "isolaw.design.advice",
     "backtest": "isolaw.fits.studies.backtest",
     "compare": "isolaw.fits.studies.recipes",
+    "compare_by": "isolaw.fits.studies.axis",
     "diagnose": "isolaw.doctor",
     "findings": "isolaw.replication.document",
     "fit": "isolaw.fits.pipeline",
@@ -75,9 +77,9 @@ _WHERE = {
 }
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
-    "backtest", "compare", "diagnose", "findings", "fit", "fit_points", "fit_sizes", "law_figure",
-    "paper_figures", "plan", "read", "read_cost", "retune", "split", "status", "summary", "sweep",
-    "write_report",
+    "backtest", "compare", "compare_by", "diagnose", "findings", "fit", "fit_points", "fit_sizes",
+    "law_figure", "paper_figures", "plan", "read", "read_cost", "retune", "split", "status", "summary",
+    "sweep", "write_report",
 ]  # fmt: skip
 
 
