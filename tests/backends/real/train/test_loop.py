@@ -279,7 +279,7 @@ def test_the_length_penalty_is_taken_off_correct_responses(run, reward) -> None:
     recipe = {"overlong_buffer": 3, "overlong_on": "correct", "max_response_tokens": 4}
     one = run(recipe=recipe, real=reward(HAS_A_ONE))
     batch = one.generate()
-    over = ((batch.lengths - 1) / 3).clamp(0, 1) * (batch.rewards == 1)
+    over = ((batch.lengths.double() - 1) / 3).clamp(0, 1) * (batch.rewards == 1)
     assert 0 < int((over > 0).sum()) < int((batch.lengths > 1).sum())
     torch.testing.assert_close(one.learner.penalties(batch), over)
 
