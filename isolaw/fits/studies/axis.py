@@ -14,6 +14,7 @@ from isolaw.fits.pipeline import DRAWS
 from isolaw.fits.selection import hold
 from isolaw.fits.studies.recipes import RecipeComparison, compare
 from isolaw.runs import plain
+from isolaw.simulated import Simulated
 from isolaw.source import ReadKeywords, Source, as_runs
 
 # What runs of a recipe are named of which nothing is taken out.
@@ -28,10 +29,15 @@ class AxisComparison:
     base: Any
     comparisons: dict[Any, RecipeComparison]  #: by the other values, each the second of its comparison
 
+    @property
+    def simulated(self) -> Simulated:
+        """Whether it rests on simulated runs."""
+        return Simulated.among(own.simulated for own in self.comparisons.values())
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
         found = {str(value): own.to_dict() for value, own in self.comparisons.items()}
-        return {"by": self.by, "base": self.base, "comparisons": found}
+        return {"simulated": self.simulated.json, "by": self.by, "base": self.base, "comparisons": found}
 
 
 def compare_by(

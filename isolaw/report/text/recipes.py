@@ -58,7 +58,7 @@ def axis_summary(found: AxisComparison) -> list[str]:
     places = ", ".join(f"B_p = {b}, n = {n}" for b, n in own[0].mean.configurations)
     several = "mean over " if len(own[0].mean.configurations) > 1 else ""
     return [
-        f"{law_text.simulated(own[0].flags)}{own[0].metric} on {own[0].eval_set}, {several}{places}; "
+        f"{own[0].metric} on {own[0].eval_set}, {several}{places}; "
         f"differences from {found.by} = {found.base}.",
         *columns(rows),
         "Intervals: 95 % of draws.",
