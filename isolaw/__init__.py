@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from isolaw.fits.law import Law
     from isolaw.fits.laws.fit_points import fit_points
     from isolaw.fits.pipeline import fit
+    from isolaw.fits.studies.axis import compare_by
     from isolaw.fits.studies.backtest import backtest
     from isolaw.fits.studies.model_size.curves import SizeCurves
     from isolaw.fits.studies.model_size.law import fit_sizes
@@ -57,6 +58,7 @@ _WHERE = {
     "advise": "isolaw.design.advice",
     "backtest": "isolaw.fits.studies.backtest",
     "compare": "isolaw.fits.studies.recipes",
+    "compare_by": "isolaw.fits.studies.axis",
     "diagnose": "isolaw.doctor",
     "export": "isolaw.backends.real.export",
     "findings": "isolaw.replication.document",
@@ -77,9 +79,9 @@ _WHERE = {
 }
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
-    "backtest", "compare", "diagnose", "export", "findings", "fit", "fit_points", "fit_sizes", "law_figure",
-    "paper_figures", "plan", "read", "read_cost", "retune", "split", "status", "summary", "sweep",
-    "write_report",
+    "backtest", "compare", "compare_by", "diagnose", "export", "findings", "fit", "fit_points", "fit_sizes",
+    "law_figure", "paper_figures", "plan", "read", "read_cost", "retune", "split", "status", "summary",
+    "sweep", "write_report",
 ]  # fmt: skip
 
 

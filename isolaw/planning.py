@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from isolaw import allocation, backends, executors
 from isolaw.config import EvaluationSpec, Recipe, RunSpec, StoreSection, SweepSpec
+from isolaw.config.sections import OFF
 from isolaw.design import directory
 from isolaw.design.directory import Adaptive
 from isolaw.design.race import RUNGS
@@ -50,7 +51,7 @@ class Plan:
             for key in Recipe.model_fields
             if key not in axes and getattr(given, key) is None
         }
-        return {key: values for key, values in filled.items() if values != [None]}
+        return {key: values for key, values in filled.items() if values not in ([None], [OFF.get(key)])}
 
     @property
     def rollouts(self) -> int:

@@ -66,7 +66,7 @@ OUTPUTS = {
     ],
     "predict": [["{law}", "--compute", "3e5"], ["{law}", "--compute", "9e9"]],
     "backtest": [["{sweep}", "--fit-below", "5e4", *DRAWS]],
-    "compare": [["{sweep}", "{table}"]],
+    "compare": [["{sweep}", "{table}"], ["{rates}", "--by", "lr", "--base", "0.1"]],
     "size": [["{sizes}", *DRAWS]],
     "report": [["{sweep}", "--out", "{new}.html", *DRAWS]],
     "figures": [["{sweep}", "--out", "{new}", *DRAWS]],

@@ -90,7 +90,7 @@ class Replay(Backend):
         """Return an issue when the table holds no such run, or more than one."""
         runs = _runs(spec)
         found = _matching(spec, runs)
-        given = spec.recipe.model_dump(exclude_defaults=True, exclude={"algorithm"})
+        given = {key: value for key, value in spec.recipe.chosen().items() if key != "algorithm"}
         message = "replay cannot change the recipe of a recorded run"
         issues = [Issue(f"recipe.{key}", message, found=value) for key, value in given.items()]
         message = "replay cannot sample again"

@@ -13,24 +13,46 @@ from isolaw.cli.options import json_option, read_to_fit, source_options
 
 @click.command()
 @click.argument("first", type=click.Path())
-@click.argument("second", type=click.Path())
+@click.argument("second", type=click.Path(), required=False)
+@click.option("--by", metavar="NAME", help="Compare the values of NAME in FIRST, e.g. without or lr.")
+@click.option("--base", help="The value of --by that the others are compared with.  [default: nothing]")
 @click.option("--metric", default="avg@4", help="Reward metric.")
 @click.option("--eval-set", default="validation", help="Evaluation set.")
 @click.option("--compute", type=float, help="Also compare the rewards at this budget C, in rollouts.")
 @source_options
 @json_option
 def compare(
-    first: str, second: str, metric: str, eval_set: str, compute: float | None, as_json: bool, **options: Any
+    first: str,
+    second: str | None,
+    by: str | None,
+    base: str | None,
+    metric: str,
+    eval_set: str,
+    compute: float | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Compare the learning curves of two recipes, FIRST and SECOND.
 
     Each is a SOURCE as in isolaw fit. Hill curves (ScaleRL, arXiv 2510.13786) show
     which recipe ends higher (A) and which is faster (C_mid). Curves of the first half of the compute are
     checked on the second half.
+
+    With --by and one SOURCE, compare its recipes: isolaw compare SWEEP --by without.
     """
     import isolaw
-    from isolaw.report.text.recipes import comparison_summary, verdict
+    from isolaw.report.text.recipes import axis_summary, comparison_summary, verdict
 
+    if (by is None) == (second is None) or (base is not None and by is None):
+        raise click.UsageError("compare takes FIRST and SECOND, or FIRST with --by NAME (and --base)")
+    if second is None:
+        assert by is not None
+        runs = read_to_fit((first,), {**options, "metric": metric, "by": by}).runs
+        axis = isolaw.compare_by(runs, by, base, metric, eval_set=eval_set, compute=compute)
+        print_result(as_json, axis.to_dict(), axis_summary(axis))
+        for text in dict.fromkeys(text for own in axis.comparisons.values() for text in own.notes):
+            note(f"note: {text}")
+        return
     of_a_table = Path(first).is_dir() != Path(second).is_dir()  # the mapping
     without: dict[str, Any] = {"columns": {}, "derive": {}, "constants": {}, "mapping": None}
     one, other = (

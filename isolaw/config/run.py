@@ -80,9 +80,9 @@ class RunSpec(Section):
     def identity(self) -> dict[str, Any]:
         """Return what makes this run this run: no path, device, executor, horizon or schedule.
 
-        Recipe keys at their default are left out, so that a new key changes no identity. The resolved
-        recipe holds what ``problems.difficulty`` decides. Of the evaluation, its temperature and top_p count
-        where they differ from the recipe's: they change what is measured.
+        Recipe keys at their default are left out, so that a new key changes no identity, and those that are
+        off. The resolved recipe holds what ``problems.difficulty`` decides. Of the evaluation, its
+        temperature and top_p count where they differ from the recipe's: they change what is measured.
         """
         recipe = self.recipe
         evaluation = {key: v for key, v in self.evaluated_at.items() if v != getattr(recipe, key)}
@@ -92,7 +92,7 @@ class RunSpec(Section):
             "problems_per_batch": self.problems_per_batch,
             "rollouts_per_problem": self.rollouts_per_problem,
             "seed": self.seed,
-            "recipe": recipe.model_dump(exclude_defaults=True),
+            "recipe": recipe.chosen(),
             "problems": self.problems.model_dump(exclude={"difficulty"}),
             "options": self.options,
             "content": self.content,

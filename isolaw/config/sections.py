@@ -42,6 +42,18 @@ def once(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
+def span(value: Any) -> Any:
+    """Accept one number for a span that begins and ends there."""
+    return value if isinstance(value, list | tuple) else (value, value)
+
+
+def ordered(values: tuple[int, int]) -> tuple[int, int]:
+    """Refuse a span that ends before it begins."""
+    if values[0] > values[1]:
+        raise ValueError(f"{values[0]} is after {values[1]}; expected [first, last]")
+    return values
+
+
 def percent(value: Any) -> Any:
     """``"20%"`` means 0.2."""
     if isinstance(value, str) and value.strip().endswith("%"):
@@ -70,6 +82,14 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(listed), Field(min_length=1)]
 Names = Annotated[tuple[str, ...], AfterValidator(once), Field(min_length=1)]
 Text = Annotated[str, Field(min_length=1)]
+Span = Annotated[tuple[Count, Count], BeforeValidator(span), AfterValidator(ordered)]
+Part = Literal[
+    "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
+    "prompt_aggregation", "staleness", "zero_variance_filter"
+]  # fmt: skip
+Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
+# What these keys of a recipe are unless the file or the algorithm sets them.
+OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "staleness": 0}
 
 
 class Recipe(Section):
@@ -87,9 +107,11 @@ class Recipe(Section):
     weight_decay: Rate | None = None
     max_grad_norm: Positive | None = None
     # The advantage and which rollouts enter the gradient.
-    advantage: Literal["group_std", "batch_std", "centred", "leave_one_out", "none"] | None = None
+    advantage: (
+        Literal["group_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none"] | None
+    ) = None
     gradient_rollouts: Count | None = None
-    zero_variance_filter: bool = False
+    zero_variance_filter: bool | None = None
     dynamic_sampling: bool | None = None
     no_positive_resampling: Share | None = None
     replacement: bool = False
@@ -103,7 +125,7 @@ class Recipe(Section):
     kl_estimator: Literal["k1", "k3"] | None = None
     kl_in: Literal["loss", "reward"] | None = None
     entropy: Rate | None = None
-    float32_head: bool = False
+    float32_head: bool | None = None
     # Updates on a batch: ``epochs`` passes over it, each in ``minibatches`` optimiser steps.
     epochs: Count = 1
     minibatches: Count = 1
@@ -113,11 +135,26 @@ class Recipe(Section):
     value_clip: Positive | None = None
     critic_lr: Positive | None = None
     # Sampling.
-    staleness: Index = 0
+    staleness: Index | None = None
     temperature: Positive | None = None
     top_p: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
     max_response_tokens: Count | None = None
     overlong_buffer: Index | None = None
+    overlong_on: Literal["correct"] | None = None
+    interrupt_at: Span | None = None
+    interrupt_phrase: Text | None = None
+    answer_tokens: Count | None = None
+    # Which parts of the algorithm are taken out.
+    without: Parts | None = None
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the keys that are neither at their default nor `OFF`.
+
+        >>> Recipe(lr=1e-6, float32_head=False).chosen()
+        {'lr': 1e-06}
+        """
+        own = self.model_dump(exclude_defaults=True)
+        return {key: value for key, value in own.items() if key not in OFF or value != OFF[key]}
 
 
 class ProblemsSpec(Section):

@@ -105,10 +105,19 @@ def columns_of(spec: RunSpec) -> dict[str, Any]:
 
 def attributes_of(spec: RunSpec) -> dict[str, Any]:
     """Return a run's attributes beside its columns: backend, recipe, D, model."""
-    recipe = spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True)
+    recipe = {
+        key: _named(value) if isinstance(value, tuple) else value
+        for key, value in spec.recipe.model_dump(exclude={"algorithm"}, exclude_none=True).items()
+    }
     own: dict[str, Any] = {"backend": spec.backend, **recipe, **spec.options.get("recorded", {})}
     if spec.backend != "replay" and spec.problems.n_train is not None:
         own["n_train_problems"] = spec.problems.n_train
     if "model" in spec.sources:
         own["model"] = Path(spec.sources["model"]).name
     return own
+
+
+def _named(values: tuple[Any, ...]) -> str:
+    """Return a tuple as a text to choose runs by: ``cispo+staleness``, ``nothing``, ``10240-12288``."""
+    numbers = values and not isinstance(values[0], str)
+    return "-".join(map(str, dict.fromkeys(values))) if numbers else "+".join(values) or "nothing"

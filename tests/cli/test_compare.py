@@ -155,3 +155,33 @@ def test_nothing_in_common_is_refused(isolaw: Call, recipes: tuple[Path, Path], 
     code, _, stderr = isolaw("compare", recipes[0], tmp_path / "gone")
     assert code == 2
     assert "gone" in stderr
+
+
+def test_the_recipes_of_an_axis(isolaw: Call, recipes: tuple[Path, Path], tmp_path: Path) -> None:
+    both = Runs.concat([named(library.read(path), path.stem) for path in recipes])
+    both.to_parquet(tmp_path / "both.parquet")
+    words = ["compare", tmp_path / "both.parquet", "--by", "lr", "--base", "0.1"]
+    code, stdout, _ = isolaw(*words)
+    assert code == 0
+    lines = stdout.splitlines()
+    assert lines[0] == (
+        "avg@4 on validation, mean over B_p = 32, n = 8, B_p = 32, n = 16; differences from lr = 0.1."
+    )
+    assert [line.split()[0] for line in lines[1:4]] == ["lr", "0.1", "0.2"]
+    code, stdout, _ = isolaw(*words, "--json")
+    data = strict(stdout)
+    assert (data["by"], data["base"], list(data["comparisons"])) == ("lr", 0.1, ["0.2"])
+    direct = compare(*(library.read(path) for path in recipes)).mean.rows["A"].difference
+    found = data["comparisons"]["0.2"]["mean"]["A"]["difference"]
+    assert found["value"] == pytest.approx(direct.value)
+    for wrong in ([recipes[0]], [*recipes, "--by", "lr"], [*recipes, "--base", "0.1"]):
+        code, _, stderr = isolaw("compare", *wrong)
+        assert code == 2
+        assert "FIRST with --by NAME" in stderr
+
+
+def named(runs: Runs, name: str) -> Runs:
+    """The runs with other ids, to put two tables into one."""
+    table = runs.to_pandas()
+    attributes = {name + run: own for run, own in runs.attributes.items()}
+    return Runs(table.assign(run_id=name + table["run_id"]), attributes)

@@ -85,10 +85,10 @@ def _recipe(spec: RunSpec) -> Iterator[Issue]:
     if (recipe.gradient_rollouts or 0) > spec.rollouts_per_problem:
         accepted = f"at most n = {spec.rollouts_per_problem}, the rollouts that are generated"
         yield Issue("recipe.gradient_rollouts", found=recipe.gradient_rollouts, accepted=accepted)
-    if recipe.staleness >= spec.steps > 0:
+    if (recipe.staleness or 0) >= spec.steps > 0:
         accepted = f"fewer than the run's steps, M = {spec.steps} at n = {spec.rollouts_per_problem}"
         yield Issue("recipe.staleness", found=recipe.staleness, accepted=accepted)
-    for key, value in recipe.model_dump(exclude_defaults=True).items():
+    for key, value in recipe.chosen().items():
         if key not in _REPRESENTED:
             yield Issue(f"recipe.{key}", "the simulator has nothing of the kind", found=value)
 

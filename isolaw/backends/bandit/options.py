@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from isolaw.config import RunSpec
 from isolaw.config.parsing import parse_section, read_text
+from isolaw.config.sections import OFF
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.model import Model
 from isolaw.simulators.problems import Difficulty, difficulty
@@ -56,7 +57,7 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
             kind = "easy" if difficulty_of(spec).easy else "hard"
         except SpecError:
             kind = "hard"
-    recipe = {
+    recipe = OFF | {
         "lr": constants.get(f"lr_{kind}"),
         "kl": constants.get(f"kl_{kind}"),
         "entropy": 0.0,

@@ -18,7 +18,7 @@ from isolaw.backends.real.algorithms import presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
-from isolaw.backends.real.rollout.prompts import Chat, check_lengths
+from isolaw.backends.real.rollout.prompts import Chat, check_lengths, check_phrase, encode_phrase
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import RunSpec
@@ -90,15 +90,14 @@ class Real:
         if stored is None:
             return issues
         stamps = models.stamp(folder), models.stamp(Path(options.model))
+        longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
         return [
             *_missing_packages(options),
             *_recipe_issues(spec),
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
             *(_placement_issues(options) or planner.issues(spec)),
-            *_prompt_issues(
-                str(folder), options.model, spec.recipe.max_response_tokens or 1, options.chat, stamps
-            ),
+            *_prompt_issues(str(folder), options.model, longest, phrase, options.chat, stamps),
         ]
 
     def jobs(self, spec: RunSpec) -> int:
@@ -176,7 +175,7 @@ def _missing_packages(options: RealOptions) -> list[Issue]:
 
 def _recipe_issues(spec: RunSpec) -> list[Issue]:
     out = list(presets.recipe_issues(spec.recipe, spec.rollouts_per_problem))
-    if spec.recipe.staleness >= spec.steps > 0:
+    if (spec.recipe.staleness or 0) >= spec.steps > 0:
         accepted = f"fewer than the run's steps, M = {spec.steps} at n = {spec.rollouts_per_problem}"
         out.append(Issue("recipe.staleness", found=spec.recipe.staleness, accepted=accepted))
     if spec.problems_per_batch % spec.recipe.minibatches:
@@ -240,15 +239,19 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
 
 @functools.lru_cache(maxsize=64)
 def _prompt_issues(
-    folder: str, model: str, longest: int, chat: Chat, stamps: tuple[str, str]
+    folder: str, model: str, longest: int, phrase: str | None, chat: Chat, stamps: tuple[str, str]
 ) -> tuple[Issue, ...]:
-    """Return what is wrong with a set's prompts for responses of up to ``longest`` tokens."""
+    """Return what is wrong with a set's prompts, and an interruption's phrase, for responses so long."""
     if not environment.installed("transformers"):
         return ()
     try:
         tokenizer = models.tokenizer(model)
     except DataError as error:
         return (Issue("real.model", str(error)),)
+    if phrase is not None:
+        if issues := check_phrase(phrase, tokenizer):
+            return tuple(issues)
+        longest += len(encode_phrase(phrase, tokenizer))
     stored, _ = _read_set(folder, stamps[0])
     assert stored is not None
     wrong = chat.issues(tokenizer, "real.chat_template")

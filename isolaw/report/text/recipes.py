@@ -9,6 +9,7 @@ from isolaw.report.text.numbers import columns, number
 
 if TYPE_CHECKING:
     from isolaw.fits.quantity import Quantity
+    from isolaw.fits.studies.axis import AxisComparison
     from isolaw.fits.studies.recipes import Contrast, RecipeComparison
 
 Names = tuple[str, str]
@@ -39,6 +40,28 @@ def comparison_summary(found: RecipeComparison) -> list[str]:
         *columns(rows),
         f"Intervals: 95 % of draws of {units}{', paired by seed' if found.paired else ''}.",
         *(f"{name.capitalize()}: {text}." for name, text in verdict(found).items()),
+    ]
+
+
+def axis_summary(found: AxisComparison) -> list[str]:
+    """Return the curves of the recipes along an axis, and the difference of each from the base."""
+    own = list(found.comparisons.values())
+    base = own[0].mean.rows
+    rows = [[found.by, "A", "B", "C_mid", "A: difference", "B: difference", "C_mid: ratio"]]
+    rows.append([str(found.base), *(_cell(base[name].first, True) for name in ("A", "B", "C_mid"))])
+    for value, comparison in found.comparisons.items():
+        mean = comparison.mean.rows
+        cells = [_cell(mean[name].second, True) for name in ("A", "B", "C_mid")]
+        cells += [_cell(mean[name].difference, True) for name in ("A", "B", "C_mid")]
+        rows.append([str(value), *cells])
+    rows[1] += [""] * 3
+    places = ", ".join(f"B_p = {b}, n = {n}" for b, n in own[0].mean.configurations)
+    several = "mean over " if len(own[0].mean.configurations) > 1 else ""
+    return [
+        f"{own[0].metric} on {own[0].eval_set}, {several}{places}; "
+        f"differences from {found.by} = {found.base}.",
+        *columns(rows),
+        "Intervals: 95 % of draws.",
     ]
 
 

@@ -81,7 +81,7 @@ def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     """Return a sweep's plan, line by line."""
     b, n = (", ".join(map(str, sorted({place[i] for place in plan["configurations"]}))) for i in (0, 1))
     done = plan["runs"] - plan["todo"]
-    axes = "".join(f" × {name} = {', '.join(map(str, values))}" for name, values in plan["axes"].items())
+    axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in plan["axes"].items())
     defaults = ", ".join(
         f"{name} = {' or '.join(map(_value, own))}" for name, own in plan["defaults"].items()
     )
@@ -125,10 +125,19 @@ def _value(value: Any) -> str:
 
     >>> _value(1e-06), _value(0.0), _value("loss"), _value(False), _value(None)
     ('1e-06', '0', '"loss"', 'false', 'none')
+    >>> _value(()), _value(("cispo",)), _value((4, 6))
+    ('[]', '["cispo"]', '[4, 6]')
     """
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else f"{value:g}"
+
+
+def _bare(value: Any) -> str:
+    """A value of an axis."""
+    return _value(value) if isinstance(value, list | tuple) else str(value)
 
 
 def place_summary(place: Mapping[str, Any]) -> str:

@@ -53,7 +53,8 @@ def overlong_penalty(lengths: Tensor, max_response_tokens: int, buffer: int) -> 
         0                                    |y| ≤ L - L_buffer
         (L - L_buffer - |y|) / L_buffer      up to |y| = L, where it is -1
 
-    with L = ``max_response_tokens`` and L_buffer = ``buffer`` tokens; a buffer of 0 is no penalty.
+    with L = ``max_response_tokens`` and L_buffer = ``buffer`` tokens; a buffer of 0 is no penalty. ScaleRL's
+    is the same, taken off correct responses alone (arXiv 2510.13786, eq. 9; ``recipe.overlong_on``).
 
     >>> overlong_penalty(torch.tensor([10, 80, 90, 100]), max_response_tokens=100, buffer=20)
     tensor([ 0.0000,  0.0000, -0.5000, -1.0000], dtype=torch.float64)
@@ -70,8 +71,10 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
     ================= ============================================================================
     ``group_std``     (r - r̄) / (σ + ε), GRPO (arXiv 2402.03300, 4.1.2)
-    ``batch_std``     (r - r̄) / (σ_batch + ε), σ_batch that of all rewards of the batch (ScaleRL,
-                      arXiv 2510.13786; TRL's ``scale_rewards="batch"``), as in the simulators
+    ``batch_std``     (r - r̄) / (σ_batch + ε), σ_batch that of all rewards of the batch (TRL's
+                      ``scale_rewards="batch"``), as in the simulators
+    ``advantage_std`` (r - r̄) / (σ_A + ε), σ_A that of all r - r̄ of the batch (ScaleRL, arXiv 2510.13786,
+                      section 4)
     ``centred``       r - r̄, Dr. GRPO (arXiv 2503.20783)
     ``leave_one_out`` r - mean of the others = (r - r̄) · n / (n - 1), RLOO (arXiv 2402.14740)
     ``none``          r
@@ -82,7 +85,7 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
 
     r̄ and both deviations are always of all n rollouts of a group, also when only some of them enter the
     gradient (`gradient_rows`). Groups that the zero-variance filter leaves out have advantage 0 and no part
-    in σ_batch (ScaleRL's effective batch).
+    in σ_batch and σ_A (ScaleRL's effective batch).
 
     ``rewards``, (B_p, n), include penalties: a KL penalty makes equal rewards differ, and ``group_std``
     scales that small difference up to one. ``kept``, (B_p,), are the groups that the filter keeps (None:
@@ -102,6 +105,9 @@ def advantages(rewards: Tensor, kind: str, kept: Tensor | None = None) -> Tensor
         out = centred / (centred.square().mean(1, keepdim=True).sqrt() + EPSILON)
     elif kind == "batch_std":
         spread = rewards[kept].std(correction=0) if bool(kept.any()) else torch.zeros((), dtype=torch.float64)
+        out = centred / (spread + EPSILON)
+    elif kind == "advantage_std":  # their mean is 0
+        spread = centred[kept].square().mean().sqrt() if bool(kept.any()) else 0.0
         out = centred / (spread + EPSILON)
     elif kind == "centred":
         out = centred

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from isolaw.backends.real.algorithms import scale_rl
 from isolaw.config import Recipe
 
 
@@ -83,6 +84,8 @@ def policy_term(
       a response, in gradient, and a weight c_it of a single token keeps its meaning.
     - ``cispo``: p = -sg[clip(s, 1 - ε, 1 + ε')] A log π (arXiv 2506.13585, eq. 4 and 5): a clipped
       token still has a gradient.
+    - ``scale_rl``: ``cispo``'s with π_old the sampler's policy (arXiv 2510.13786, section 4); with ``cispo``
+      in ``recipe.without``, ``dapo``'s with that π_old.
 
     A bound that is None does not bind. On-policy (π_old = π) every s is 1, and the gradient of all of
     them is -A ∇ log π. Log-probabilities and mask are (R, T), free of NaN, advantages (R,) or, of each token,
@@ -97,7 +100,7 @@ def policy_term(
         log_ratio = mean.detach() + (logprobs - logprobs.detach())
     ratio = log_ratio.exp()
     within = ratio.clamp(low, high)
-    if recipe.algorithm == "cispo":
+    if recipe.algorithm == "cispo" or scale_rl.has(recipe, "cispo"):
         return -within.detach() * a * logprobs, ratio.detach(), within != ratio
     return -torch.minimum(ratio * a, within * a), ratio.detach(), within * a < ratio * a
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from isolaw.backends.real.algorithms import scale_rl
 from isolaw.backends.real.algorithms.loss_terms import clean, importance_weights, kl_estimate, policy_term
 from isolaw.config import Recipe
 
@@ -91,7 +92,8 @@ def loss(
         (R, T), the trainer's for the policy that sampled. None is on-policy: ``logprobs`` without
         their gradient, so that ratios are 1 to the last digit.
     sampler_logprobs, reference_logprobs, entropy
-        (R, T); importance sampling, the KL term and the entropy bonus raise `ValueError` without theirs.
+        (R, T); ScaleRL's ratio, importance sampling, the KL term and the entropy bonus raise `ValueError`
+        without theirs.
         Otherwise they are only measured.
 
     Examples
@@ -117,7 +119,12 @@ def loss(
     logprobs = clean(mask, logprobs)
     old = logprobs.detach() if old_logprobs is None else clean(mask, old_logprobs.detach())
 
-    token_loss, ratio, clipped = policy_term(recipe, logprobs, old, mask, advantages)
+    drawn_by = old
+    if recipe.algorithm == scale_rl.NAME:
+        if sampler_logprobs is None:
+            raise ValueError(f"the ratio of {scale_rl.NAME} needs sampler_logprobs")
+        drawn_by = clean(mask, sampler_logprobs)
+    token_loss, ratio, clipped = policy_term(recipe, logprobs, drawn_by, mask, advantages)
     sums = {
         "tokens": mask.sum().double(),
         "clip_fraction": (clipped & mask).sum().double(),

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from isolaw.backends.real.algorithms import lengths, scale_rl
 from isolaw.config import ProblemsSpec, Recipe
+from isolaw.config.sections import OFF
 from isolaw.errors import Issue, nearest
 
 # The keys that each algorithm sets. Ratios stay in [1 - clip_low, 1 + clip_high], which only matters
@@ -36,6 +38,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # arXiv 1707.06347 with the values of TRL (0.25); its advantages are GAE's (`algorithms.gae`).
     "ppo": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.2}
     | {"gamma": 1.0, "gae_lambda": 0.95, "value_clip": 0.2},
+    # arXiv 2510.13786; `recipe.without` takes parts out.
+    scale_rl.NAME: scale_rl.settings(),
 }
 CRITIC = ("gamma", "gae_lambda", "value_clip", "critic_lr")  # the keys that only PPO has
 _CRITIC_LR = 10  # times lr: common (verl, OpenRLHF)
@@ -65,10 +69,11 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     With ``difficulty`` (``problems.difficulty``) ``"easy"`` the KL term and the entropy bonus are on (`EASY`)
     unless the algorithm's paper has none, with ``"hard"`` and None off (arXiv 2603.12151, section 3).
 
-    None remains, and means: ``gradient_rollouts`` all of the group; ``no_positive_resampling`` off;
-    ``clip_low`` and ``clip_high`` (on-policy), ``value_clip`` (one update on a batch), ``importance_cap`` (no
-    importance sampling), ``kl_estimator`` and ``kl_in`` (no KL), the critic's keys (no PPO) and ``advantage``
-    (PPO) nothing.
+    None remains, and means: ``gradient_rollouts`` all of the group; ``no_positive_resampling`` and
+    ``interrupt_at`` off; ``overlong_on`` all responses; ``clip_low`` and ``clip_high`` (on-policy),
+    ``value_clip`` (one update on a batch), ``importance_cap`` (no importance sampling), ``kl_estimator`` and
+    ``kl_in`` (no KL), ``interrupt_phrase`` and ``answer_tokens`` (no interruption), ``without`` (not
+    ScaleRL), the critic's keys (no PPO) and ``advantage`` (PPO) nothing.
 
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
@@ -76,13 +81,26 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     >>> dapo = resolve_recipe(Recipe(algorithm="dapo", staleness=1, max_response_tokens=20480), "easy")
     >>> dapo.clip_low, dapo.clip_high, dapo.dynamic_sampling, dapo.overlong_buffer, dapo.kl
     (0.2, 0.28, True, 4096, 0.0)
+    >>> scale_rl = resolve_recipe(Recipe(algorithm="scale_rl", without=("float32_head",)))
+    >>> scale_rl.staleness, scale_rl.no_positive_resampling, scale_rl.float32_head
+    (8, 0.9, False)
     """
     given = {key: value for key, value in recipe.model_dump().items() if value is not None}
     algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown one is refused later
+    if recipe.algorithm == scale_rl.NAME:
+        algorithm = scale_rl.settings(recipe.without or ())
     terms = EASY if difficulty == "easy" else dict.fromkeys(EASY, 0.0)
-    full = {**PLAYBOOK, **terms, "dynamic_sampling": False, **algorithm, **given}
-    overlong = full["max_response_tokens"] // _OVERLONG_PART if recipe.algorithm == "dapo" else 0
+    full = {**OFF, **PLAYBOOK, **terms, "dynamic_sampling": False, **algorithm, **given}
+    if "interrupt_at" in given or scale_rl.has(recipe, "interruptions"):
+        full |= lengths.interruption(given, full["max_response_tokens"])
+    longest, overlong = full["max_response_tokens"], 0
+    if recipe.algorithm == "dapo":
+        overlong = longest // _OVERLONG_PART
+    elif full.get("overlong_on") and recipe.algorithm == scale_rl.NAME:
+        overlong = lengths.penalty_tokens(longest)
     full.setdefault("overlong_buffer", overlong)
+    if not full["overlong_buffer"] and "overlong_on" not in given:
+        full.pop("overlong_on", None)
     if full["kl"]:
         # GRPO puts k3 into the loss (arXiv 2402.03300, eq. 4), RLHF k1 into the reward (arXiv 2402.14740),
         # with PPO into each token's (arXiv 2203.02155).
@@ -115,11 +133,12 @@ def unchosen(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
 
 
 def on_policy(recipe: Recipe) -> bool:
-    """Return whether the policy that samples a batch is the one that is updated on it.
+    """Return whether every ratio is 1: the policy that samples a batch is the one that is updated on it.
 
-    Staleness makes a difference, and several updates on a batch.
+    Staleness makes a difference, and several updates on a batch. ScaleRL's ratios are to the sampler, which
+    differs from the trainer by rounding.
     """
-    return recipe.staleness == 0 and _updates(recipe) == 1
+    return not recipe.staleness and _updates(recipe) == 1 and recipe.algorithm != scale_rl.NAME
 
 
 def _updates(recipe: Recipe) -> int:
@@ -204,4 +223,4 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     longest = r.max_response_tokens
     too_long = longest is not None and (r.overlong_buffer or 0) > longest
     refuse(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
-    return out
+    return [*out, *scale_rl.issues(r), *lengths.issues(r)]

@@ -101,6 +101,20 @@ def _encode_chat(problem: Problem, messages: list[Message], tokenizer: Any, chat
     return list(ids)
 
 
+def encode_phrase(phrase: str, tokenizer: Any) -> list[int]:
+    """Return the tokens of an interruption's phrase, which stands within a text."""
+    return list(tokenizer(phrase, add_special_tokens=False).input_ids)
+
+
+def check_phrase(phrase: str, tokenizer: Any) -> list[Issue]:
+    """Return an `Issue` if the tokenizer does not know all of an interruption's phrase."""
+    known = tokenizer.decode(encode_phrase(phrase, tokenizer))
+    if "".join(known.split()) == "".join(phrase.split()) != "":
+        return []
+    note = f"the model's tokenizer knows only {known!r} of it"
+    return [Issue("recipe.interrupt_phrase", note, phrase, "a phrase in the model's tokens")]
+
+
 def check_lengths(
     problem_set: ProblemSet,
     tokenizer: Any,

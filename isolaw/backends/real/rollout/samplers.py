@@ -9,7 +9,7 @@ Each rollout has a seed of its own, so that it depends neither on the batch nor 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from isolaw.backends.real import environment
 Weights = Iterable[tuple[str, torch.Tensor]]
 Prompts = Sequence[list[int]]
 Seeds = Sequence[Sequence[int]]
+Limits = int | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,21 @@ class Rollouts:
 
     prompts: list[list[int]]  # token ids
     tokens: list[list[int]]  # of the response, its end-of-sequence token included
-    logprobs: list[list[float]]  # of the response's tokens, under the sampler's distribution
+    logprobs: list[list[float]]  # of the response's drawn tokens, under the sampler's distribution
     finished: list[bool]  # False for a response that was cut at max_tokens
+    # Which of the response's tokens were not drawn but inserted: [first, the one after the last].
+    inserted: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.inserted:
+            object.__setattr__(self, "inserted", [[0, 0] for _ in self.tokens])
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return how many tokens of each response were drawn."""
+        return [
+            len(own) - (end - first) for own, (first, end) in zip(self.tokens, self.inserted, strict=True)
+        ]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -52,9 +66,12 @@ class Sampler(Protocol):
     needs_weights: bool
 
     def generate(
-        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: int
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
-        """Draw ``len(seeds[i])`` rollouts for prompt i, one from each seed."""
+        """Draw ``len(seeds[i])`` rollouts for prompt i, one from each seed.
+
+        ``max_tokens`` is of all, or of each rollout in the order of the result.
+        """
 
     def load(self, weights: Weights) -> None:
         """Take over the trainer's weights, by their names in the checkpoint format."""
@@ -95,19 +112,22 @@ class TransformersSampler(Sampler):
 
     @torch.no_grad()
     def generate(
-        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: int
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
         """Draw rollouts by inverting the distribution function at one uniform number a token."""
         rows = [list(prompt) for prompt, own in zip(prompts, seeds, strict=True) for _ in own]
-        uniform = [np.random.default_rng(int(seed)).random(max_tokens) for own in seeds for seed in own]
+        limit = torch.tensor(limits(max_tokens, len(rows)), device=self.device)
+        most = int(limit.max())
+        uniform = [np.random.default_rng(int(seed)).random(most) for own in seeds for seed in own]
         u = torch.as_tensor(np.stack(uniform), device=self.device)
         width = max(map(len, rows))
         ids = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=self.device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.device)
         cache, tokens, logprobs = None, [], []
-        unfinished = torch.ones(len(rows), dtype=torch.bool, device=self.device)
+        active = torch.ones(len(rows), dtype=torch.bool, device=self.device)
+        finished = ~active
         lengths = torch.zeros(len(rows), dtype=torch.long, device=self.device)
-        for t in range(max_tokens):
+        for t in range(most):
             positions = (mask.cumsum(1) - 1).clamp(min=0)
             out = self.model(
                 input_ids=ids,
@@ -121,17 +141,18 @@ class TransformersSampler(Sampler):
             chosen, logprob = _draw(out.logits[:, -1].double() / temperature, u[:, t], top_p)
             tokens.append(chosen)
             logprobs.append(logprob)
-            lengths += unfinished
-            unfinished &= ~torch.isin(chosen, self.stop)
+            lengths += active
+            finished |= active & torch.isin(chosen, self.stop)
+            active &= ~finished & (lengths < limit)
             ids = chosen[:, None]
             mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
-            if not bool(unfinished.any()):
+            if not bool(active.any()):
                 break
         kept, log_kept = (
             [row[:k] for row, k in zip(torch.stack(values, 1).tolist(), lengths.tolist(), strict=True)]
             for values in (tokens, logprobs)
         )
-        return Rollouts(rows, kept, log_kept, (~unfinished).tolist())
+        return Rollouts(rows, kept, log_kept, finished.tolist())
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
@@ -139,6 +160,15 @@ class TransformersSampler(Sampler):
         for name, tensor in weights:
             self.parameters[name].copy_(tensor)
         self.needs_weights = False
+
+
+def limits(max_tokens: Limits, rows: int) -> list[int]:
+    """Return the limit of each row.
+
+    >>> limits(5, 2)
+    [5, 5]
+    """
+    return [max_tokens] * rows if isinstance(max_tokens, int) else list(max_tokens)
 
 
 def _draw(logits: torch.Tensor, u: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,12 +23,14 @@ import torch.distributed as dist
 
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout.samplers import (
+    Limits,
     Prompts,
     Rollouts,
     SamplerSettings,
     Seeds,
     Weights,
     import_sampler,
+    limits,
     stored_weights,
 )
 from isolaw.errors import RunError
@@ -99,7 +101,7 @@ class VLLMSampler:
         self.level = 1 if self.on_gpu and any(self.llm.apply_model(_other_tensors)) else 2
 
     def generate(
-        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: int
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
         """Draw rollouts: one request for each, with its own seed."""
         from vllm import SamplingParams, TokensPrompt
@@ -109,7 +111,6 @@ class VLLMSampler:
         common = SamplingParams(
             temperature=temperature,
             top_p=top_p,
-            max_tokens=max_tokens,
             seed=0,  # each copy gets its own
             logprobs=0,
             flat_logprobs=True,
@@ -123,6 +124,8 @@ class VLLMSampler:
                 requests.append(TokensPrompt(prompt_token_ids=list(prompt)))
                 parameters.append(common.clone())
                 parameters[-1].seed = int(seed)
+        for own, limit in zip(parameters, limits(max_tokens, len(rows)), strict=True):
+            own.max_tokens = limit
         before = self.preemptions
         outputs = [request.outputs[0] for request in self.llm.generate(requests, parameters, use_tqdm=False)]
         if before == 0 < self.preemptions:

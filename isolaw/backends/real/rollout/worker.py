@@ -14,6 +14,7 @@ import numpy as np
 from isolaw.backends.real import models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout import rewards
+from isolaw.backends.real.rollout.interruption import Interruption
 from isolaw.backends.real.rollout.problems import ProblemSet
 from isolaw.backends.real.rollout.prompts import encode
 from isolaw.backends.real.rollout.samplers import Rollouts, Sampler, SamplerSettings, open_sampler
@@ -42,6 +43,8 @@ class RolloutWorker:
         encoded = {part: encode(stored.parts[part], self.tokenizer, options.chat) for part in stored.parts}
         self.prompts = {part: encoded[part][: len(own)] for part, own in self.problems.items()}
         longest = max(len(prompt) for prompts in encoded.values() for prompt in prompts)
+        self.interruption = Interruption.of(spec.recipe, self.tokenizer)
+        phrase = len(self.interruption.phrase) if self.interruption else 0
         self.reward = rewards.Rewards(
             options.rewards, options.reward_weights, options.reward_workers, options.reward_timeout
         )
@@ -50,8 +53,8 @@ class RolloutWorker:
             options.sampler or "vllm",
             options.model,
             options.dtype or "float32",
-            longest + (spec.recipe.max_response_tokens or 1),
-            spec.recipe.float32_head,
+            longest + phrase + (spec.recipe.max_response_tokens or 1),
+            bool(spec.recipe.float32_head),
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
         )
@@ -74,13 +77,13 @@ class RolloutWorker:
         with self.clock("generate"):
             rollouts = Rollouts([], [], [], [])
             if rows:
-                rollouts = self.sampler.generate(
-                    [self.prompts[part][place] for place in places],
-                    seeds[rows, None].tolist(),
-                    temperature=sampling["temperature"] or 1.0,
-                    top_p=sampling["top_p"] or 1.0,
-                    max_tokens=self.recipe.max_response_tokens or 1,
-                )
+                prompts, own = [self.prompts[part][place] for place in places], seeds[rows, None].tolist()
+                how = {"temperature": sampling["temperature"] or 1.0, "top_p": sampling["top_p"] or 1.0}
+                if self.interruption:
+                    rollouts = self.interruption.draw(self.sampler, prompts, own, **how)
+                else:
+                    longest = self.recipe.max_response_tokens or 1
+                    rollouts = self.sampler.generate(prompts, own, max_tokens=longest, **how)
         before = self.reward.failures
         with self.clock("reward"):
             texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if rows else []

@@ -34,7 +34,7 @@ class Batch:
 
     visited: list[int]  # the problems, indices of the training set, (B_p,)
     rewards: torch.Tensor  # (B_p, n)
-    lengths: torch.Tensor  # tokens of each response, (B_p, n)
+    lengths: torch.Tensor  # tokens drawn of each response, (B_p, n)
     truncated: torch.Tensor  # (B_p, n)
     # Which of the B_p · n rollouts this process holds, ascending; j · n + i is sample i of problem j.
     rows: list[int]
@@ -172,7 +172,7 @@ class RankGroup:
     ) -> Batch:
         """Return the batch from this process's `share` of rollouts and their rewards, or each of several."""
         rows = self.share(len(visited), n)
-        lengths = np.array([len(tokens) for tokens in rollouts.tokens], dtype=np.int64)
+        lengths = np.array(rollouts.lengths, dtype=np.int64)
         truncated = ~np.array(rollouts.finished, dtype=bool)
         whole = {name: torch.zeros(len(visited) * n, dtype=dtype) for name, dtype in _WHOLE.items()}
         for held, *parts in self.all_of((rows, rewards, lengths, truncated)):

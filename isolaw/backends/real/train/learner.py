@@ -23,6 +23,7 @@ from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.algorithms import objective
 from isolaw.backends.real.algorithms.loss_terms import kl_estimate, sequence_kl
 from isolaw.backends.real.options import RealOptions
+from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train.batch import Batch
@@ -55,7 +56,7 @@ class Learner:
         return self.trainer
 
     def logprobs(self, rollouts: Rollouts) -> list[Tensor]:
-        """Return the log-probabilities of each row's response tokens under the current weights."""
+        """Return the log-probabilities of each row's drawn tokens under the current weights."""
         return self.training().logprobs(rollouts, self.temperature)
 
     def update(self, batch: Batch, step: int) -> dict[str, float]:
@@ -141,12 +142,15 @@ class Learner:
         return sums
 
     def penalties(self, batch: Batch) -> Tensor:
-        """Return what is taken off the rewards, (B_p, n): DAPO's for length, β times the KL in the reward."""
+        """Return what is taken off the rewards, (B_p, n): for length, and β times the KL in the reward."""
         recipe = self.recipe
         out = torch.zeros_like(batch.rewards)
         if recipe.overlong_buffer:
             assert recipe.max_response_tokens is not None
-            out -= adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
+            overlong = adv.overlong_penalty(batch.lengths, recipe.max_response_tokens, recipe.overlong_buffer)
+            if recipe.overlong_on == "correct":
+                overlong *= torch.from_numpy(rewards.correct(batch.verdicts.numpy()))
+            out -= overlong
         if recipe.kl and recipe.kl_in == "reward" and not self.ppo:
             old, reference = self._with_reference(batch)
             estimator = recipe.kl_estimator or "k1"
@@ -201,7 +205,7 @@ class Learner:
         gap = torch.zeros((), dtype=torch.float64)
         for ours, theirs in zip(logprobs, some.logprobs, strict=True):
             gap += (ours.cpu().double() - torch.tensor(theirs, dtype=torch.float64)).abs().sum()
-        tokens = torch.tensor(sum(map(len, some.tokens)), dtype=torch.float64)
+        tokens = torch.tensor(sum(some.lengths), dtype=torch.float64)
         self._check_mismatch(self.ranks.merged({"tokens": tokens, "mismatch": gap}), step, at["top_p"])
 
     def _check_mismatch(self, sums: dict[str, Tensor], step: int, top_p: float | None) -> None:

@@ -76,7 +76,7 @@ class Run:
 
     def advance(self) -> None:
         """Make one step."""
-        while len(self.waiting) <= self.recipe.staleness:
+        while len(self.waiting) <= (self.recipe.staleness or 0):
             self.waiting.append(self.generate())
         batch = self.waiting.pop(0)
         self.compute += batch.generated

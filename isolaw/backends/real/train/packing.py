@@ -54,7 +54,7 @@ class Packed:
     positions: Tensor  # (1, N), of the tokens in their rows
     layout: Layout
     predicts: Tensor  # (K,), the places of the tokens that predict a response token each
-    targets: Tensor  # (K,), those response tokens
+    targets: Tensor  # (K,), those response tokens; inserted ones are none, and only seen by later ones
     mask: Tensor  # (R, T), bool: which tokens are of a response, for all rows
     distinct: Tensor  # (U, T), bool: the same for the distinct rows, which are packed
     same_as: Tensor | None  # (R,), the distinct row that each row equals; None if no two rows are equal
@@ -68,19 +68,23 @@ class Packed:
 
 def pack(rollouts: Rollouts, device: torch.device, *, varlen: bool = False) -> Packed:
     """Return rows packed on a device; a response without tokens has no targets."""
-    rows = list(zip(map(tuple, rollouts.prompts), map(tuple, rollouts.tokens), strict=True))
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    parts = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
+    rows = list(zip(*(map(tuple, part) for part in parts), strict=True))
+    known: dict[tuple[tuple[int, ...], ...], int] = {}
     same_as = [known.setdefault(row, len(known)) for row in rows]
-    before = np.array([len(prompt) for prompt, _ in known])
-    after = np.array([len(response) for _, response in known])
+    before, after = (np.array([len(row[part]) for row in known]) for part in (0, 1))
+    inserted = np.array([row[2] for row in known])
     if not before.all():
         raise ValueError("a row without a prompt: nothing predicts its first token")
     lengths = before + after
     starts = np.concatenate([[0], lengths.cumsum()])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-    ids = np.fromiter((token for row in known for part in row for token in part), np.int64, starts[-1])
-    answers = positions >= np.repeat(before, lengths)
-    distinct = np.arange(max(1, int(after.max()))) < after[:, None]
+    ids = np.fromiter((token for row in known for part in row[:2] for token in part), np.int64, starts[-1])
+    places = positions - np.repeat(before, lengths)  # in the response
+    first, end = np.repeat(inserted, lengths, axis=0).T
+    answers = (places >= 0) & ((places < first) | (places >= end))
+    drawn = after - inserted[:, 1] + inserted[:, 0]
+    distinct = np.arange(max(1, int(drawn.max()))) < drawn[:, None]
     repeated = len(known) < len(rows)
 
     def tensor(values: Any, kind: torch.dtype = torch.long) -> Tensor:
@@ -130,7 +134,8 @@ def micro_batches(rollouts: Rollouts, tokens: int) -> list[list[int]]:
     >>> micro_batches(rows, 4)
     [[3], [2, 0, 1]]
     """
-    keys = [(len(p) + len(t), p, t) for p, t in zip(rollouts.prompts, rollouts.tokens, strict=True)]
+    parts = (rollouts.prompts, rollouts.tokens, rollouts.inserted)
+    keys = [(len(row[0]) + len(row[1]), *row) for row in zip(*parts, strict=True)]
     out: list[list[int]] = []
     room, last = 0, None
     for row in sorted(range(len(keys)), key=keys.__getitem__, reverse=True):

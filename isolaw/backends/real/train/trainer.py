@@ -125,16 +125,16 @@ class Trainer:
 
     @torch.no_grad()
     def logprobs(self, rollouts: Rollouts, temperature: float, policy: Any = None) -> list[torch.Tensor]:
-        """Return the log-probabilities of each row's response tokens, by default of the current weights."""
+        """Return the log-probabilities of each row's drawn tokens, by default of the current weights."""
         return self.by_row(rollouts, self.engine if policy is None else policy, temperature)
 
     def by_row(self, rollouts: Rollouts, module: Any, *inputs: float) -> list[torch.Tensor]:
-        """Return a module's first output for each row's response tokens."""
+        """Return a module's first output for each row's drawn tokens."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(rollouts)
         for rows in self.micro_batches(rollouts):
             found = module(self.pack(rollouts.rows(rows)), *inputs)[0]
             for row, values in zip(rows, found, strict=False):
-                out[row] = values[: len(rollouts.tokens[row])]
+                out[row] = values[: rollouts.lengths[row]]
         return out
 
     def backward(

@@ -21,7 +21,7 @@ from isolaw.backends.real.algorithms.advantages import (
     overlong_penalty,
 )
 
-KINDS = ("group_std", "batch_std", "centred", "leave_one_out", "none")
+KINDS = ("group_std", "batch_std", "advantage_std", "centred", "leave_one_out", "none")
 
 
 def slow(rewards: list[list[float]], kind: str, kept: list[bool]) -> list[list[float]]:
@@ -29,6 +29,8 @@ def slow(rewards: list[list[float]], kind: str, kept: list[bool]) -> list[list[f
     every = [r for group in groups for r in group]
     middle = math.fsum(every) / len(every) if every else 0.0
     batch = math.sqrt(math.fsum((r - middle) ** 2 for r in every) / len(every)) if every else 0.0
+    centred = [r - math.fsum(group) / len(group) for group in groups for r in group]
+    within = math.sqrt(math.fsum(a**2 for a in centred) / len(centred)) if centred else 0.0
     out = []
     for group, keep in zip(rewards, kept, strict=True):
         n = len(group)
@@ -40,6 +42,7 @@ def slow(rewards: list[list[float]], kind: str, kept: list[bool]) -> list[list[f
             value = {
                 "group_std": (r - mean) / (std + EPSILON),
                 "batch_std": (r - mean) / (batch + EPSILON),
+                "advantage_std": (r - mean) / (within + EPSILON),
                 "centred": r - mean,
                 "leave_one_out": r - math.fsum(others) / len(others),
                 "none": r,
@@ -88,7 +91,7 @@ def test_groups_that_differ_by_rounding_only_do_not_explode() -> None:
     rewards = torch.tensor([[0.1 + 0.2, 0.3, 0.3, 0.3]], dtype=torch.float64)
     assert rewards[0, 0] != rewards[0, 1]
     assert advantages(rewards, "group_std").abs().max() < 1e-9
-    for kind in ("group_std", "batch_std", "centred", "leave_one_out"):
+    for kind in ("group_std", "batch_std", "advantage_std", "centred", "leave_one_out"):
         assert torch.equal(advantages(torch.full((2, 3), 0.7), kind), torch.zeros(2, 3, dtype=torch.float64))
 
 

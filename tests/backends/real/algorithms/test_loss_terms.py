@@ -96,8 +96,9 @@ def test_on_policy_every_algorithm_follows_the_exact_policy_gradient(algorithm: 
     policy, _ = policy_and_reference()
     exact = gradient((probability(policy) * REWARDS).sum(), policy)
     recipe = Recipe(algorithm=algorithm, clip_low=0.1, clip_high=0.1)
-    same(expected(policy, recipe, REWARDS), -exact)
-    same(expected(policy, recipe, REWARDS, old_logprobs=logprobs(policy)), -exact)
+    drawn = {"sampler_logprobs": logprobs(policy).detach()}
+    same(expected(policy, recipe, REWARDS, **drawn), -exact)
+    same(expected(policy, recipe, REWARDS, old_logprobs=logprobs(policy), **drawn), -exact)
 
 
 def test_grpo_without_clipping_is_the_exact_gradient_of_the_stale_surrogate() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from isolaw.backends.real.algorithms.advantages import gradient_rows
+from isolaw.backends.real.algorithms.advantages import advantages, gradient_rows, informative
 from isolaw.backends.real.algorithms.objective import loss, means, merge, row_weights
-from isolaw.backends.real.algorithms.presets import ALGORITHMS
+from isolaw.backends.real.algorithms.presets import ALGORITHMS, resolve_recipe
 from isolaw.config import Recipe
 
 AGGREGATIONS = ("token", "sequence", "prompt", "fixed_length")
@@ -54,6 +54,7 @@ def batches(draw: Callable[..., Any]) -> Batch:
 def recipes(draw: Callable[..., Any]) -> Recipe:
     return Recipe(
         algorithm=draw(st.sampled_from(sorted(ALGORITHMS))),
+        without=draw(st.sampled_from([(), ("cispo",), ("staleness",)])),
         clip_low=draw(st.sampled_from([None, 0.05, 0.2, 1.0])),
         clip_high=draw(st.sampled_from([None, 0.05, 0.28, 4.0])),
         importance_sampling=draw(st.sampled_from(["none", "token", "sequence"])),
@@ -99,11 +100,12 @@ def slow(
             continue
         whole = math.prod(math.exp(old[i][t] - sampler[i][t]) for t in tokens)
         for t in tokens:
-            ratio = math.exp(logp[i][t] - old[i][t])
+            ratio = math.exp(logp[i][t] - (sampler if recipe.algorithm == "scale_rl" else old)[i][t])
             if recipe.algorithm == "gspo":
                 ratio = math.exp(sum(logp[i][s] - old[i][s] for s in tokens) / len(tokens))
             clipped = min(max(ratio, low), high)
-            if recipe.algorithm == "cispo":
+            scale_rl = recipe.algorithm == "scale_rl" and recipe.without != ("cispo",)
+            if recipe.algorithm == "cispo" or scale_rl:
                 term, slope, cut = -clipped * a * logp[i][t], -clipped * a, clipped != ratio
             else:
                 cut = clipped * a < ratio * a
@@ -196,13 +198,51 @@ def test_gradient_against_finite_differences_of_the_papers_form(algorithm: str) 
         assert gradient[i, t].item() == pytest.approx(slope, rel=1e-6, abs=1e-8)
 
 
+def test_scale_rl_against_its_equation_written_for_a_batch() -> None:
+    """Arxiv 2510.13786, section 4, from rewards to the gradient: three problems, of which one is dropped."""
+    rewards = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+    batch = make(5, 9, 6)
+    lengths = batch["mask"].sum(1).reshape(3, 3)
+    recipe = resolve_recipe(Recipe(algorithm="scale_rl"))
+    kept = informative(rewards)
+    weights = row_weights(lengths, gradient_rows(kept, 3), recipe.aggregation)
+    given = {
+        "advantages": advantages(rewards, recipe.advantage, kept).flatten(),
+        "weights": weights.flatten(),
+    }
+    value, gradient, _, _ = evaluate(recipe, batch | given)
+
+    logp = batch["logprobs"].clone().requires_grad_()
+    deviations = [r - sum(group) / 3 for group in (rewards[0].tolist(), rewards[2].tolist()) for r in group]
+    sigma = math.sqrt(math.fsum(a * a for a in deviations) / len(deviations))
+    objective = torch.zeros((), dtype=torch.float64)
+    for place, x in enumerate((0, 2)):
+        terms = torch.zeros((), dtype=torch.float64)
+        for i in range(3):
+            row = 3 * x + i
+            for t in range(int(lengths[x, i])):
+                rho = math.exp(logp[row, t].item() - batch["sampler_logprobs"][row, t].item())
+                terms = terms + min(rho, 5.0) * deviations[3 * place + i] / sigma * logp[row, t]
+        objective = objective + terms / int(lengths[x].sum()) / 2
+    assert value == pytest.approx(-objective.item(), rel=1e-5)
+    (expected,) = torch.autograd.grad(-objective, logp)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-9)
+
+
+def test_scale_rl_needs_the_samplers_logprobs() -> None:
+    batch = make(3, 2, 3)
+    del batch["sampler_logprobs"]
+    with pytest.raises(ValueError, match="sampler_logprobs"):
+        loss(Recipe(algorithm="scale_rl"), **batch)
+
+
 # On-policy and stale
 
 
 @given(batches(), st.sampled_from(["none", "token", "sequence"]))
 def test_on_policy_all_algorithms_have_one_gradient(batch: Batch, level: str) -> None:
     gradients = []
-    for algorithm in ALGORITHMS:
+    for algorithm in set(ALGORITHMS) - {"scale_rl"}:  # whose ratio is to the sampler
         recipe = Recipe(
             algorithm=algorithm, clip_low=1e-3, clip_high=1e-3, importance_sampling=level, importance_cap=1.2
         )

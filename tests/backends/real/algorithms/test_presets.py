@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolaw.backends.real.algorithms.lengths import PHRASE
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
     CRITIC,
@@ -17,7 +19,10 @@ from isolaw.backends.real.algorithms.presets import (
     resolve_recipe,
     unchosen,
 )
-from isolaw.config import ProblemsSpec, Recipe
+from isolaw.backends.real.algorithms.scale_rl import PARTS
+from isolaw.config import ProblemsSpec, Recipe, RunSpec, SweepSpec
+from isolaw.config.sections import Part
+from isolaw.errors import SpecError
 
 KINDS = ("easy", "hard", None)
 
@@ -69,12 +74,14 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
     recipe = resolve_recipe(Recipe(algorithm=algorithm, staleness=1, minibatches=2), kind)
     assert recipe_issues(recipe, 2) == []
     for key, value in ALGORITHMS[algorithm].items():
-        assert getattr(recipe, key) == value
+        assert getattr(recipe, key) == (1 if key == "staleness" else value)
     # All that is still open has no effect, or means that something is off.
     still_open = {key for key, value in recipe.model_dump().items() if value is None}
-    allowed = {"gradient_rollouts", "no_positive_resampling"} | (
-        set() if recipe.kl else {"kl_estimator", "kl_in"}
-    )
+    allowed = {"gradient_rollouts", "overlong_on"} | (set() if recipe.kl else {"kl_estimator", "kl_in"})
+    if algorithm == "scale_rl":
+        allowed |= {"importance_cap"}
+    else:
+        allowed |= {"no_positive_resampling", "without", "interrupt_at", "interrupt_phrase", "answer_tokens"}
     allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC)
     assert still_open == allowed
     Recipe.model_validate(recipe.model_dump())
@@ -124,7 +131,7 @@ def test_what_is_given_stays_and_resolving_twice_is_resolving_once(
     assert resolve_recipe(recipe, kind) == recipe
     # The keys that may be without effect are refused exactly where they are.
     refused = {p.where.removeprefix("recipe.") for p in recipe_issues(recipe, 8)}
-    stale = recipe.staleness > 0 or recipe.minibatches > 1
+    stale = (recipe.staleness or 0) > 0 or recipe.minibatches > 1 or recipe.algorithm == "scale_rl"
     ppo = recipe.algorithm == "ppo"
     assert ("critic_lr" in refused) == (keys["critic_lr"] is not None and not ppo)
     clipped = ppo and recipe.minibatches > 1
@@ -174,7 +181,7 @@ def test_an_explicit_zero_turns_a_term_off() -> None:
 
 
 def test_papers_without_kl_have_none_on_easy_problems_either() -> None:
-    for algorithm in ("dr_grpo", "dapo", "gspo", "cispo"):
+    for algorithm in ("dr_grpo", "dapo", "gspo", "cispo", "scale_rl"):
         recipe = resolve_recipe(Recipe(algorithm=algorithm), "easy")
         assert recipe.kl == recipe.entropy == 0
     assert resolve_recipe(Recipe(algorithm="dapo", kl=0.1), "easy").kl == 0.1
@@ -243,6 +250,13 @@ def test_on_policy_the_others_are_fine_and_their_clip_range_is_not(algorithm: st
         ("gradient_rollouts", {"algorithm": "ppo", "gradient_rollouts": 9}),
         ("zero_variance_filter", {"algorithm": "ppo", "zero_variance_filter": True}),
         ("dynamic_sampling", {"algorithm": "ppo", "dynamic_sampling": True}),
+        ("overlong_on", {"overlong_on": "correct"}),
+        ("answer_tokens", {"answer_tokens": 4}),
+        ("interrupt_phrase", {"interrupt_phrase": "stop"}),
+        ("max_response_tokens", {"interrupt_at": (4, 6), "answer_tokens": 2, "max_response_tokens": 9}),
+        ("max_response_tokens", {"algorithm": "scale_rl", "max_response_tokens": 1}),
+        ("without", {"without": ("cispo",)}),
+        ("importance_sampling", {"algorithm": "scale_rl", "importance_sampling": "token"}),
     ],
 )
 def test_senseless_recipes_are_refused(where: str, keys: dict[str, Any]) -> None:
@@ -262,6 +276,11 @@ def test_senseless_recipes_are_refused(where: str, keys: dict[str, Any]) -> None
         {"kl": 0.1, "kl_estimator": "k1", "kl_in": "loss"},
         {"staleness": 1, "clip_low": 1.0},
         {"max_response_tokens": 10, "overlong_buffer": 10},
+        {"overlong_on": "correct", "overlong_buffer": 10},
+        {"interrupt_at": (4, 6), "answer_tokens": 2, "max_response_tokens": 8},
+        {"interrupt_at": (4, 4)},
+        {"algorithm": "scale_rl", "without": tuple(PARTS)},
+        {"algorithm": "scale_rl", "staleness": 4, "advantage": "centred", "clip_high": 7.0},
     ],
 )
 def test_sensible_recipes_are_not(keys: dict[str, Any]) -> None:
@@ -278,7 +297,7 @@ def test_a_misspelt_algorithm_is_told_the_right_one_and_nothing_else() -> None:
     said = problems(algorithm="gsp")
     assert list(said) == ["recipe.algorithm"]
     assert "did you mean 'gspo'?" in said["recipe.algorithm"]
-    assert "grpo, dr_grpo, dapo, gspo, cispo, ppo" in said["recipe.algorithm"]
+    assert "grpo, dr_grpo, dapo, gspo, cispo, ppo, scale_rl" in said["recipe.algorithm"]
 
 
 def test_all_problems_at_once() -> None:
@@ -293,3 +312,59 @@ def test_all_problems_at_once() -> None:
     )
     keys = ("algorithm", "clip_high", "kl_in", "top_p", "importance_cap", "gradient_rollouts")
     assert set(said) == {f"recipe.{key}" for key in keys}
+
+
+# ScaleRL
+
+
+def test_scale_rl_is_the_papers() -> None:
+    recipe = resolve_recipe(Recipe(algorithm="scale_rl", max_response_tokens=14336), "easy")
+    expected = {
+        "aggregation": "prompt", "advantage": "advantage_std", "zero_variance_filter": True,
+        "no_positive_resampling": 0.9, "float32_head": True, "staleness": 8, "importance_sampling": "none",
+        "interrupt_at": (10240, 12288), "answer_tokens": 2048, "interrupt_phrase": PHRASE,
+        "overlong_buffer": 0, "kl": 0.0, "entropy": 0.0,
+    }  # fmt: skip
+    assert {key: getattr(recipe, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_is_taken_out_changes_its_own_keys_alone(part: str) -> None:
+    whole = resolve_recipe(Recipe(algorithm="scale_rl")).model_dump()
+    recipe = resolve_recipe(Recipe(algorithm="scale_rl", without=(part,)))
+    less = recipe.model_dump()
+    assert recipe_issues(recipe, 8) == []
+    changed = {key for key in whole if whole[key] != less[key]} - {"without"}
+    own = set(PARTS[part].keys)
+    if part == "interruptions":
+        own = {"interrupt_at", "interrupt_phrase", "answer_tokens", "overlong_on", "overlong_buffer"}
+    assert changed == own
+    # What a user sets back, or takes out by its keys, is told so: no run has two identities.
+    for without, keys in (((part,), PARTS[part].keys), ((), PARTS[part].instead)):
+        if PARTS[part].keys and None not in keys.values():
+            said = problems(algorithm="scale_rl", without=without, **keys)
+            assert list(said) == [f"recipe.{next(iter(PARTS[part].keys))}"]
+            assert part in next(iter(said.values()))
+
+
+def test_the_parts_are_those_that_a_file_may_name() -> None:
+    assert sorted(PARTS) == sorted(get_args(Part))
+    with pytest.raises(SpecError, match=r"recipe.without: .*float32_heads.*expected .*cispo.*float32_head"):
+        SweepSpec.parse({"recipe": {"algorithm": "scale_rl", "without": ["float32_heads"]}})
+
+
+def test_the_parts_are_an_axis() -> None:
+    grid = {"without": [[], "cispo", ["staleness", "float32_head"]]}
+    spec = SweepSpec.parse({"grid": grid})
+    wanted = [(), ("cispo",), ("float32_head", "staleness")]
+    assert spec.grid.recipe_axes == {"without": wanted}
+    assert SweepSpec.parse(json.loads(spec.model_dump_json())).grid.recipe_axes == {"without": wanted}
+
+
+def test_what_is_off_has_no_part_in_a_runs_identity() -> None:
+    off = Recipe(zero_variance_filter=False, float32_head=False, staleness=0)
+    runs = [
+        RunSpec(backend="real", problems_per_batch=8, rollouts_per_problem=4, compute=100, recipe=recipe)
+        for recipe in (Recipe(), off, Recipe(staleness=1))
+    ]
+    assert runs[0].run_id == runs[1].run_id != runs[2].run_id

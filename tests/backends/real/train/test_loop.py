@@ -27,6 +27,9 @@ from isolaw.errors import RunError
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EVERY_STEP = {"points": 1000}
+# Answers have up to four tokens, the end included: most are interrupted.
+SCALE_RL: dict[str, Any] = {"algorithm": "scale_rl", "interrupt_at": [2, 3], "answer_tokens": 8}
+SCALE_RL |= {"interrupt_phrase": "=", "max_response_tokens": None}
 # Right for some responses of any model, so that there is something to learn.
 HAS_A_ONE = "return float('1' in response)"
 
@@ -307,6 +310,54 @@ def test_a_run_is_a_function_of_its_spec(train) -> None:
     assert train(sweep={"seeds": [1]}, **still).lines() != first.lines()
 
 
+# -- ScaleRL ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+def test_interrupted_responses_end_and_only_what_is_drawn_counts(train, run, sampler: str) -> None:
+    more: dict[str, Any] = {"recipe": SCALE_RL | {"staleness": 2}, "evaluation": EVERY_STEP}
+    more["real"] = {"sampler": sampler}
+    short = {"recipe": {"max_response_tokens": 3}, "evaluation": EVERY_STEP, "real": {"sampler": sampler}}
+    assert min(train(**short)["validation", "truncated_fraction"].values()) > 0.3
+    curve = train(**more)
+    assert set(curve["validation", "truncated_fraction"].values()) == {0.0}
+    assert set(curve["train", "truncated_fraction"].values()) == {0.0}
+    assert max(curve["train", "mismatch_max"].values()) <= 1e-4  # before and after the phrase
+    tokens = np.diff([c.tokens for c in curve.checkpoints])
+    lengths = curve["train", "response_length"]
+    assert tokens.tolist() == pytest.approx([32 * lengths[step] for step in range(1, 6)])
+    batch = run(**more).generate()
+    rows = batch.rollouts
+    interrupted = sum(end > 0 for _, end in rows.inserted)
+    assert 8 < interrupted < 32
+    assert batch.generated_tokens == sum(map(len, rows.tokens)) - interrupted == sum(map(len, rows.logprobs))
+    assert batch.lengths.flatten().tolist() == rows.lengths
+
+
+def test_the_length_penalty_is_taken_off_correct_responses(run, reward) -> None:
+    recipe = {"overlong_buffer": 3, "overlong_on": "correct", "max_response_tokens": 4}
+    one = run(recipe=recipe, real=reward(HAS_A_ONE))
+    batch = one.generate()
+    over = ((batch.lengths.double() - 1) / 3).clamp(0, 1) * (batch.rewards == 1)
+    assert 0 < int((over > 0).sum()) < int((batch.lengths > 1).sum())
+    torch.testing.assert_close(one.learner.penalties(batch), over)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_scale_rl_learns(train, made, seed: int) -> None:
+    recipe = {**SCALE_RL, "interrupt_at": [4, 5], "answer_tokens": 4, "lr": 1.5e-3, "warmup_steps": 10}
+    curve = train(
+        sweep={"compute": 16_384, "seeds": [seed]},
+        grid={"problems_per_batch": [32]},
+        recipe=recipe,
+        problems={"set": str(made.sums), "n_train": None, "n_validation": None},
+        evaluation={"points": 4},
+    )
+    held_out = curve["avg@4"]
+    assert held_out[128] - held_out[0] >= 0.15
+    assert curve["validation", "truncated_fraction"][128] < 0.01
+
+
 # -- the looks --------------------------------------------------------------------------------------------
 
 
@@ -407,12 +458,17 @@ def test_bfloat16_with_and_without_a_float32_head(train, sampler: str) -> None:
 # -- interruptions ----------------------------------------------------------------------------------------
 
 
-def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "recipe",
+    [{"staleness": 1, "kl": 0.01, "no_positive_resampling": 0.7}, SCALE_RL | {"staleness": 2}],
+    ids=["grpo", "scale_rl"],
+)
+def test_it_continues_from_any_checkpoint(resolved, train, tmp_path: Path, recipe: dict[str, Any]) -> None:
     more: dict[str, Any] = {
         "grid": {"problems_per_batch": [4]},
         "sweep": {"compute": 16 * 12},
         "problems": {"n_train": 20},
-        "recipe": {"staleness": 1, "kl": 0.01, "no_positive_resampling": 0.7},
+        "recipe": recipe,
         "evaluation": {"points": 4},
     }
     whole = train(**more)

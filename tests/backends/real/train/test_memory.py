@@ -270,6 +270,15 @@ def test_what_is_open_is_chosen_the_cheapest_first(planned: Callable[..., engine
     assert table("16g:8", "recipe.kl=0", "recipe.max_response_tokens=512")["tensor_parallel"] > 1
 
 
+def test_an_interruptions_phrase_takes_its_place(planned: Callable[..., engine.Plan], monkeypatch) -> None:
+    monkeypatch.setattr(planner, "_phrase_tokens", lambda phrase, *_: len(phrase))
+    (without,) = planned("real-qwen-easy.toml").notes
+    interrupted = ("recipe.interrupt_at=[2000,3584]", 'recipe.interrupt_phrase="Stop"')
+    (table,) = planned("real-qwen-easy.toml", H100, *interrupted).notes
+    assert without["row_tokens"] == 1_024 + 4_096
+    assert table["row_tokens"] == 1_024 + 3_584 + len("Stop") + 512
+
+
 def test_what_does_not_fit_is_refused_with_settings_that_do(planned: Callable[..., engine.Plan]) -> None:
     stage_1 = ("real.zero_stage=1", "real.micro_batch_tokens=65536")
     for machine, settings in {H100: stage_1, "a100-40g:8": ("real.zero_stage=2",)}.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,24 @@ def test_what_is_packed_is_the_rows(pairs: list, varlen: bool) -> None:
         assert sum(block.rows for block in blocks) == len(known)
         assert sum(block.tokens for block in blocks) == len(ids)
         assert all(block.rows * block.longest * 0.9 <= block.tokens for block in blocks)
+
+
+@given(rows, st.data())
+def test_inserted_tokens_are_context_and_no_targets(pairs: list, data: st.DataObject) -> None:
+    spans = [
+        sorted(data.draw(st.lists(st.integers(0, len(response)), min_size=2, max_size=2)))
+        for _, response in pairs
+    ]
+    own = replace(rollouts(pairs), inserted=spans)
+    packed = packing.pack(own, CPU)
+    drawn = [r[:first] + r[end:] for (_, r), (first, end) in zip(pairs, spans, strict=True)]
+    by_row = packed.by_row(packed.targets)
+    assert [row[m].tolist() for row, m in zip(by_row, packed.mask, strict=True)] == drawn
+    assert [len(row) for row in drawn] == own.lengths
+    known = {(tuple(p), tuple(r), tuple(s)) for (p, r), s in zip(pairs, spans, strict=True)}
+    assert packed.layout.starts[-1] == sum(len(p) + len(r) for p, r, _ in known)  # all are context
+    ids = packed.ids[0].tolist()
+    assert [ids[i + 1] for i in packed.predicts.tolist()] == packed.targets.tolist()
 
 
 @given(rows, st.integers(1, 60))

@@ -21,7 +21,7 @@ from typing import Any
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.problems import ProblemSet
-from isolaw.backends.real.rollout.prompts import Chat, encode
+from isolaw.backends.real.rollout.prompts import Chat, encode, encode_phrase
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.backends.real.train.memory.footprint import GIB, Demand, Footprint
 from isolaw.config import RunSpec
@@ -189,7 +189,10 @@ def _demand(spec: RunSpec) -> Demand | None:
     stamps = models.stamp(Path(set_folder)), models.stamp(Path(folder))
     chat = RealOptions.of(spec).chat
     row = _prompt_tokens(set_folder, folder, chat, stamps) + (recipe.max_response_tokens or 1)
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), recipe.float32_head, recipe.algorithm == "ppo")
+    if recipe.interrupt_phrase is not None:
+        row += _phrase_tokens(recipe.interrupt_phrase, folder, stamps[1])
+    critic = recipe.algorithm == "ppo"
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head), critic)
 
 
 @functools.lru_cache(maxsize=8)
@@ -203,6 +206,18 @@ def _prompt_tokens(set_folder: str, model: str, chat: Chat, stamps: tuple[str, s
         return max(len(ids) for problems in parts for ids in encode(problems, tokenizer, chat))
     except IsolawError:  # which `Real.check` reports
         return _PROMPT_TOKENS
+
+
+@functools.lru_cache(maxsize=8)
+def _phrase_tokens(phrase: str, model: str, stamp: str) -> int:
+    """Return the tokens of an interruption's phrase."""
+    most = len(phrase.encode())  # without a tokenizer to count them
+    if not environment.installed("transformers"):
+        return most
+    try:
+        return len(encode_phrase(phrase, models.tokenizer(model)))
+    except IsolawError:  # which `Real.check` reports
+        return most
 
 
 # -- what does not fit ------------------------------------------------------------------------------------

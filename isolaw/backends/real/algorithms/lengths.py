@@ -1,0 +1,74 @@
+"""Length control: forced interruptions, and what is taken off the reward of a long response.
+
+A response that has not ended after ``interrupt_at`` tokens gets ``interrupt_phrase`` appended and then
+``answer_tokens`` more to end in (ScaleRL, arXiv 2510.13786, A.10; `rollout.interruption`). With
+[first, last], the place is drawn for each response, as the paper does. The phrase counts neither as generated
+nor in ``max_response_tokens`` = last + ``answer_tokens``.
+
+The paper has 10,240 to 12,288 tokens of thinking and 2,048 of the answer, and a penalty that covers the last
+2k of 14k: shares of ``max_response_tokens`` are taken from there. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isolaw.config import Recipe
+from isolaw.errors import Issue
+
+PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now.</think>"
+_ANSWER_PART = 7  # of the response, 2,048 of 14,336
+_FIRST = 10 / 12  # of the last place of an interruption
+_KEYS = ("interrupt_at", "interrupt_phrase", "answer_tokens")
+
+
+def penalty_tokens(longest: int) -> int:
+    """Return over how many tokens before the limit ScaleRL's length penalty falls."""
+    return max(1, longest // _ANSWER_PART)
+
+
+def interruption(given: dict[str, Any], longest: int) -> dict[str, Any]:
+    """Return the keys of an interruption from those that a recipe gives.
+
+    ``longest`` is ``max_response_tokens`` where nothing else decides it.
+
+    >>> interruption({"max_response_tokens": 14336}, 1024)["interrupt_at"]
+    (10240, 12288)
+    >>> own = interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
+    >>> own["max_response_tokens"]
+    700
+    """
+    at, answer = given.get("interrupt_at"), given.get("answer_tokens")
+    if at and answer:
+        longest = at[1] + answer
+    longest = given.get("max_response_tokens", longest)
+    if answer is None:
+        answer = longest - at[1] if at else max(1, longest // _ANSWER_PART)
+    if at is None:
+        last = longest - answer
+        at = (max(1, round(last * _FIRST)), last)
+    phrase = given.get("interrupt_phrase", PHRASE)
+    values = {"interrupt_at": at, "interrupt_phrase": phrase, "answer_tokens": answer}
+    return {**values, "max_response_tokens": longest}
+
+
+def issues(recipe: Recipe) -> list[Issue]:
+    """Return what is without effect or without sense in the length control of a resolved recipe."""
+    out = []
+    if not recipe.overlong_buffer and recipe.overlong_on is not None:
+        accepted = "no such key, or recipe.overlong_buffer above 0"
+        out.append(Issue("recipe.overlong_on", "there is no penalty", recipe.overlong_on, accepted))
+    if recipe.interrupt_at is None:
+        accepted = "no such key, or recipe.interrupt_at"
+        out += [
+            Issue(f"recipe.{key}", "nothing is interrupted", getattr(recipe, key), accepted)
+            for key in _KEYS
+            if getattr(recipe, key) is not None
+        ]
+        return out
+    last, answer, longest = recipe.interrupt_at[1], recipe.answer_tokens or 0, recipe.max_response_tokens or 0
+    if last < 1 or answer < 1 or last + answer != longest:
+        note = f"recipe.interrupt_at ({last}) and recipe.answer_tokens ({answer}) do not add up to it"
+        accepted = "no such key, or their sum" if last > 0 < answer else "at least 2"
+        out.append(Issue("recipe.max_response_tokens", note, longest, accepted))
+    return out

@@ -1,0 +1,95 @@
+"""ScaleRL (Khatri et al., arXiv 2510.13786, section 4), and ScaleRL without some of its parts.
+
+    L = -1/P Σ_x 1/Σ_i |y_i| Σ_i Σ_t sg[min(π(y_it) / μ(y_it), 5)] A_i log π(y_it),    A_i = (r_i - r̄) / σ_A
+
+over the P problems of a batch whose rewards differ, with π the trainer's policy, μ the *sampler's* at the
+time it drew the token, and σ_A the standard deviation of r - r̄ in the batch. So there is no importance
+weight apart from that ratio. A problem with a pass rate of 0.9 is not sampled again, logits are float32 in
+trainer and sampler, batches are up to 8 updates old, and responses are interrupted (`algorithms.lengths`).
+
+The paper's leave-one-out reverts one part at a time to its baseline (section 2 and A.2; `PARTS`), here by
+``recipe.without``. One alternative differs: the paper's for PipelineRL-8 is PPO-off-policy-8, the one here
+updates on the policy that sampled.
+
+Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from isolaw.config import Recipe
+from isolaw.errors import Issue
+
+NAME = "scale_rl"
+
+
+class Part(NamedTuple):
+    """Keys of the recipe with a part, and what replaces them without it."""
+
+    keys: dict[str, Any]
+    instead: dict[str, Any]
+
+
+PARTS: dict[str, Part] = {
+    # The paper's cap on the ratio is one of 4, 5 and 8 (A.17.2). Instead: DAPO's loss, clipped as in A.16.
+    "cispo": Part({"clip_low": 1.0, "clip_high": 4.0}, {"clip_low": 0.2, "clip_high": 0.26}),
+    # Instead: the mean of each response first, as in GRPO.
+    "prompt_aggregation": Part({"aggregation": "prompt"}, {"aggregation": "sequence"}),
+    # Instead: by the group's standard deviation, as in GRPO.
+    "batch_normalization": Part({"advantage": "advantage_std"}, {"advantage": "group_std"}),
+    "zero_variance_filter": Part({"zero_variance_filter": True}, {"zero_variance_filter": False}),
+    "no_positive_resampling": Part({"no_positive_resampling": 0.9}, {"no_positive_resampling": None}),
+    "float32_head": Part({"float32_head": True}, {"float32_head": False}),
+    # Instead: the length penalty on correct responses (eq. 9). Both depend on max_response_tokens.
+    "interruptions": Part({}, {"overlong_on": "correct"}),
+    "staleness": Part({"staleness": 8}, {"staleness": 0}),
+}
+_COMMON: dict[str, Any] = {"importance_sampling": "none", "kl": 0.0, "entropy": 0.0}
+
+
+def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the keys that ScaleRL sets, without some of its parts.
+
+    >>> settings()["staleness"], settings(("staleness", "cispo"))["clip_high"]
+    (8, 0.26)
+    """
+    out = {**_COMMON, "without": without}
+    for name, part in PARTS.items():
+        out |= part.instead if name in without else part.keys
+    return out
+
+
+def has(recipe: Recipe, part: str) -> bool:
+    """Return whether a recipe is ScaleRL with that part."""
+    return recipe.algorithm == NAME and part not in (recipe.without or ())
+
+
+def issues(recipe: Recipe) -> list[Issue]:
+    """Return what of a resolved recipe contradicts ``recipe.without``, or ScaleRL's ratio.
+
+    >>> for issue in issues(Recipe(algorithm="scale_rl", **settings() | {"float32_head": False})):
+    ...     print(issue)
+    recipe.float32_head: a part of scale_rl; found False; expected recipe.without = ["float32_head"]
+    """
+    if recipe.algorithm != NAME:
+        if recipe.without is None:
+            return []
+        note = "only scale_rl has parts to take out"
+        return [Issue("recipe.without", note, list(recipe.without), f'no such key, or algorithm = "{NAME}"')]
+    out = []
+    for name, (keys, instead) in PARTS.items():
+        if not keys:
+            continue
+        kept = has(recipe, name)
+        contrary, key = (instead if kept else keys), next(iter(keys))
+        if all(getattr(recipe, own) == value for own, value in contrary.items()):
+            if kept:
+                accepted, note = f'recipe.without = ["{name}"]', f"a part of {NAME}"
+            else:
+                accepted, note = "no such key", f"recipe.without takes {name} out"
+            out.append(Issue(f"recipe.{key}", note, getattr(recipe, key), accepted))
+    if recipe.importance_sampling != "none":
+        note = f"the ratio of {NAME} is already that of trainer and sampler"
+        out.append(Issue("recipe.importance_sampling", note, recipe.importance_sampling, "no such key"))
+    return out

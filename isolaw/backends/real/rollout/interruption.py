@@ -1,0 +1,74 @@
+"""Forced interruptions: a response that does not end in its thinking budget is made to answer.
+
+    draw up to a place in `Interruption.span`
+    append the phrase to each response that has not ended
+    draw the rest
+
+The phrase is context for what follows and nothing else: `Rollouts.inserted` has its place, and no
+log-probability, no gradient and no count of generated tokens includes it. What is drawn depends on a
+rollout's own seed alone.
+
+A phrase that ends in a token of its own, such as ``</think>``, ends a section of the response: a response
+that is beyond that section already continues without the phrase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isolaw.backends.real.rollout.prompts import encode_phrase
+from isolaw.backends.real.rollout.samplers import Prompts, Rollouts, Sampler, Seeds
+from isolaw.config import Recipe
+
+# Streams of random numbers of a rollout's seed: the sampler takes the seed itself.
+_PLACE, _ANSWER = 1, 2
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """When a response is interrupted, with which tokens, and how many more it may have."""
+
+    span: tuple[int, int]  # the first and the last place, in tokens
+    phrase: list[int]
+    answer_tokens: int
+    end: int | None = None  # the phrase's last token if that is no ordinary text
+
+    @classmethod
+    def of(cls, recipe: Recipe, tokenizer: Any) -> Interruption | None:
+        """Return a resolved recipe's, or None without ``interrupt_at``."""
+        if recipe.interrupt_at is None or recipe.interrupt_phrase is None:
+            return None
+        phrase = encode_phrase(recipe.interrupt_phrase, tokenizer)
+        own = phrase[-1] in tokenizer.get_added_vocab().values()
+        return cls(recipe.interrupt_at, phrase, recipe.answer_tokens or 1, phrase[-1] if own else None)
+
+    def draw(self, sampler: Sampler, prompts: Prompts, seeds: Seeds, **how: float) -> Rollouts:
+        """Draw rollouts as `Sampler.generate` does, interrupted; ``how`` are temperature and top_p."""
+        own = [seed for some in seeds for seed in some]
+        first, last = self.span
+        places = [int(_stream(seed, _PLACE).integers(first, last + 1)) for seed in own]
+        drawn = sampler.generate(prompts, seeds, max_tokens=places, **how)
+        rows = [row for row, finished in enumerate(drawn.finished) if not finished]
+        if not rows:
+            return drawn
+        phrases = [[] if self.end in drawn.tokens[row] else self.phrase for row in rows]
+        begun = [drawn.tokens[row] + phrase for row, phrase in zip(rows, phrases, strict=True)]
+        rest = sampler.generate(
+            [drawn.prompts[row] + tokens for row, tokens in zip(rows, begun, strict=True)],
+            [[int(_stream(own[row], _ANSWER).integers(2**63))] for row in rows],
+            max_tokens=[self.answer_tokens] * len(rows),
+            **how,
+        )
+        for k, row in enumerate(rows):
+            drawn.inserted[row] = [len(begun[k]) - len(phrases[k]), len(begun[k])]
+            drawn.tokens[row] = begun[k] + rest.tokens[k]
+            drawn.logprobs[row] = drawn.logprobs[row] + rest.logprobs[k]
+            drawn.finished[row] = rest.finished[k]
+        return drawn
+
+
+def _stream(seed: int, key: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(key,)))

@@ -1,0 +1,97 @@
+"""The recipes along an axis of a sweep, each compared with one of them: a leave-one-out, several lr.
+
+For ``without``, the parts that are taken out of ScaleRL, this is the leave-one-out of arXiv 2510.13786
+(section 4), with intervals: a difference within that of runs that differ in nothing means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from isolaw.errors import DataError, InputError, unknown
+from isolaw.fits.pipeline import DRAWS
+from isolaw.fits.selection import hold
+from isolaw.fits.studies.recipes import RecipeComparison, compare
+from isolaw.runs import plain
+from isolaw.simulated import Simulated
+from isolaw.source import ReadKeywords, Source, as_runs
+
+# What runs of a recipe are named of which nothing is taken out.
+WHOLE = "nothing"
+
+
+@dataclass(frozen=True)
+class AxisComparison:
+    """What `compare_by` found."""
+
+    by: str
+    base: Any
+    comparisons: dict[Any, RecipeComparison]  #: by the other values, each the second of its comparison
+
+    @property
+    def simulated(self) -> Simulated:
+        """Whether it rests on simulated runs."""
+        return Simulated.among(own.simulated for own in self.comparisons.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        found = {str(value): own.to_dict() for value, own in self.comparisons.items()}
+        return {"simulated": self.simulated.json, "by": self.by, "base": self.base, "comparisons": found}
+
+
+def compare_by(
+    runs: Source,
+    by: str,
+    base: Any = None,
+    metric: str = "avg@4",
+    *,
+    eval_set: str = "validation",
+    compute: float | None = None,
+    bootstrap: int = DRAWS,
+    seed: int = 0,
+    **reading: Unpack[ReadKeywords],
+) -> AxisComparison:
+    """Compare the runs of each value of ``by``, a column or an attribute, with those of its value ``base``.
+
+    Without ``base``, that is ``"nothing"`` (of ``without``). The other arguments are those of `compare`.
+
+    Raises
+    ------
+    InputError
+        there is no such value, or no second one.
+    DataError
+        there is no such column or metric; or the runs of one value differ otherwise, too.
+    Refused
+        no (B_p, n) is in both.
+
+    >>> import isolaw
+    >>> runs = isolaw.sweep({"sweep": {"compute": 100_000, "seeds": 2}, "problems": {"n_train": 200},
+    ...     "grid": {"rollouts_per_problem": [16], "lr": [0.002, 0.02]}, "executor": {"kind": "inline"}})
+    >>> found = compare_by(runs, "lr", 0.002, bootstrap=50)
+    >>> found.comparisons[0.02].mean.rows["C_mid"].difference.value < 1
+    True
+    """
+    source = as_runs(runs, metric, **reading)
+    table = source.table()
+    if by not in table.columns:
+        raise DataError(f"by: {unknown('column', by, table.columns, 'there are')}")
+    values = sorted({plain(value) for value in table[by].dropna()}, key=str)
+    named = {str(value): value for value in values}
+    base = WHOLE if base is None else base
+    if str(base) not in named or len(values) < 2:
+        there = ", ".join(named)
+        raise InputError(f"base: found {base}; expected one of two or more values of {by}: {there}")
+
+    def of(value: Any) -> Any:
+        return source.select(hold(table, {by: value}).index)
+
+    base = named[str(base)]
+    how: dict[str, Any] = {"eval_set": eval_set, "compute": compute, "bootstrap": bootstrap, "seed": seed}
+    first = of(base)
+    found = {
+        value: compare(first, of(value), metric, names=(str(base), str(value)), **how)
+        for value in values
+        if value != base
+    }
+    return AxisComparison(by, base, found)
