@@ -63,6 +63,8 @@ class Real:
         model = Path(options.model).resolve()
         placement = options.model_dump(mode="json", exclude_none=True)
         identity = {key: placement.pop(key) for key in IDENTITY}
+        if options.generation == "async" and recipe.staleness:  # otherwise no number depends on it
+            identity["generation"] = placement.pop("generation")
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
         if hashed := rewards.digest(options.reward):
@@ -88,18 +90,24 @@ class Real:
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
             *(_placement_issues(options) or planner.issues(spec)),
+            *_async_issues(spec, options),
             *_prompt_issues(str(folder), options.model, spec.recipe.max_response_tokens or 1, stamps),
         ]
 
     def jobs(self, spec: RunSpec) -> int:
         """Return as many runs as there are GPUs for their processes, or cores without a GPU."""
-        return max(1, (environment.gpus() or environment.cores()) // RealOptions.of(spec).processes)
+        options = RealOptions.of(spec)
+        gpus = environment.gpus()
+        return max(1, gpus // options.processes if gpus else environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return a core and, on GPUs, a GPU for each process, and the disk space of weights and moments."""
-        processes = RealOptions.of(spec).processes
+        """Return a core and, on GPUs, a GPU for each process, and the disk space of weights and moments.
+
+        A sampler in a process of its own needs a core, too.
+        """
+        options = RealOptions.of(spec)
         state = _STATE_BYTES * models.parameters(spec.sources["model"])
-        return Needs(processes, processes if environment.gpus() else 0, state)
+        return Needs(options.cores, options.processes if environment.gpus() else 0, state, options.processes)
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """While entered, precision, sampler and placement are those of such machines."""
@@ -216,6 +224,31 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each GPU ({gpus})"))
     if not gpus and processes > cores:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each core ({cores})"))
+    return out
+
+
+def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
+    """Return what keeps a sampler from a process of its own."""
+    if options.generation == "colocated":
+        return []
+    out = []
+    wanted, colocated = "async", 'real.generation = "colocated"'
+    if environment.gpus():
+        note = "a sampler on GPUs of its own is not supported: weights travel through host memory only"
+        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine without GPUs"))
+    elif environment.cores() < 2:
+        note = "the sampler needs a core of its own"
+        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 cores"))
+    if options.processes > 1 or options.torchrun:
+        key = "processes" if options.processes > 1 else "torchrun"
+        note, accepted = (
+            "an asynchronous run has one process that trains",
+            "1" if key == "processes" else "no such key",
+        )
+        out.append(Issue(f"real.{key}", note, getattr(options, key), f"{accepted}, or {colocated}"))
+    if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
+        note = "the recorded log-probabilities would be those of the cut distribution, and no policy's"
+        out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))
     return out
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -51,29 +52,37 @@ class RolloutWorker:
             spec.recipe.float32_head,
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
+            remote=options.generation == "async",
         )
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has those of the base model or of the previous run
 
     def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
         """Return n rewarded rollouts of each of the problems ``visited`` of a part of the set."""
+        with self.clock("generate"):
+            asked = self.asked(part, visited, n, stream)
+            rollouts = self.sampler.generate(**asked) if asked["seeds"] else Rollouts([], [], [], [])
+        return self.rewarded(part, visited, n, rollouts)
+
+    def asked(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> dict[str, Any]:
+        """Return the arguments of `Sampler.generate` for this process's rollouts."""
         sequence = np.random.SeedSequence(self.key, spawn_key=stream)
         seeds = sequence.generate_state(len(visited) * n, np.uint64) >> np.uint64(1)  # below 2⁶³
         rows = self.ranks.share(len(visited), n)
-        places = [visited[row // n] for row in rows]
-        with self.clock("generate"):
-            rollouts = Rollouts([], [], [], [])
-            if rows:
-                rollouts = self.sampler.generate(
-                    [self.prompts[part][place] for place in places],
-                    seeds[rows, None].tolist(),
-                    temperature=self.recipe.temperature or 1.0,
-                    top_p=self.recipe.top_p or 1.0,
-                    max_tokens=self.recipe.max_response_tokens or 1,
-                )
+        return {
+            "prompts": [self.prompts[part][visited[row // n]] for row in rows],
+            "seeds": seeds[rows, None].tolist(),
+            "temperature": self.recipe.temperature or 1.0,
+            "top_p": self.recipe.top_p or 1.0,
+            "max_tokens": self.recipe.max_response_tokens or 1,
+        }
+
+    def rewarded(self, part: str, visited: list[int], n: int, rollouts: Rollouts) -> Batch:
+        """Return the batch of this process's rollouts, with those of the others."""
+        places = [visited[row // n] for row in self.ranks.share(len(visited), n)]
         before = self.reward.failures
         with self.clock("reward"):
-            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if rows else []
+            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if places else []
             values = self.reward([self.problems[part][place] for place in places], texts)
         batch = self.ranks.batch(visited, n, rollouts, np.asarray(values, dtype=np.float64))
         failures = self.ranks.all_of(self.reward.failures - before)

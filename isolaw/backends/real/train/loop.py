@@ -6,10 +6,10 @@
         rewards   ← of the responses (`rewards`)
         update    ← one optimiser step (`learner`); the sampler takes the weights over before it draws again
 
-A step is exactly B_p · n rollouts and one optimiser step, with two exceptions: dynamic sampling draws further
-batches until B_p groups are informative, and with a staleness of k a batch is drawn k updates before it is
-used (k batches are then in flight beyond ``compute``). If a filter leaves no rollout of a batch, there is no
-update.
+A step is exactly B_p · n rollouts and one optimiser step, with two exceptions: dynamic sampling draws
+further batches until B_p groups are informative, and with a staleness of k a batch is drawn k updates before
+it is used (k batches are then in flight beyond ``compute``). With a sampler in a process of its own it is
+drawn up to k updates before (`pipeline`). If a filter leaves no rollout of a batch, there is no update.
 
 Sampler and trainer share each GPU and take turns: what computes goes through the `learner`, which puts the
 sampler to sleep, and what draws through `Run.draw`, which wakes it with the trainer's weights.
@@ -35,6 +35,7 @@ from isolaw.backends.real.train import evaluation, process_group
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.learner import Learner
 from isolaw.backends.real.train.memory import planner
+from isolaw.backends.real.train.pipeline import Pipeline, recorded
 from isolaw.backends.real.train.problem_order import ProblemOrder
 from isolaw.backends.real.train.trainer import Trainer
 from isolaw.config import RunSpec
@@ -56,7 +57,8 @@ class Run:
         self.spec, self.recipe = spec, spec.recipe
         self.options = o = planner.chosen(spec)
         process_group.start(o.timeout_hours)
-        samplers.import_sampler(o.sampler or "vllm")
+        if o.generation == "colocated":
+            samplers.import_sampler(o.sampler or "vllm")
         self.trainer = own = Trainer(
             o.model,
             **o.model_dump(include=_OF_TRAINER),
@@ -72,6 +74,9 @@ class Run:
         self.order = ProblemOrder(
             n_train, spec.problems_per_batch, spec.seed, spec.content["train"], self.recipe.replacement
         )
+        self.pipeline: Pipeline | None = None
+        if o.generation == "async":
+            self.pipeline = Pipeline(self.worker, spec.rollouts_per_problem, self.recipe.staleness)
         self.step = self.round = self.compute = self.tokens = 0
         self.waiting: list[Batch] = []
         self.pass_rates = evaluation.PassRates(n_train)
@@ -83,13 +88,16 @@ class Run:
 
     def advance(self) -> None:
         """Make one step."""
-        while len(self.waiting) <= self.recipe.staleness:
+        while len(self.waiting) <= (0 if self.pipeline else self.recipe.staleness):
             self.waiting.append(self.generate())
         batch = self.waiting.pop(0)
         self.compute += batch.generated
         self.tokens += batch.generated_tokens
         self.step += 1
-        self.means.add({**evaluation.of_batch(batch), **self.learner.update(batch, self.step)})
+        ages = self.pipeline.ages(batch, self.step) if self.pipeline else {}
+        self.means.add({**evaluation.of_batch(batch), **ages, **self.learner.update(batch, self.step)})
+        if self.pipeline:
+            self.pipeline.at(self.step)
 
     def generate(self) -> Batch:
         """Return a rewarded batch of B_p groups from the current weights."""
@@ -105,7 +113,7 @@ class Run:
             batch.extend(self._sample())
             rounds += 1
         if self.recipe.staleness:
-            batch.old_logprobs = self.learner.logprobs(batch.rollouts)
+            batch.old_logprobs = recorded(batch) if self.pipeline else self.learner.logprobs(batch.rollouts)
         return batch
 
     def draw(self, part: str, visited: list[int], n: int, stream: tuple[int, ...]) -> Batch:
@@ -120,9 +128,17 @@ class Run:
                 self.worker.sampler.load(self.trainer.weights())
 
     def _sample(self) -> Batch:
-        """Draw the next batch of problems and n rollouts of each."""
-        batch = self.draw("train", self.order.take(), self.spec.rollouts_per_problem, (_ROLLOUTS, self.round))
-        self.round += 1
+        """Return the next batch of problems and n rollouts of each."""
+        if self.pipeline is None:
+            n = self.spec.rollouts_per_problem
+            batch = self.draw("train", self.order.take(), n, (_ROLLOUTS, self.round))
+            self.round += 1
+        else:
+            self._sync()
+            while not self.pipeline.full:
+                self.pipeline.ask(self.order.take(), (_ROLLOUTS, self.round))
+                self.round += 1
+            batch = self.pipeline.take()
         self.pass_rates.visit(batch)
         if self.recipe.no_positive_resampling:
             mastered = adv.mastered(batch.rewards, self.recipe.no_positive_resampling).tolist()
@@ -176,6 +192,7 @@ class Run:
                 "since": vars(self.means),
                 "seconds": self.seconds,
                 "waiting": waiting,
+                "asked": self.pipeline.state() if self.pipeline else [],
             }
             (folder / "loop.json").write_text(json.dumps(state))
 
@@ -192,6 +209,8 @@ class Run:
             self.means = evaluation.StepMeans(**state["since"])
             self.seconds = state["seconds"]
             self.waiting = [Batch.from_state(one, self.ranks) for one in state["waiting"]]
+            if self.pipeline:
+                self.pipeline.restore(state["asked"], self.step)
         except torch.OutOfMemoryError:  # `train` reports it
             raise
         except Exception as error:
@@ -199,6 +218,8 @@ class Run:
 
     def close(self) -> None:
         """Release what the next run does not reuse."""
+        if self.pipeline:
+            self.pipeline.close()
         self.worker.close()
         self.trainer.close()
 
