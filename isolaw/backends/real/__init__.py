@@ -239,13 +239,11 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     elif environment.cores() < 2:
         note = "the sampler needs a core of its own"
         out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 cores"))
-    if options.processes > 1 or options.torchrun:
-        key = "processes" if options.processes > 1 else "torchrun"
-        note, accepted = (
-            "an asynchronous run has one process that trains",
-            "1" if key == "processes" else "no such key",
-        )
-        out.append(Issue(f"real.{key}", note, getattr(options, key), f"{accepted}, or {colocated}"))
+    note = "an asynchronous run has one process that trains"
+    if options.processes > 1:
+        out.append(Issue("real.processes", note, options.processes, f"1, or {colocated}"))
+    elif options.torchrun:
+        out.append(Issue("real.torchrun", note, options.torchrun, f"no such key, or {colocated}"))
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
         note = "the recorded log-probabilities would be those of the cut distribution, and no policy's"
         out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))

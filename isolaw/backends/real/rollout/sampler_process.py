@@ -24,6 +24,7 @@ def main() -> NoReturn:
     """Serve until the trainer's end closes."""
     channel, memory = Connection(os.dup(0)), os.dup(1)
     os.dup2(2, 1)  # what libraries print is no weight
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # which a library's own processes would keep open
     inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
 
     def listen() -> None:
@@ -46,13 +47,13 @@ def main() -> NoReturn:
 def serve(channel: Connection, memory: int, inbox: SimpleQueue[dict[str, Any]]) -> NoReturn:
     """Do what the messages ask for; ``memory`` is the file of the weights."""
     settings = inbox.get()["open"]
-    environment.prepare()
-    from isolaw.backends.real.rollout.remote_sampler import send_rollouts
-    from isolaw.backends.real.rollout.samplers import SamplerSettings, import_sampler
-    from isolaw.backends.real.rollout.shared_weights import SharedWeights
-    from isolaw.backends.real.rollout.streaming import open_stream
+    with environment.importing():
+        from isolaw.backends.real.rollout.remote_sampler import send_rollouts
+        from isolaw.backends.real.rollout.samplers import SamplerSettings, import_sampler
+        from isolaw.backends.real.rollout.shared_weights import SharedWeights
+        from isolaw.backends.real.rollout.streaming import open_stream
 
-    import_sampler(settings["kind"])
+        import_sampler(settings["kind"])
     stream, weights = open_stream(SamplerSettings(**settings)), SharedWeights(memory)
     channel.send_bytes(json.dumps({"loaded": None}).encode())
     while True:

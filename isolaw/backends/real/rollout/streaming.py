@@ -13,9 +13,16 @@ responses are short.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
-from isolaw.backends.real.rollout.samplers import Rollouts, SamplerSettings, TransformersSampler, Weights
+from isolaw.backends.real.rollout.samplers import (
+    Rollouts,
+    Sampler,
+    SamplerSettings,
+    Weights,
+    open_sampler,
+)
 from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
 from isolaw.errors import RunError
 
@@ -40,8 +47,9 @@ class Stream(Protocol):
 
 
 def open_stream(settings: SamplerSettings) -> Stream:
-    """Return a stream of that kind."""
-    return VLLMStream(settings) if settings.kind == "vllm" else PlainStream(settings)
+    """Return a stream of a sampler in this process."""
+    sampler = open_sampler(replace(settings, remote=False))
+    return VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else PlainStream(sampler)
 
 
 class VLLMStream:
@@ -51,8 +59,8 @@ class VLLMStream:
     token is under way. vLLM labels each token with the weights that drew it.
     """
 
-    def __init__(self, settings: SamplerSettings) -> None:
-        self.sampler = VLLMSampler(settings)
+    def __init__(self, sampler: VLLMSampler) -> None:
+        self.sampler = sampler
         self.engine = self.sampler.llm.llm_engine
         if self.engine.vllm_config.scheduler_config.async_scheduling:
             raise RunError('real.generation = "async": vLLM schedules ahead here, and tokens have no version')
@@ -103,9 +111,8 @@ class VLLMStream:
 class PlainStream:
     """The plain sampler: a batch after the other."""
 
-    def __init__(self, settings: SamplerSettings) -> None:
-        head = settings.float32_head
-        self.sampler = TransformersSampler(settings.model, dtype=settings.dtype, float32_head=head)
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
         self.version = 0
         self.waiting: dict[int, dict[str, Any]] = {}
 
