@@ -331,7 +331,8 @@ def test_a_sampler_of_its_own_needs_a_core_and_no_gpu(resolved: Callable[..., An
     assert line.startswith("real.torchrun: an asynchronous run has one process")
     (line,) = told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None})
     assert line.startswith("recipe.top_p: the recorded log-probabilities")
-    assert told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None, "staleness": 0}) == []
+    fresh = {"staleness": 0, "clip_low": None, "clip_high": None}
+    assert told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None, **fresh}) == []
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (line,) = told()
     assert line.startswith("real.generation: the sampler needs a core of its own; found 'async'; expected ")
