@@ -119,11 +119,15 @@ class Nodes(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """The resources of one run: of its machines, and the disk that its state takes permanently."""
+    """The resources of one run: of its machines, and the disk that its state takes permanently.
+
+    Its machines divide its ``processes``.
+    """
 
     cpus: int = 1
     gpus: int = 0
     disk_bytes: int = 0
+    processes: int = 1
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
         refuse("nodes", "1; more with executor.kind = 'ray' or 'slurm'")
     for run in runs:
-        each, processes = resources(chosen, run), backends.get(run.backend).needs(run).cpus
+        each, processes = resources(chosen, run), backends.get(run.backend).needs(run).processes
         if processes % chosen.nodes:
             refuse("nodes", f"a divisor of the run's processes ({processes})")
         if chosen.max_gpus is not None and each.nodes * each.gpus > chosen.max_gpus:

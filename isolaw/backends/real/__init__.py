@@ -70,6 +70,8 @@ class Real:
         placement = options.model_dump(mode="json", exclude_none=True)
         identity = {key: placement.pop(key) for key in IDENTITY}
         identity |= {key: placement.pop(key) for key in OPTIONAL_IDENTITY if key in placement}
+        if options.generation == "async" and recipe.staleness:  # otherwise no number depends on it
+            identity["generation"] = placement.pop("generation")
         parts = {"train", *spec.evaluation.sets} & set(stored.parts)
         content = {"model": models.digest(model), **{part: stored.digest(part) for part in sorted(parts)}}
         for name in options.rewards:
@@ -97,22 +99,27 @@ class Real:
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
             *(_placement_issues(options) or planner.issues(spec)),
+            *_async_issues(spec, options),
             *_prompt_issues(str(folder), options.model, longest, phrase, options.chat, stamps),
         ]
 
     def jobs(self, spec: RunSpec) -> int:
         """Return as many runs as there are GPUs for their processes, or cores without a GPU."""
-        return max(1, (environment.gpus() or environment.cores()) // RealOptions.of(spec).processes)
+        options = RealOptions.of(spec)
+        gpus = environment.gpus()
+        return max(1, gpus // options.processes if gpus else environment.cores() // options.cores)
 
     def needs(self, spec: RunSpec) -> Needs:
-        """Return a core and, on GPUs, a GPU for each process, and the disk space of weights and moments."""
-        processes = RealOptions.of(spec).processes
-        folder = spec.sources["model"]
+        """Return a core and, on GPUs, a GPU for each process, and the disk space of weights and moments.
+
+        A sampler in a process of its own needs a core, too.
+        """
+        options, folder = RealOptions.of(spec), spec.sources["model"]
         state = _STATE_BYTES * models.parameters(folder)
         if spec.recipe.algorithm == "ppo":  # for the critic
             decoder = Decoder.read(folder)
             state += _STATE_BYTES * (decoder.critic.parameters if decoder else models.parameters(folder))
-        return Needs(processes, processes if environment.gpus() else 0, state)
+        return Needs(options.cores, options.processes if environment.gpus() else 0, state, options.processes)
 
     def on_machines(self, cpus: int, gpus: int, gpu_bytes: int | None = None) -> AbstractContextManager[None]:
         """While entered, precision, sampler and placement are those of such machines."""
@@ -234,6 +241,33 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each GPU ({gpus})"))
     if not gpus and processes > cores:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each core ({cores})"))
+    return out
+
+
+def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
+    """Return what keeps a sampler from a process of its own."""
+    if options.generation == "colocated":
+        return []
+    out = []
+    wanted, colocated = "async", 'real.generation = "colocated"'
+    if environment.gpus():
+        note = "a sampler on GPUs of its own is not supported: weights travel through host memory only"
+        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine without GPUs"))
+    elif environment.cores() < 2:
+        note = "the sampler needs a core of its own"
+        out.append(Issue("real.generation", note, wanted, f"{colocated}, or a machine with 2 cores"))
+    note = "an asynchronous run has one process that trains"
+    if options.processes > 1:
+        out.append(Issue("real.processes", note, options.processes, f"1, or {colocated}"))
+    elif options.torchrun:
+        out.append(Issue("real.torchrun", note, options.torchrun, f"no such key, or {colocated}"))
+    if spec.recipe.interrupt_at is not None:
+        note = "a response is interrupted in two requests, and a streaming sampler draws it in one"
+        accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'
+        out.append(Issue("recipe.interrupt_at", note, spec.recipe.interrupt_at, accepted))
+    if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
+        note = "the recorded log-probabilities would be those of the cut distribution, and no policy's"
+        out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))
     return out
 
 

@@ -66,6 +66,8 @@ class RealOptions(BaseModel):
     micro_batch_tokens: Count | None = None  # of one forward and backward pass
     gradient_checkpointing: bool | None = None  # whether the backward pass computes activations again
     processes: Count = 1  # of one run (data parallel)
+    # Whether the sampler takes turns with the trainer, or streams in a process of its own (`train.pipeline`).
+    generation: Literal["colocated", "async"] = "colocated"
     tensor_parallel: Count | None = None  # how many processes share one sampler's model
     torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # more options of torchrun
     gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
@@ -73,6 +75,11 @@ class RealOptions(BaseModel):
     # Mean |Δ log p| per token between sampler and trainer above which a run stops.
     logprob_tolerance: Positive | None = None
     checkpoint_minutes: Positive = 10.0  # the longest time between two points from which a run can continue
+
+    @property
+    def cores(self) -> int:
+        """Cores of one run: one for each process, and one for a sampler of its own."""
+        return self.processes + (self.generation == "async")
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # a dictionary has none

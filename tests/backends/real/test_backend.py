@@ -279,6 +279,7 @@ def test_what_makes_a_run_the_same_run(resolved: Callable[..., Any], made, tmp_p
         resolved(problems={"set": str(elsewhere)}, real={"model": str(tmp_path / "model")}),
         resolved(real={"zero_stage": 3, "micro_batch_tokens": 2, "processes": 2, "checkpoint_minutes": 1}),
         resolved(sweep={"compute": 320}),
+        resolved(real={"generation": "async"}),
         resolved(recipe={"algorithm": "grpo", "lr": 2e-3, "top_p": 1.0, "aggregation": "sequence"}),
     ]
     assert {run.run_id for run in same} == {first.run_id}
@@ -294,8 +295,10 @@ def test_what_makes_a_run_the_same_run(resolved: Callable[..., Any], made, tmp_p
         resolved(recipe={"temperature": 0.6}),
         resolved(problems={"n_train": 63}),
         resolved(sweep={"seeds": [1]}),
+        resolved(recipe={"staleness": 1}),
+        resolved(recipe={"staleness": 1}, real={"generation": "async"}),
     ]
-    assert len({run.run_id for run in [first, *others]}) == 8
+    assert len({run.run_id for run in [first, *others]}) == 10
     # Terms by difficulty or by hand are the same terms.
     open_ = {"kl": None, "entropy": None}
     easy = resolved(problems={"difficulty": "easy"}, recipe=open_)
@@ -314,6 +317,34 @@ def test_how_many_runs_a_machine_makes_at_a_time(resolved: Callable[..., Any], m
     monkeypatch.setattr(environment, "gpus", lambda: 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert (BACKEND.jobs(one), BACKEND.jobs(two)) == (6, 3)
+
+
+@pytest.mark.real
+def test_a_sampler_of_its_own_needs_a_core_and_no_gpu(resolved: Callable[..., Any], monkeypatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    run = resolved(real={"generation": "async"}, recipe={"staleness": 1})
+    needs = BACKEND.needs(run)
+    assert (needs.cpus, needs.gpus, needs.processes, BACKEND.jobs(run)) == (2, 0, 1, 3)
+
+    def told(recipe: dict[str, Any] | None = None, **options: Any) -> list[str]:
+        more = {"sources": {**run.sources, **options}, "recipe": run.recipe.model_copy(update=recipe or {})}
+        return list(map(str, BACKEND.check(run.model_copy(update=more))))
+
+    (line,) = told(processes=2)
+    assert line.startswith(
+        "real.processes: an asynchronous run has one process that trains; found 2; expected 1"
+    )
+    (line,) = told(torchrun=["--log-dir=x"])
+    assert line.startswith("real.torchrun: an asynchronous run has one process")
+    (line,) = told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None})
+    assert line.startswith("recipe.top_p: the recorded log-probabilities")
+    fresh = {"staleness": 0, "clip_low": None, "clip_high": None}
+    assert told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None, **fresh}) == []
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    (line,) = told()
+    assert line.startswith("real.generation: the sampler needs a core of its own; found 'async'; expected ")
+    monkeypatch.setattr(environment, "gpus", lambda: 8)
+    assert any(line.startswith("real.generation: a sampler on GPUs of its own") for line in told())
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------

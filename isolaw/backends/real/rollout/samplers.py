@@ -1,9 +1,10 @@
 """Samplers: where rollouts come from.
 
 `VLLMSampler` (`vllm_sampler`) is vLLM in the training process. `TransformersSampler` is plain, slow and easy
-to verify: the tests' reference, and the sampler where vLLM is not installed. Both return each token's
-log-probability under the distribution it was drawn from: softmax(logits / temperature), cut to ``top_p``.
-Each rollout has a seed of its own, so that it depends neither on the batch nor on its order.
+to verify: the tests' reference, and the sampler where vLLM is not installed. `RemoteSampler`
+(`remote_sampler`) is either of them in a process of its own. All return each token's log-probability under
+the distribution it was drawn from: softmax(logits / temperature), cut to ``top_p``. Each rollout has a seed
+of its own, so that it depends neither on the batch nor on its order.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Rollouts:
     finished: list[bool]  # False for a response that was cut at max_tokens
     # Which of the response's tokens were not drawn but inserted: [first, the one after the last].
     inserted: list[list[int]] = field(default_factory=list)
+    # The version of the weights that drew each token; no rows where the same weights drew all of them.
+    versions: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.inserted:
@@ -55,7 +58,7 @@ class Rollouts:
 
     def rows(self, index: Sequence[int]) -> Rollouts:
         """Return some of the rows."""
-        return Rollouts(*([values[i] for i in index] for values in vars(self).values()))
+        return Rollouts(*([values[i] for i in index] if values else [] for values in vars(self).values()))
 
 
 class Sampler(Protocol):
@@ -192,6 +195,7 @@ class SamplerSettings:
     float32_head: bool = False
     tensor_parallel: int = 1  # consecutive ranks that share a model, each with one GPU
     gpu_memory: float = 0.4  # share of the GPU for weights and KV cache
+    remote: bool = False  # in a process of its own
 
 
 _opened: dict[SamplerSettings, Sampler] = {}
@@ -201,7 +205,11 @@ def open_sampler(settings: SamplerSettings) -> Sampler:
     """Return a sampler, the previous one if it was opened alike."""
     if settings not in _opened:
         close_samplers()  # first: vLLM's parts find each other through globals of the process
-        if settings.kind == "transformers":
+        if settings.remote:
+            from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
+
+            _opened[settings] = RemoteSampler(settings)
+        elif settings.kind == "transformers":
             head = settings.float32_head
             _opened[settings] = TransformersSampler(settings.model, dtype=settings.dtype, float32_head=head)
         else:
@@ -209,6 +217,12 @@ def open_sampler(settings: SamplerSettings) -> Sampler:
 
             _opened[settings] = VLLMSampler(settings)
     return _opened[settings]
+
+
+def forget(sampler: Sampler) -> None:
+    """Open a new sampler next time: this one has ended."""
+    for settings in [key for key, opened in _opened.items() if opened is sampler]:
+        del _opened[settings]
 
 
 def import_sampler(kind: str) -> None:

@@ -104,10 +104,32 @@ class VLLMSampler:
         self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
     ) -> Rollouts:
         """Draw rollouts: one request for each, with its own seed."""
-        from vllm import SamplingParams, TokensPrompt
+        from vllm import TokensPrompt
 
         if self.asleep:
             raise RuntimeError("the sampler sleeps without weights; call `load` first")
+        rows, parameters = self.requests(
+            prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens
+        )
+        before = self.preemptions
+        outputs = self.llm.generate(
+            [TokensPrompt(prompt_token_ids=row) for row in rows], parameters, use_tqdm=False
+        )
+        if before == 0 < self.preemptions:
+            warnings.warn(
+                f"vLLM's KV cache ran full, and vLLM restarted {self.preemptions:,} of {len(rows):,} "
+                "responses; a larger real.gpu_memory or real.tensor_parallel avoids that (shown once)",
+                stacklevel=2,
+            )
+        return self.rollouts(rows, outputs)
+
+    @staticmethod
+    def requests(
+        prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
+    ) -> tuple[list[list[int]], list[Any]]:
+        """Return the prompt of each rollout, and its sampling parameters with its own seed."""
+        from vllm import SamplingParams
+
         common = SamplingParams(
             temperature=temperature,
             top_p=top_p,
@@ -117,26 +139,23 @@ class VLLMSampler:
             detokenize=False,
             skip_clone=True,  # shallow copies suffice, here and in vLLM
         )
-        requests, parameters, rows = [], [], []
+        parameters, rows = [], []
         for prompt, own in zip(prompts, seeds, strict=True):
             for seed in own:
                 rows.append(list(prompt))
-                requests.append(TokensPrompt(prompt_token_ids=list(prompt)))
                 parameters.append(common.clone())
                 parameters[-1].seed = int(seed)
         for own, limit in zip(parameters, limits(max_tokens, len(rows)), strict=True):
             own.max_tokens = limit
-        before = self.preemptions
-        outputs = [request.outputs[0] for request in self.llm.generate(requests, parameters, use_tqdm=False)]
-        if before == 0 < self.preemptions:
-            warnings.warn(
-                f"vLLM's KV cache ran full, and vLLM restarted {self.preemptions:,} of {len(rows):,} "
-                "responses; a larger real.gpu_memory or real.tensor_parallel avoids that (shown once)",
-                stacklevel=2,
-            )
+        return rows, parameters
+
+    @staticmethod
+    def rollouts(prompts: list[list[int]], requests: list[Any]) -> Rollouts:
+        """Return the rollouts of vLLM's finished requests."""
+        outputs = [request.outputs[0] for request in requests]
         tokens = [list(output.token_ids) for output in outputs]
         logprobs = [list(output.logprobs.logprobs) for output in outputs]  # of the tokens drawn alone
-        return Rollouts(rows, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
+        return Rollouts(prompts, tokens, logprobs, [o.finish_reason != "length" for o in outputs])
 
     def load(self, weights: Weights) -> None:
         """Hand the weights over in place (vLLM's ``reload_weights``); wakes the sampler."""

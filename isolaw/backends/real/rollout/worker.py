@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +58,7 @@ class RolloutWorker:
             bool(spec.recipe.float32_head),
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
+            remote=options.generation == "async",
         )
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has those of the base model or of the previous run
@@ -68,25 +70,39 @@ class RolloutWorker:
 
         Temperature and top_p are the recipe's or, ``evaluating``, those of the evaluations.
         """
+        with self.clock("generate"):
+            asked = self.asked(part, visited, n, stream, evaluating)
+            rollouts = Rollouts([], [], [], [])
+            if asked["seeds"] and self.interruption:
+                del asked["max_tokens"]
+                rollouts = self.interruption.draw(self.sampler, **asked)
+            elif asked["seeds"]:
+                rollouts = self.sampler.generate(**asked)
+        return self.rewarded(part, visited, n, rollouts)
+
+    def asked(
+        self, part: str, visited: list[int], n: int, stream: tuple[int, ...], evaluating: bool = False
+    ) -> dict[str, Any]:
+        """Return the arguments of `Sampler.generate` for this process's rollouts."""
         recipe = {"temperature": self.recipe.temperature, "top_p": self.recipe.top_p}
         sampling = self.evaluated_at if evaluating else recipe
         sequence = np.random.SeedSequence(self.key, spawn_key=stream)
         seeds = sequence.generate_state(len(visited) * n, np.uint64) >> np.uint64(1)  # below 2⁶³
         rows = self.ranks.share(len(visited), n)
-        places = [visited[row // n] for row in rows]
-        with self.clock("generate"):
-            rollouts = Rollouts([], [], [], [])
-            if rows:
-                prompts, own = [self.prompts[part][place] for place in places], seeds[rows, None].tolist()
-                how = {"temperature": sampling["temperature"] or 1.0, "top_p": sampling["top_p"] or 1.0}
-                if self.interruption:
-                    rollouts = self.interruption.draw(self.sampler, prompts, own, **how)
-                else:
-                    longest = self.recipe.max_response_tokens or 1
-                    rollouts = self.sampler.generate(prompts, own, max_tokens=longest, **how)
+        return {
+            "prompts": [self.prompts[part][visited[row // n]] for row in rows],
+            "seeds": seeds[rows, None].tolist(),
+            "temperature": sampling["temperature"] or 1.0,
+            "top_p": sampling["top_p"] or 1.0,
+            "max_tokens": self.recipe.max_response_tokens or 1,
+        }
+
+    def rewarded(self, part: str, visited: list[int], n: int, rollouts: Rollouts) -> Batch:
+        """Return the batch of this process's rollouts, with those of the others."""
+        places = [visited[row // n] for row in self.ranks.share(len(visited), n)]
         before = self.reward.failures
         with self.clock("reward"):
-            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if rows else []
+            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True) if places else []
             values = self.reward([self.problems[part][place] for place in places], texts)
         several = values if len(self.reward.names) > 1 else None
         batch = self.ranks.batch(visited, n, rollouts, values @ self.reward.weights, several)

@@ -89,7 +89,11 @@ class Learner:
             with self.clock("train"):
                 sums = self._backward(batch, advantages, weights, rows)
             sums = self.ranks.merged(sums)
-            self._check_mismatch(sums, step, recipe.top_p)
+            if batch.rollouts.versions and batch.old_logprobs is not None:
+                # The sampler's own log-probabilities are the old ones: only an evaluation compares with it.
+                del sums["mismatch"], sums["mismatch_max"]
+            else:
+                self._check_mismatch(sums, step, recipe.top_p)
             with self.clock("train"):
                 measured.add(chosen, "grad_norm", self.trainer.update(lr), sums)
                 if self.ppo and targets:

@@ -7,10 +7,10 @@
         update    ← of the policy (`learner`); the sampler takes the weights over before it draws again
 
 A step is exactly B_p · n rollouts and one optimiser step (with ``recipe.epochs`` and ``minibatches`` several
-on the same rollouts, which count once), with two exceptions: dynamic sampling draws further
-batches until B_p groups are informative, and with a staleness of k a batch is drawn k updates before it is
-used (k batches are then in flight beyond ``compute``). If a filter leaves no rollout of a batch, there is no
-update.
+on the same rollouts, which count once), with two exceptions: dynamic sampling draws further batches until B_p
+groups are informative, and with a staleness of k a batch is drawn k updates before it is used (k batches are
+then in flight beyond ``compute``). With a sampler in a process of its own it is drawn up to k updates before
+(`pipeline`). If a filter leaves no rollout of a batch, there is no update.
 
 Sampler and trainer share each GPU and take turns: what computes goes through the `learner`, which puts the
 sampler to sleep, and what draws through `Run.draw`, which wakes it with the trainer's weights.
@@ -36,6 +36,7 @@ from isolaw.backends.real.train import evaluation, process_group
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.learner import Learner
 from isolaw.backends.real.train.memory import planner
+from isolaw.backends.real.train.pipeline import Pipeline, recorded
 from isolaw.backends.real.train.problem_order import ProblemOrder
 from isolaw.backends.real.train.trainer import Trainer, trainer_keys
 from isolaw.config import RunSpec
@@ -55,7 +56,8 @@ class Run:
         self.spec, self.recipe = spec, spec.recipe
         self.options = o = planner.chosen(spec)
         process_group.start(o.timeout_hours)
-        samplers.import_sampler(o.sampler or "vllm")
+        if o.generation == "colocated":
+            samplers.import_sampler(o.sampler or "vllm")
         self.trainer = own = Trainer(o.model, **trainer_keys(self.recipe, o))
         self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
@@ -65,6 +67,9 @@ class Run:
         self.order = ProblemOrder(
             n_train, spec.problems_per_batch, spec.seed, spec.content["train"], self.recipe.replacement
         )
+        self.pipeline: Pipeline | None = None
+        if o.generation == "async":
+            self.pipeline = Pipeline(self.worker, spec.rollouts_per_problem, self.recipe.staleness or 0)
         self.step = self.round = self.compute = self.tokens = 0
         self.waiting: list[Batch] = []
         self.pass_rates = evaluation.PassRates(n_train)
@@ -76,15 +81,17 @@ class Run:
 
     def advance(self) -> None:
         """Make one step."""
-        while len(self.waiting) <= (self.recipe.staleness or 0):
+        while len(self.waiting) <= (0 if self.pipeline else self.recipe.staleness or 0):
             self.waiting.append(self.generate())
         batch = self.waiting.pop(0)
         self.compute += batch.generated
         self.tokens += batch.generated_tokens
         self.step += 1
-        self.means.add(
-            {**evaluation.of_batch(batch, self.worker.reward.names), **self.learner.update(batch, self.step)}
-        )
+        ages = self.pipeline.ages(batch, self.step) if self.pipeline else {}
+        measured = evaluation.of_batch(batch, self.worker.reward.names)
+        self.means.add({**measured, **ages, **self.learner.update(batch, self.step)})
+        if self.pipeline:
+            self.pipeline.at(self.step)
 
     def generate(self) -> Batch:
         """Return a rewarded batch of B_p groups from the current weights."""
@@ -100,7 +107,7 @@ class Run:
             batch.extend(self._sample())
             rounds += 1
         if self.recipe.staleness:
-            batch.old_logprobs = self.learner.logprobs(batch.rollouts)
+            batch.old_logprobs = recorded(batch) if self.pipeline else self.learner.logprobs(batch.rollouts)
         return batch
 
     def draw(
@@ -117,9 +124,17 @@ class Run:
                 self.worker.sampler.load(self.trainer.weights())
 
     def _sample(self) -> Batch:
-        """Draw the next batch of problems and n rollouts of each."""
-        batch = self.draw("train", self.order.take(), self.spec.rollouts_per_problem, (_ROLLOUTS, self.round))
-        self.round += 1
+        """Return the next batch of problems and n rollouts of each."""
+        if self.pipeline is None:
+            n = self.spec.rollouts_per_problem
+            batch = self.draw("train", self.order.take(), n, (_ROLLOUTS, self.round))
+            self.round += 1
+        else:
+            self._sync()
+            while not self.pipeline.full:
+                self.pipeline.ask(self.order.take(), (_ROLLOUTS, self.round))
+                self.round += 1
+            batch = self.pipeline.take()
         self.pass_rates.visit(batch)
         if self.recipe.no_positive_resampling:
             mastered = adv.mastered(batch.verdicts, self.recipe.no_positive_resampling).tolist()
@@ -187,6 +202,7 @@ class Run:
                 "since": vars(self.means),
                 "seconds": self.seconds,
                 "waiting": waiting,
+                "asked": self.pipeline.state() if self.pipeline else [],
             }
             (folder / "loop.json").write_text(json.dumps(state))
 
@@ -203,6 +219,8 @@ class Run:
             self.means = evaluation.StepMeans(**state["since"])
             self.seconds = state["seconds"]
             self.waiting = [Batch.from_state(one, self.ranks) for one in state["waiting"]]
+            if self.pipeline:
+                self.pipeline.restore(state["asked"], self.step)
         except torch.OutOfMemoryError:  # `train` reports it
             raise
         except Exception as error:
@@ -210,6 +228,8 @@ class Run:
 
     def close(self) -> None:
         """Release what the next run does not reuse."""
+        if self.pipeline:
+            self.pipeline.close()
         self.worker.close()
         self.learner.close()
 

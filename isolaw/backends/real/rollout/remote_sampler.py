@@ -1,0 +1,173 @@
+"""A sampler in a process of its own: this is the trainer's end, `sampler_process` the other one.
+
+The process gets two files: a socket to this one as its standard input, and the memory of the weights
+(`shared_weights`) as its standard output. Messages are JSON:
+
+    to the sampler      open     `SamplerSettings`
+                        weights  a version, and where each tensor is; after they are written
+                        draw     a ticket, and what `Sampler.generate` is asked for
+                        drop     forget every ticket
+    from the sampler    loaded   a version, taken over between two tokens; null when it has started
+                        drawn    a ticket; its rollouts follow (`send_rollouts`)
+                        failed   why the sampler ends
+
+Each end notices at once that the other one is gone, because the socket closes: the sampler then exits, and
+here whoever waits for it, now or next, gets a `RunError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from isolaw.backends.real.rollout import samplers
+from isolaw.backends.real.rollout.samplers import Limits, Prompts, Rollouts, SamplerSettings, Seeds, Weights
+from isolaw.backends.real.rollout.shared_weights import SharedWeights
+from isolaw.errors import RunError
+
+_MODULE = "isolaw.backends.real.rollout.sampler_process"
+_ENDING_S = 10.0
+
+
+class RemoteSampler:
+    """`Sampler` that also draws several batches at a time while its user does something else.
+
+    ``version`` names the weights that `load` hands over next.
+    """
+
+    def __init__(self, settings: SamplerSettings) -> None:
+        self.needs_weights, self.version = True, 0
+        self._tickets = 0
+        self._taken = False  # whether the sampler has taken over what was handed over last
+        self._drawn: dict[int, Rollouts | None] = {}  # by ticket; None: not yet
+        self._number = os.memfd_create("isolaw-weights")
+        self._memory = SharedWeights(self._number)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=theirs.fileno(),
+                stdout=self._number,
+                start_new_session=True,  # Ctrl-C is the trainer's, which first keeps its state
+            )
+        self._channel = Connection(ours.detach())
+        self._inbox: SimpleQueue[tuple[dict[str, Any], Rollouts | None] | None] = SimpleQueue()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+        self._send({"open": asdict(settings)})
+        while not self._taken:
+            self._receive()
+
+    def draw(
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
+    ) -> int:
+        """Begin to draw, from the weights handed over last and those that follow; return a ticket."""
+        self._tickets += 1
+        asked = {"prompts": prompts, "seeds": seeds}
+        sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+        self._drawn[self._tickets] = None
+        self._send({"draw": self._tickets, "asked": asked | sampling})
+        return self._tickets
+
+    def take(self, ticket: int) -> Rollouts:
+        """Wait for the rollouts of a ticket."""
+        while (rollouts := self._drawn[ticket]) is None:
+            self._receive()
+        del self._drawn[ticket]
+        return rollouts
+
+    def generate(
+        self, prompts: Prompts, seeds: Seeds, *, temperature: float, top_p: float, max_tokens: Limits
+    ) -> Rollouts:
+        """Draw and wait."""
+        ticket = self.draw(prompts, seeds, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+        return self.take(ticket)
+
+    def load(self, weights: Weights) -> None:
+        """Hand over the weights of ``version``, which the sampler takes before it draws its next token."""
+        while not self._taken:
+            self._receive()
+        places = self._memory.write(weights)
+        self._taken = self.needs_weights = False
+        self._send({"weights": self.version, "places": places})
+
+    def drop(self) -> None:
+        """Forget every ticket."""
+        self._drawn.clear()
+        self._send({"drop": True})
+
+    def sleep(self) -> None:
+        """Do nothing: the sampler shares no device with the trainer."""
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+        self._listening.join()
+        self._channel.close()
+        os.close(self._number)
+
+    def _listen(self) -> None:
+        """Read what the sampler sends, so that it never waits for the trainer."""
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                message = json.loads(self._channel.recv_bytes())
+                rollouts = _receive_rollouts(self._channel) if "drawn" in message else None
+                self._inbox.put((message, rollouts))
+        self._inbox.put(None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # it is gone, which `_receive` reports
+            self._channel.send_bytes(json.dumps(message).encode())
+
+    def _receive(self) -> None:
+        """Wait for the sampler's next message; raise if it has ended."""
+        received = self._inbox.get()
+        if received is None or "failed" in received[0]:
+            samplers.forget(self)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_ENDING_S)
+            self.close()
+            status = self.process.returncode
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            raise RunError(f"the sampler's process ended: {received[0]['failed'] if received else how}")
+        message, rollouts = received
+        if "loaded" in message:
+            self._taken = True
+        elif message["drawn"] in self._drawn:  # not of a dropped ticket
+            self._drawn[message["drawn"]] = rollouts
+
+
+def send_rollouts(channel: Connection, ticket: int, rollouts: Rollouts) -> None:
+    """Send the rollouts of a ticket: the lengths of their rows, then each field's numbers in a row."""
+    plain = {"prompts": rollouts.prompts, "finished": rollouts.finished}
+    channel.send_bytes(json.dumps({"drawn": ticket}).encode())
+    channel.send_bytes(json.dumps({**plain, "lengths": list(map(len, rollouts.tokens))}).encode())
+    for rows, dtype in (
+        (rollouts.tokens, np.int64),
+        (rollouts.logprobs, float),
+        (rollouts.versions, np.int64),
+    ):
+        channel.send_bytes(np.array([value for row in rows for value in row], dtype=dtype).tobytes())
+
+
+def _receive_rollouts(channel: Connection) -> Rollouts:
+    plain = json.loads(channel.recv_bytes())
+    ends = np.cumsum(plain["lengths"])[:-1]
+    tokens, logprobs, versions = (
+        [row.tolist() for row in np.split(np.frombuffer(channel.recv_bytes(), dtype=dtype), ends)]
+        for dtype in (np.int64, float, np.int64)
+    )
+    return Rollouts(plain["prompts"], tokens, logprobs, plain["finished"], versions=versions)

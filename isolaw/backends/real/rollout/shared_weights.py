@@ -1,0 +1,50 @@
+"""Weights in memory that trainer and sampler share: a file without a name, which the kernel frees with them.
+
+The trainer writes a version, the sampler copies it from there. The trainer waits until the sampler reports
+that it has taken a version before it writes the next one (`remote_sampler`), so that none is ever read half
+written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import torch
+
+from isolaw.backends.real.rollout.samplers import Weights
+
+_ALIGNED = 64  # bytes
+
+
+class SharedWeights:
+    """The file ``number`` of this process, from `os.memfd_create`, as named tensors."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._memory: mmap.mmap | None = None
+
+    def write(self, weights: Weights) -> list[dict[str, Any]]:
+        """Copy weights into the file; return where each is, for `read` (JSON-able)."""
+        places, tensors, size = [], [], 0
+        for name, tensor in weights:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            places.append({"name": name, "dtype": dtype, "shape": list(tensor.shape), "offset": size})
+            tensors.append(tensor)
+            size += -(-tensor.numel() * tensor.element_size() // _ALIGNED) * _ALIGNED
+        if os.fstat(self.number).st_size != size:
+            os.ftruncate(self.number, size)
+            self._memory = None
+        for (_, shared), tensor in zip(self.read(places), tensors, strict=True):
+            shared.copy_(tensor)
+        return places
+
+    def read(self, places: list[dict[str, Any]]) -> Weights:
+        """Yield the tensors that `write` has placed; they are the file's own memory."""
+        if self._memory is None or len(self._memory) != os.fstat(self.number).st_size:
+            self._memory = mmap.mmap(self.number, 0)
+        for place in places:
+            shape, dtype = torch.Size(place["shape"]), getattr(torch, place["dtype"])
+            flat = torch.frombuffer(self._memory, dtype=dtype, count=shape.numel(), offset=place["offset"])
+            yield place["name"], flat.view(shape)

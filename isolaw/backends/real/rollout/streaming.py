@@ -1,0 +1,141 @@
+"""What draws several batches at a time, and takes new weights over while it draws (`sampler_process`).
+
+vLLM takes them over between two tokens: the new weights draw the next token of every response that is under
+way. The key-value cache of the earlier tokens stays as the old weights computed it (PipelineRL, arXiv
+2509.19128, section 3; ScaleRL, arXiv 2510.13786, section 3.1), and the recorded log-probability is that of
+the distribution that the token was drawn from, with this cache. The plain sampler takes weights over between
+two batches.
+
+Batches are admitted in the order in which they are asked for, so that none is used before another because its
+responses are short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from isolaw.backends.real.rollout.samplers import (
+    Rollouts,
+    Sampler,
+    SamplerSettings,
+    Weights,
+    open_sampler,
+)
+from isolaw.backends.real.rollout.vllm_sampler import VLLMSampler
+from isolaw.errors import RunError
+
+
+class Stream(Protocol):
+    """What draws several batches at a time."""
+
+    def add(self, ticket: int, asked: dict[str, Any]) -> None:
+        """Begin a batch, by the arguments of `Sampler.generate`."""
+
+    def busy(self) -> bool:
+        """Return whether `step` has something to do."""
+
+    def step(self) -> Iterator[tuple[int, Rollouts]]:
+        """Do the next piece of work, and yield the batches that it has finished, by ticket."""
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Take over weights."""
+
+    def drop(self) -> None:
+        """Forget all batches."""
+
+
+def open_stream(settings: SamplerSettings) -> Stream:
+    """Return a stream of a sampler in this process."""
+    sampler = open_sampler(replace(settings, remote=False))
+    return VLLMStream(sampler) if isinstance(sampler, VLLMSampler) else PlainStream(sampler)
+
+
+class VLLMStream:
+    """vLLM's engine, step by step: a token of each running response.
+
+    Run in vLLM 0.32 without a GPU, which schedules nothing ahead (``async_scheduling``): between two steps no
+    token is under way. vLLM labels each token with the weights that drew it.
+    """
+
+    def __init__(self, sampler: VLLMSampler) -> None:
+        self.sampler = sampler
+        self.engine = self.sampler.llm.llm_engine
+        if self.engine.vllm_config.scheduler_config.async_scheduling:
+            raise RunError('real.generation = "async": vLLM schedules ahead here, and tokens have no version')
+        self.prompts: dict[int, list[list[int]]] = {}  # by ticket, a row for each rollout
+        self.outputs: dict[int, list[Any]] = {}  # the finished ones, the others None
+
+    def add(self, ticket: int, asked: dict[str, Any]) -> None:
+        """Add a request for each rollout, as `VLLMSampler.generate` does."""
+        from vllm.inputs.engine import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        self.prompts[ticket], parameters = self.sampler.requests(**asked)
+        self.outputs[ticket] = [None] * len(parameters)
+        for place, own in enumerate(parameters):
+            own.output_kind = RequestOutputKind.FINAL_ONLY
+            self.engine.add_request(f"{ticket}/{place}", tokens_input(self.prompts[ticket][place]), own)
+
+    def busy(self) -> bool:
+        """Return whether vLLM has requests."""
+        return bool(self.outputs)
+
+    def step(self) -> Iterator[tuple[int, Rollouts]]:
+        """Make a step of the engine."""
+        for output in self.engine.step():
+            ticket, place = map(int, output.request_id.split("/"))
+            self.outputs[ticket][place] = output
+            if None not in self.outputs[ticket]:
+                outputs = self.outputs.pop(ticket)
+                rollouts = self.sampler.rollouts(self.prompts.pop(ticket), outputs)
+                for one in outputs:
+                    spans = one.outputs[0].weight_versions
+                    rollouts.versions.append([int(s.version) for s in spans for _ in range(s.start, s.end)])
+                yield ticket, rollouts
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Reload between two steps."""
+        self.sampler.load(weights)
+        self.engine.set_weight_version(str(version))
+
+    def drop(self) -> None:
+        """Abort all requests."""
+        gone = [f"{ticket}/{place}" for ticket, rows in self.outputs.items() for place in range(len(rows))]
+        self.engine.abort_request(gone)
+        self.prompts.clear()
+        self.outputs.clear()
+
+
+class PlainStream:
+    """The plain sampler: a batch after the other."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.version = 0
+        self.waiting: dict[int, dict[str, Any]] = {}
+
+    def add(self, ticket: int, asked: dict[str, Any]) -> None:
+        """Put the batch behind the others."""
+        self.waiting[ticket] = asked
+
+    def busy(self) -> bool:
+        """Return whether a batch waits."""
+        return bool(self.waiting)
+
+    def step(self) -> Iterator[tuple[int, Rollouts]]:
+        """Draw the next batch."""
+        ticket = next(iter(self.waiting))
+        rollouts = self.sampler.generate(**self.waiting.pop(ticket))
+        rollouts.versions.extend([self.version] * len(row) for row in rollouts.tokens)
+        yield ticket, rollouts
+
+    def load(self, weights: Weights, version: int) -> None:
+        """Copy the weights."""
+        self.sampler.load(weights)
+        self.version = version
+
+    def drop(self) -> None:
+        """Forget all batches."""
+        self.waiting.clear()

@@ -1,0 +1,99 @@
+"""Batches that a sampler in a process of its own draws while the trainer makes updates: PipelineRL-k.
+
+With k = ``recipe.staleness``, at most k + 1 batches have been asked for and not been trained on (ScaleRL,
+arXiv 2510.13786, section 3.1; PipelineRL, arXiv 2509.19128). A batch is asked for after the sampler was
+handed the current weights, and the sampler takes over those that follow between two tokens. The age of a
+token is the number of updates between the weights that drew it and those that are updated on it. Every
+update uses the oldest batch, so that
+
+    age ≤ updates since its batch was asked for ≤ k,
+
+and the trainer waits while the oldest batch is not complete. With k = 0 they take turns, and all numbers are
+those of a sampler in the trainer's process.
+
+The problems of a batch and the seed of each rollout do not depend on time; with k > 0 the ages do. A state
+holds which batches were asked for, and none of their tokens: a run that continues asks for them again, under
+the weights of the state, and the bound holds again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
+from isolaw.backends.real.rollout.worker import RolloutWorker
+from isolaw.backends.real.train.batch import Batch
+
+
+@dataclass
+class _Asked:
+    """A batch of training problems, by the stream of its seeds."""
+
+    visited: list[int]
+    stream: tuple[int, ...]
+    ticket: int | None = None  # None: the run has continued since
+
+
+class Pipeline:
+    """The batches of n rollouts of each problem that were asked for, the oldest first."""
+
+    def __init__(self, worker: RolloutWorker, n: int, staleness: int) -> None:
+        assert isinstance(worker.sampler, RemoteSampler)
+        self.worker, self.sampler, self.n, self.staleness = worker, worker.sampler, n, staleness
+        self.asked: deque[_Asked] = deque()
+        self.at(0)
+
+    @property
+    def full(self) -> bool:
+        """Return whether a further batch could become older than k."""
+        return len(self.asked) > self.staleness
+
+    def at(self, step: int) -> None:
+        """Name the weights after so many steps, which the sampler has to take over."""
+        self.sampler.version, self.sampler.needs_weights = step, True
+
+    def ask(self, visited: list[int], stream: tuple[int, ...]) -> None:
+        """Ask for a batch, after the sampler was handed the current weights."""
+        self.asked.append(_Asked(visited, stream))
+
+    def take(self) -> Batch:
+        """Wait for the oldest batch, and reward it."""
+        with self.worker.clock("generate"):
+            for one in self.asked:
+                if one.ticket is None:
+                    arguments = self.worker.asked("train", one.visited, self.n, one.stream)
+                    one.ticket = self.sampler.draw(**arguments)
+            oldest = self.asked.popleft()
+            assert oldest.ticket is not None
+            rollouts = self.sampler.take(oldest.ticket)
+        return self.worker.rewarded("train", oldest.visited, self.n, rollouts)
+
+    def ages(self, batch: Batch, step: int) -> dict[str, float]:
+        """Return the mean and the largest age of a batch's tokens at the update of ``step``, from 1."""
+        versions = torch.tensor([version for row in batch.rollouts.versions for version in row])
+        ages = step - 1 - versions.double()
+        assert 0 <= ages.min() <= ages.max() <= self.staleness, "a token is older than recipe.staleness"
+        return {"age": float(ages.mean()), "age_max": float(ages.max())} if self.staleness else {}
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the batches that were asked for, as data for JSON."""
+        return [{"visited": one.visited, "stream": one.stream} for one in self.asked]
+
+    def restore(self, state: Sequence[dict[str, Any]], step: int) -> None:
+        """Continue from `state` after so many steps; this asks for its batches again."""
+        self.asked = deque(_Asked(list(one["visited"]), tuple(one["stream"])) for one in state)
+        self.at(step)
+
+    def close(self) -> None:
+        """Have the sampler forget what was asked for; it serves the next run."""
+        self.sampler.drop()
+
+
+def recorded(batch: Batch) -> list[torch.Tensor]:
+    """Return the log-probabilities of each row's tokens that the sampler has recorded."""
+    return [torch.tensor(row, dtype=torch.float64) for row in batch.rollouts.logprobs]

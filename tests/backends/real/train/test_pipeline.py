@@ -1,0 +1,201 @@
+"""Asynchronous generation: its numbers, its ages, and that it survives the death of any process."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from isolaw import engine
+from isolaw.backends.real.train import loop
+from isolaw.errors import RunError
+from isolaw.store import SweepStore
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+EVERY_STEP = {"points": 1000}
+# Of a run that is killed, the trainer and the sampler in turn: ISOLAW_KILLS=20 for more.
+KILLS = int(os.environ.get("ISOLAW_KILLS", "2"))
+STEPS, K = 12 + 6 * KILLS, 2
+
+
+@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+def test_without_staleness_it_is_the_synchronous_run(train, resolved, sampler: str) -> None:
+    more = {"evaluation": EVERY_STEP, "recipe": {"algorithm": "dapo", "no_positive_resampling": 0.9}}
+    ours, theirs = ({"real": {"sampler": sampler, "generation": kind}} for kind in ("async", "colocated"))
+    assert resolved(**more, **ours).run_id == resolved(**more, **theirs).run_id
+    synchronous = train(**more, **theirs).lines()
+    assert len(synchronous) > 3
+    assert train(**more, **ours).lines() == synchronous
+
+
+@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
+def test_no_token_is_older_than_k(resolved, sampler: str) -> None:
+    spec = resolved(
+        sweep={"compute": 32 * 12},
+        real={"generation": "async", "sampler": sampler},
+        recipe={"staleness": K, "dynamic_sampling": True},
+    )
+    run = loop.Run(spec)
+    found, old = [], []
+    update = run.learner.update
+
+    def watched(batch: Any, step: int) -> dict[str, float]:
+        versions = batch.rollouts.versions
+        assert [len(row) for row in versions] == [len(row) for row in batch.rollouts.tokens]
+        assert all(row == sorted(row) for row in versions)
+        found.extend(step - 1 - version for row in versions for version in row)
+        # What the loss divides by is what the sampler has recorded.
+        assert [row.tolist() for row in batch.old_logprobs] == batch.rollouts.logprobs
+        measured = update(batch, step)
+        old.append(measured["ratio_max"])
+        assert "mismatch" not in measured
+        return measured
+
+    run.learner.update = watched
+    try:
+        run.evaluate()
+        for _ in range(12):
+            run.advance()
+        rows = {row.metric: row.value for row in run.evaluate()[0] if row.eval_set == "train"}
+        assert len(run.pipeline.asked) == K
+    finally:
+        run.close()
+    assert set(found) <= set(range(K + 1))
+    assert rows["age_max"] == max(found) >= 1  # or nothing was asynchronous
+    assert 0 < rows["age"] <= K
+    assert old[0] == pytest.approx(1, abs=1e-4)  # drawn by the policy that it updates
+    assert max(old) > 1.01
+
+
+def test_a_sampler_that_dies_is_noticed(resolved) -> None:
+    spec = resolved(real={"generation": "async", "sampler": "transformers"})
+    run = loop.Run(spec)
+    try:
+        run.advance()
+        run.worker.sampler.process.kill()
+        with pytest.raises(RunError, match="the sampler's process ended: SIGKILL"):
+            run.advance()
+    finally:
+        run.close()
+    assert [c.step for c in loop.train(spec, None)][-1] == 5  # with a new one
+
+
+def descendants(process: subprocess.Popen[bytes]) -> tuple[psutil.Process, psutil.Process] | None:
+    """The worker of a sweep and its sampler, if both exist."""
+    try:
+        (worker,) = psutil.Process(process.pid).children()
+        (sampler,) = worker.children()
+    except (ValueError, psutil.Error):
+        return None
+    return worker, sampler
+
+
+@pytest.fixture(scope="module")
+def data(made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:
+    return sections(
+        sweep={"compute": STEPS * 64},
+        grid={"problems_per_batch": [16]},
+        recipe={"staleness": K},
+        problems={"set": str(made.sums), "n_train": 100, "n_validation": 32},
+        evaluation=EVERY_STEP,
+        real={"checkpoint_minutes": 1e-6, "generation": "async", "sampler": "transformers"},
+        executor={"kind": "processes", "jobs": 1},
+    )
+
+
+def state(out: Path) -> dict[str, Any]:
+    """The state in which the sweep's single run has ended, as far as time does not decide it."""
+    (run_id,) = SweepStore(out).run_ids()
+    run = SweepStore(out).run(run_id)
+    found = json.loads((run.states.folder(run.last_state) / "loop.json").read_text())
+    return {key: found[key] for key in ("step", "round", "compute", "order", "asked")}
+
+
+def test_killed_processes(
+    data: dict[str, dict[str, Any]],
+    sweep_file: Callable[..., Path],
+    ended: Callable[[int], bool],
+    command: str,
+    tmp_path: Path,
+) -> None:
+    """SIGKILL of the trainer or of the sampler, at random moments; then the same command again."""
+    whole = tmp_path / "whole"
+    engine.sweep({**data, "executor": {"kind": "inline"}}, whole)
+    out = tmp_path / "out"
+    words = [command, "sweep", str(sweep_file(tmp_path / "sweep.toml", data)), "--out", str(out)]
+    rng = random.Random(2510)
+    reached = 0
+    for kill in range(KILLS):
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        until = max(reached, (STEPS - 6) * (kill + 1) // (KILLS + 1))
+        while (found := descendants(process)) is None or recorded(out) <= until:
+            assert process.poll() is None, "the sweep ended before it could be killed"
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.1))
+        found[kill % 2].kill()
+        _, told = process.communicate(timeout=60)
+        assert process.returncode in (1, 3), told.decode()
+        if kill % 2:
+            assert b"the sampler's process ended: SIGKILL" in told, told.decode()
+        patience = time.monotonic() + 30
+        while not all(ended(one.pid) for one in found):
+            assert time.monotonic() < patience, "a process outlives the other one"
+            time.sleep(0.05)
+        reached = recorded(out)
+    subprocess.run(words, check=True, capture_output=True, timeout=600)
+    assert state(out) == state(whole)
+    table = pd.read_parquet(out / "points.parquet")
+    assert table["step"].unique().tolist() == list(range(STEPS + 1))
+    assert (table["compute"] == 64 * table["step"]).all()
+    training = table[table["eval_set"] == "train"].pivot(index="step", columns="metric", values="value")
+    assert training["age_max"].between(0, K).all()
+    assert (training["age"] <= training["age_max"]).all()
+    assert (training["generated_rollouts"] == 64).all()
+    assert ((training["reward"] * 64) % 1 == 0).all()
+    tokens = table.groupby("step")["tokens"].first().diff().iloc[1:]
+    assert tokens.tolist() == pytest.approx((64 * training["response_length"]).tolist())
+
+
+def recorded(out: Path) -> int:
+    """How many checkpoints are on disk."""
+    return sum(path.read_bytes().count(b"\n") for path in out.glob("runs/*/points.jsonl"))
+
+
+def test_a_trainer_that_dies_takes_its_sampler_along(
+    ended: Callable[[int], bool], made, tmp_path: Path
+) -> None:
+    """Also while the sampler is still starting."""
+    code = (
+        "import sys, threading, time\n"
+        "from isolaw.backends.real.rollout import remote_sampler, samplers\n"
+        "threading.Timer(1, lambda: print('starting', flush=True)).start()\n"
+        f"own = samplers.SamplerSettings('transformers', {str(made.model)!r}, 'float32', 32, remote=True)\n"
+        "samplers.open_sampler(own)\n"
+        "print('open', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    for moment in ("starting", "open"):
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        while process.stdout.readline().strip() != moment:
+            assert process.poll() is None
+        (sampler,) = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        patience = time.monotonic() + 30
+        while not ended(sampler.pid):
+            assert time.monotonic() < patience, "the sampler outlives its trainer"
+            time.sleep(0.05)
