@@ -1,13 +1,16 @@
 """What rewards of some recipes show beyond noise.
 
-Recipe k and seed s measured r_ks = μ_k + σ_s + ε_ks, where σ_s is what the runs of one seed share (problems,
-their order, evaluations). With K recipes and S seeds the variance of ε is estimated from all of them,
+Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where σ_s is what the runs of one seed share (problems,
+their order, evaluations). With K recipes and S seeds the variance of ε is estimated from all of them::
 
     v = Σ_ks (r_ks − r_k· − r_·s + r_··)² / ((K − 1)(S − 1))
 
-and two recipes differ if |r_a· − r_b·| > t √(2 v / S), with t the 97.5 % point of Student's t of
-(K − 1)(S − 1) degrees of freedom (Fisher's least significant difference in a randomised block design).
-Otherwise, or with one seed, nothing is decided between them.
+and recipes a and b differ if ::
+
+    |r_a· − r_b·| > t √(2 v / S)
+
+with t the 97.5 % point of Student's t of (K − 1)(S − 1) degrees of freedom (Fisher's least significant
+difference in a randomised block design). Otherwise, or with one seed, nothing is decided between them.
 """
 
 from __future__ import annotations

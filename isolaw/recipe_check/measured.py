@@ -61,8 +61,7 @@ def read(stage: Stage, metric: str, runs: Collection[Any]) -> Measured:
     done = [run_id for run_id, run in asked.items() if _key(run) not in failed]
     if not done:
         return Measured(failed=failed)
-    collected = store.collect()
-    collected = collected.select([run_id for run_id in done if run_id in collected.table().index])
+    collected = store.collect().select(done)
     points = measured_points(collected, metric, EVAL_SET).sort_values("step")
     curves: dict[Key, dict[int, pd.DataFrame]] = {}
     for run_id, curve in points.groupby("run_id"):

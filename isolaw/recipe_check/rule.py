@@ -2,7 +2,7 @@
 
 Values are lr_0 2^k with whole numbers k. Every function here is pure: the same rewards give the same values.
 A constant lr that is best for a short run is too large for a long one, whose end it keeps noisy. The search
-therefore follows the best lr over horizons:
+therefore follows the best lr over horizons::
 
     log2 lr*(C) = log2 lr*(h) + s log2(C / h),   s the slope over horizons up to h, within [−1, 0]
 
