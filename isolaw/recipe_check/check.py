@@ -69,7 +69,7 @@ class RecipeCheck:
 
     ``lr`` is the best at C = ``compute``, and ``lr_undecided`` are others that are as good within noise;
     ``lr_short`` is the best at ``horizon``; ``slope`` the change of log2 lr* per doubling of C that the
-    search saw (None: too short to tell). ``terms`` compares ``terms_kept`` with ``terms_other``.
+    search saw (None: not decided). ``terms`` compares ``terms_kept`` with ``terms_other``.
     """
 
     simulated: bool
@@ -161,8 +161,10 @@ class _Check:
         horizons = start.horizons()
         at = [self._by_k(searched, c) for c in horizons]
         self._add(LR, searched, start.horizon)
-        slope = rule.slope(horizons, at)
         short, middle = rule.best(at[-1]), rule.peak(at[-1])
+        early = self._judged(searched, horizons[0])
+        moved = early.better(self._key(rule.best(at[0])), self._key(short))
+        slope = rule.slope(horizons, at) if moved else None
         full = searched
         if start.horizon < start.compute:
             middle += (slope or 0.0) * math.log2(start.compute / start.horizon)

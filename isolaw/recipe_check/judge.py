@@ -1,7 +1,7 @@
 """What rewards of some recipes show beyond noise.
 
-Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where σ_s is what the runs of one seed share (problems,
-their order, evaluations). With K recipes and S seeds the variance of ε is estimated from all of them::
+Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where σ_s is what the runs of one seed share
+(problems, their order, evaluations). With K recipes and S seeds, all of them give the variance of ε::
 
     v = Σ_ks (r_ks − r_k· − r_·s + r_··)² / ((K − 1)(S − 1))
 

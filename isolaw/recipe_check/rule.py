@@ -7,6 +7,7 @@ therefore follows the best lr over horizons::
     log2 lr*(C) = log2 lr*(h) + s log2(C / h),   s the slope over horizons up to h, within [−1, 0]
 
 The bounds of s are those of stochastic gradient descent with a constant step: between lr ∝ 1 and lr ∝ 1 / C.
+Where noise hides that the best lr moved, s counts as 0. The runs to C decide in any case; s saves some.
 """
 
 from __future__ import annotations

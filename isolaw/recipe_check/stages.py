@@ -1,6 +1,6 @@
 """The sweeps of a recipe check: at which batch sizes, how far, and with which keys of the recipe.
 
-Each stage is an ordinary sweep in its own folder, which `isolaw sweep`, `status` and `report` read:
+Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` read:
 
 ========= ===============================================================================================
 lr        the lr at one batch size, searched at a short horizon

@@ -20,7 +20,7 @@ PRESETS = [(kind, index) for kind in ("easy", "hard") for index in range(4)]
 def best_of_a_fine_grid(spec: dict[str, Any], n: int) -> float:
     """The lr of the highest exact reward at C, with other seeds."""
     grid = {**spec["grid"], "rollouts_per_problem": n, "lr": FINE}
-    sections = {"grid": grid, "evaluation": {"samples": 0, "points": 2, "metrics": "avg@4"}}
+    sections = {"grid": grid, "evaluation": {"samples": 0, "points": 2, "metrics": ["avg@4"]}}
     runs = isolaw.sweep({**spec, **sections, "sweep": {**spec["sweep"], "seeds": [50, 51, 52]}})
     points = runs.points.join(runs.table()["lr"], on="run_id")
     last = points[(points["eval_set"] == "validation") & (points["metric"] == "avg@4") & (points["step"] > 0)]

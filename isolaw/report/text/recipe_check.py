@@ -115,22 +115,18 @@ def _batch(found: RecipeCheck, own: BatchRule) -> str:
 
 
 def _terms(found: RecipeCheck) -> str:
-    kept, other = (_on(values) for values in (found.terms_kept, found.terms_other))
-    by = (
-        f"problems.difficulty = {found.difficulty!r}"
-        if found.difficulty
-        else "the sweep file and its problems"
-    )
     if found.terms is None:
         return "KL and entropy terms: not compared; the recipe sets both to 0."
+    kept, other = (_on(values) for values in (found.terms_kept, found.terms_other))
+    by = f'problems.difficulty = "{found.difficulty}"' if found.difficulty else "the sweep"
     if found.terms is Verdict.CONTRADICTED:
-        return f"KL and entropy terms: {kept}, better than {other} beyond noise, against {by}."
+        return f"KL and entropy terms: {kept}, although {by} has them {other}; {other} is worse beyond noise."
     if found.terms is Verdict.SUPPORTED:
-        return f"KL and entropy terms: {kept}, better than {other} beyond noise, as by {by}."
+        return f"KL and entropy terms: {kept}, as {by} has them; {other} is worse beyond noise."
     reason = (
         "runs failed" if found.terms is Verdict.FAILED else f"{kept} and {other} do not differ beyond noise"
     )
-    return f"KL and entropy terms: not decided ({reason}); {kept} stays, by {by}."
+    return f"KL and entropy terms: not decided ({reason}). They stay {kept}, as {by} has them."
 
 
 def _seeds(found: RecipeCheck) -> list[str]:
