@@ -7,6 +7,7 @@ A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small ru
     law.predict(compute=1e7)                        the allocation for a budget
     isolaw.advise(1e6)                              where to start without runs, from published results
     isolaw.plan("sweep.toml", spend="20%")          which runs to make, on simulated truths
+    isolaw.check_recipe("sweep.toml", out="DIR")    the learning rate first
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
     isolaw.write_report(runs, law, "report.html")   a page about them
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from isolaw.fits.studies.recipes import compare
     from isolaw.fits.studies.retune import retune
     from isolaw.readers.read import read
+    from isolaw.recipe_check.check import check_recipe
     from isolaw.replication.document import findings
     from isolaw.report.figures.law import law_figure
     from isolaw.report.figures.paper import paper_figures
@@ -57,6 +59,7 @@ _WHERE = {
     "SweepSpec": "isolaw.config",
     "advise": "isolaw.design.advice",
     "backtest": "isolaw.fits.studies.backtest",
+    "check_recipe": "isolaw.recipe_check.check",
     "compare": "isolaw.fits.studies.recipes",
     "compare_by": "isolaw.fits.studies.axis",
     "diagnose": "isolaw.doctor",
@@ -79,9 +82,9 @@ _WHERE = {
 }
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
-    "backtest", "compare", "compare_by", "diagnose", "export", "findings", "fit", "fit_points", "fit_sizes",
-    "law_figure", "paper_figures", "plan", "read", "read_cost", "retune", "split", "status", "summary",
-    "sweep", "write_report",
+    "backtest", "check_recipe", "compare", "compare_by", "diagnose", "export", "findings", "fit",
+    "fit_points", "fit_sizes", "law_figure", "paper_figures", "plan", "read", "read_cost", "retune", "split",
+    "status", "summary", "sweep", "write_report",
 ]  # fmt: skip
 
 

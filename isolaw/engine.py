@@ -54,6 +54,21 @@ def sweep(
     >>> runs
     <Runs: 4 runs, 2 configurations, ... rows>
     """
+    spec, written = spec_of(spec)
+    with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
+        for event in execute(plan(spec, folder), folder, written):
+            if event.kind == "warning":
+                warnings.warn(event.cause, stacklevel=2)
+            if on_event is not None:
+                on_event(event)
+        state = status(folder)
+        if state["failed"] and not state["done"]:
+            raise RunError(f"{folder}: every run failed; the first: {state['failures'][0]['cause']}")
+        return SweepStore(folder).collect()
+
+
+def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path | None) -> tuple[SweepSpec, str | None]:
+    """Return the spec that a caller gave in any form, and a file's text."""
     written = read_text(spec) if isinstance(spec, str | Path) else None
     if spec is None or isinstance(spec, str | Path):
         spec = SweepSpec.read(spec, check=issues_of)
@@ -65,16 +80,7 @@ def sweep(
                 f"recorded runs back: {way}"
             )
         spec = SweepSpec.parse(spec, check=issues_of)
-    with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:
-        for event in execute(plan(spec, folder), folder, written):
-            if event.kind == "warning":
-                warnings.warn(event.cause, stacklevel=2)
-            if on_event is not None:
-                on_event(event)
-        state = status(folder)
-        if state["failed"] and not state["done"]:
-            raise RunError(f"{folder}: every run failed; the first: {state['failures'][0]['cause']}")
-        return SweepStore(folder).collect()
+    return spec, written
 
 
 def execute(

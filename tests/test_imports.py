@@ -34,7 +34,7 @@ FLOORS = (
     {"trackers"},
     {"planning"},
     {"engine"},
-    {"replication"},
+    {"recipe_check", "replication"},
     {"report"},
     {"cli"},
     {"__main__"},

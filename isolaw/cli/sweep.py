@@ -56,6 +56,10 @@ _KEYS = {
     "--spend", metavar="SHARE|ROLLOUTS",
     help="With --adaptive: generate at most 20% of the grid's rollouts, say, or 1e7.  [default: 35%]",
 )  # fmt: skip
+@click.option(
+    "--recipe-check", is_flag=True,
+    help="Find the lr, check its rule for other batch sizes, KL and entropy (docs/recipe-check.md).",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan, with SLURM scripts, and write nothing.")
 @cost_options
 @json_option
@@ -78,6 +82,8 @@ def sweep(
 
     settings += tuple(f"{key}={more[name]}" for name, key in _KEYS.items() if more[name] is not None)
     settings += _race_settings(more["adaptive"], more["spend"])
+    if more["recipe_check"]:
+        return _recipe_check(file, settings, out, dry_run, as_json, more)
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
     if more["cost"] is not None and (spec.sweep.backend != "real" or not dry_run):
@@ -160,6 +166,38 @@ def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:
     if not adaptive:
         raise click.UsageError("--spend requires --adaptive")
     return ("design.kind=race", f"design.spend={spend}")
+
+
+def _recipe_check(
+    file: str | None, settings: tuple[str, ...], out: str, dry_run: bool, as_json: bool, more: dict[str, Any]
+) -> int:
+    """Check the recipe instead of executing the grid."""
+    from isolaw import engine
+    from isolaw.cli import recipe_check
+    from isolaw.config import SweepSpec
+    from isolaw.config.parsing import located
+    from isolaw.errors import SpecError
+
+    for name in ("adaptive", "machine", "cost"):
+        if more[name]:
+            raise click.UsageError(f"--recipe-check takes no --{name}")
+    spec = SweepSpec.read(file, settings, check=engine.issues_of)
+    if spec.sweep.backend == "bandit" and not dry_run:
+        announce_compilation(f"isolaw.simulators.{spec.bandit.get('model', 'interference')}", "simulator")
+
+    def execute(plan: Plan, directory: str) -> None:
+        failed, stopped, broken = _execute(plan, directory, None)
+        for cause in sorted(set(failed.values())):
+            note(f"failed: {cause} (details: {directory}/runs/*/FAILED.json)")
+        if broken:
+            raise broken
+        if stopped:
+            raise KeyboardInterrupt
+
+    try:
+        return recipe_check.run(spec, out, dry_run, as_json, execute)
+    except SpecError as error:
+        raise (located(error, file, settings) if file else error) from None
 
 
 def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepSpec, str | None]:

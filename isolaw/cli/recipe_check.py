@@ -1,0 +1,41 @@
+"""``isolaw sweep --recipe-check``: the learning rate first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from isolaw.cli.common import note, print_result
+from isolaw.simulated import SIMULATOR, Simulated
+
+if TYPE_CHECKING:
+    from isolaw.config import SweepSpec
+    from isolaw.planning import Plan
+
+
+def run(spec: SweepSpec, out: str, dry_run: bool, as_json: bool, execute: Callable[[Plan, str], None]) -> int:
+    """Check the recipe of a sweep file; ``execute`` runs one stage in its folder, with a progress bar."""
+    from isolaw.recipe_check.check import check, first
+    from isolaw.recipe_check.stages import Stage, setup
+    from isolaw.report.text import recipe_check as text
+    from isolaw.report.text.sweep import plan_summary
+
+    start = setup(spec)
+    first(start, Path(out))
+    stages = start.expected()
+    lines = text.expected(stages)
+    simulated = Simulated.among([spec.sweep.backend == SIMULATOR])
+    if dry_run:
+        print_result(as_json, {"simulated": simulated.json, "stages": stages, "dry_run": True}, lines)
+        return 0
+    for line in simulated.lines(lines):
+        note(line)
+
+    def stage(own: Stage, planned: Plan) -> None:
+        note(f"{own.name}: {plan_summary(planned.to_dict(), spec.sweep.backend)[0]}")
+        execute(planned, str(own.directory))
+
+    found = check(start, Path(out), stage)
+    print_result(as_json, found.to_dict(), text.result(found))
+    return 0

@@ -1,0 +1,357 @@
+"""`check`: the stages of a recipe check one after another, and the recipe that they end with.
+
+Which runs come next, and the recipe, depend on the measured rewards alone: the same command continues a
+check that was killed, whose finished runs it only reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from isolaw import engine
+from isolaw.config import SweepSpec
+from isolaw.errors import RunError
+from isolaw.executors.base import Event
+from isolaw.planning import Plan
+from isolaw.recipe_check import rule
+from isolaw.recipe_check.judge import Judged, judge
+from isolaw.recipe_check.measured import Key, Measured, read
+from isolaw.recipe_check.stages import BATCH, FULL, LR, TERMS, Cell, Setup, Stage, claim, setup
+from isolaw.simulated import SIMULATOR
+
+Execute = Callable[[Stage, Plan], None]
+
+
+class Verdict(StrEnum):
+    """What the runs show."""
+
+    SUPPORTED = "supported"  # better than each alternative, beyond noise
+    CONTRADICTED = "contradicted"  # an alternative is better, beyond noise
+    UNDECIDED = "not decided"
+    FAILED = "failed"  # runs did not reach their end
+
+
+@dataclass(frozen=True)
+class Row:
+    """A recipe that ran: the mean reward at its horizon (None where a run failed) and its standard error."""
+
+    stage: str
+    problems_per_batch: int
+    rollouts_per_problem: int
+    lr: float
+    terms: dict[str, float]
+    compute: int
+    reward: float | None
+    error: float | None
+    verdict: str  # "best", "not decided" against the best, or "worse"; empty where a run failed
+    note: str = ""  # why a run failed, or the sign of its instability
+
+
+@dataclass(frozen=True)
+class BatchRule:
+    """The recipe's lr_scaling at one batch: the lr that it gives, and the best of this, half and twice it."""
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+    lr: float
+    best: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class RecipeCheck:
+    """What a check found; ``recipe`` is the section to paste, and ``rows`` its evidence.
+
+    ``lr`` is the best at C = ``compute``, and ``lr_undecided`` are others that are as good within noise;
+    ``lr_short`` is the best at ``horizon``; ``slope`` the change of log2 lr* per doubling of C that the
+    search saw (None: not decided). ``terms`` compares ``terms_kept`` with ``terms_other``.
+    """
+
+    simulated: bool
+    metric: str
+    seeds: tuple[int, ...]
+    base: Cell
+    compute: int
+    horizon: int
+    lr: float
+    lr_undecided: tuple[float, ...]
+    lr_short: float
+    slope: float | None
+    at_edge: bool
+    scaling: str
+    batches: tuple[BatchRule, ...]
+    terms_kept: dict[str, float]
+    terms_other: dict[str, float]
+    terms: Verdict | None
+    difficulty: str | None
+    recipe: dict[str, Any]
+    rollouts: int
+    rows: tuple[Row, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return asdict(self)
+
+
+def check_recipe(
+    spec: SweepSpec | Mapping[str, Any] | str | Path | None,
+    out: str | Path,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+) -> RecipeCheck:
+    """Find the base lr of a sweep, check its rule for other batch sizes, and compare KL and entropy terms.
+
+    Raises `SpecError` or `StoreError` before anything is spent, and `RunError` where runs of every lr failed.
+
+    Parameters
+    ----------
+    spec
+        as for `isolaw.sweep`.
+    out
+        the check's directory: a sweep in each of its folders. A second call continues there.
+    on_event
+        called with each `Event`.
+
+    >>> import tempfile
+    >>> small = {"sweep": {"compute": 60_000, "seeds": 2}, "grid": {"rollouts_per_problem": [4, 8, 16]},
+    ...          "problems": {"n_train": 64, "n_validation": 50}, "executor": {"kind": "inline"}}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = check_recipe(small, folder)
+    >>> found.base, found.lr == found.recipe["lr"], sorted({row.stage for row in found.rows})
+    ((32, 8), True, ['batch', 'lr', 'lr-full', 'terms'])
+    """
+
+    def execute(stage: Stage, planned: Plan) -> None:
+        for event in engine.execute(planned, stage.directory):
+            if on_event is not None:
+                on_event(event)
+
+    return check(setup(engine.spec_of(spec)[0]), Path(out), execute)
+
+
+def first(start: Setup, out: Path) -> Plan:
+    """Return what a check does first; raises `SpecError` with all issues."""
+    claim(out)
+    stage = start.stage(LR, out, [start.base], map(start.lr_at, rule.START), start.horizon)
+    return engine.plan(stage.spec, stage.directory)
+
+
+def check(start: Setup, out: Path, execute: Execute) -> RecipeCheck:
+    """Run the stages, or what is left of them, each by ``execute``, and judge."""
+    claim(out)
+    return _Check(start, out, execute).result()
+
+
+class _Check:
+    """A check at work."""
+
+    def __init__(self, start: Setup, out: Path, execute: Execute) -> None:
+        self.start, self.out, self.execute = start, out, execute
+        self.rows: list[Row] = []
+        self.rollouts = 0
+
+    def result(self) -> RecipeCheck:
+        start = self.start
+        searched = self._search()
+        horizons = start.horizons()
+        at = [self._by_k(searched, c) for c in horizons]
+        self._add(LR, searched, start.horizon)
+        short, middle = rule.best(at[-1]), rule.peak(at[-1])
+        early = self._judged(searched, horizons[0])
+        moved = early.better(self._key(rule.best(at[0])), self._key(short))
+        slope = rule.slope(horizons, at) if moved else None
+        full = searched
+        if start.horizon < start.compute:
+            middle += (slope or 0.0) * math.log2(start.compute / start.horizon)
+            full = self._full(round(middle))
+            self._add(FULL, full, start.compute)
+        rewards = self._by_k(full, start.compute)
+        k = rule.best(rewards)
+        judged = self._judged(full, start.compute)
+        lr, key = start.lr_at(k), self._key(k)
+        batches = self._batches(self._between(rule.peak(at[-1]), rule.peak(rewards)))
+        terms, kept, other = self._terms(k, full)
+        recipe = start.spec.recipe.model_dump(exclude_unset=True, exclude_none=True)
+        recipe |= {"lr": lr, "lr_scaling": start.spec.recipe.lr_scaling}
+        if terms is not None:
+            if not kept["kl"]:
+                recipe = {
+                    name: value for name, value in recipe.items() if name not in ("kl_in", "kl_estimator")
+                }
+            recipe |= kept
+        return RecipeCheck(
+            simulated=start.spec.sweep.backend == SIMULATOR,
+            metric=start.spec.design.metric,
+            seeds=start.spec.sweep.seeds,
+            base=start.base,
+            compute=start.compute,
+            horizon=start.horizon,
+            lr=lr,
+            lr_undecided=tuple(sorted(own[-1] for own in judged.undecided(key))),
+            lr_short=start.lr_at(short),
+            slope=slope,
+            at_edge=k in (min(rewards), max(rewards)),
+            scaling=start.spec.recipe.lr_scaling,
+            batches=batches,
+            terms_kept=kept,
+            terms_other=other,
+            terms=terms,
+            difficulty=start.spec.problems.difficulty,
+            recipe=recipe,
+            rollouts=self.rollouts,
+            rows=tuple(self.rows),
+        )
+
+    def _run(
+        self,
+        name: str,
+        cells: Sequence[Cell],
+        ks: Iterable[int],
+        compute: int,
+        new: Iterable[int] | None = None,
+    ) -> Measured:
+        """Execute what is left of a stage, or of its ``new`` lr, and return what all of it measured.
+
+        Runs that failed in this process are not repeated when further lr join them.
+        """
+        start = self.start
+        stage = start.stage(name, self.out, cells, map(start.lr_at, ks if new is None else new), compute)
+        planned = engine.plan(stage.spec, stage.directory)
+        if planned.todo:
+            self.execute(stage, planned)
+        if new is not None:
+            stage = start.stage(name, self.out, cells, map(start.lr_at, ks), compute)
+            planned = engine.plan(stage.spec, stage.directory)
+        self.spent = planned.rollouts
+        return read(stage, start.spec.design.metric, planned.runs)
+
+    def _search(self) -> Measured:
+        start, tried = self.start, set[int]()
+        wanted = list(rule.START)
+        while wanted:
+            tried |= set(wanted)
+            found = self._run(LR, [start.base], tried, start.horizon, wanted)
+            at = [self._by_k(found, c, tried) for c in start.horizons()]
+            wanted = rule.search(at)
+        self._refuse_failed(at[-1], found)
+        return found
+
+    def _full(self, middle: int) -> Measured:
+        start, tried = self.start, set[int]()
+        rewards: dict[int, float] = {}
+        while wanted := rule.bracket(middle, rewards):
+            tried |= set(wanted)
+            found = self._run(FULL, [start.base], tried, start.compute, wanted)
+            rewards = self._by_k(found, start.compute, tried)
+        self._refuse_failed(rewards, found)
+        return found
+
+    def _between(self, short: float, full: float) -> int:
+        """The k at the horizon of the batches: between those at the search's and at the sweep's C."""
+        start = self.start
+        if start.horizon == start.compute:
+            return round(full)
+        share = math.log(start.batch_horizon / start.horizon) / math.log(start.compute / start.horizon)
+        return round(short + share * (full - short))
+
+    def _batches(self, k: int) -> tuple[BatchRule, ...]:
+        start = self.start
+        if not start.others:
+            return ()
+        found = self._run(BATCH, start.others, (k - 1, k, k + 1), start.batch_horizon)
+        self._add(BATCH, found, start.batch_horizon)
+        out = []
+        for cell in start.others:
+            judged = self._judged(found, start.batch_horizon, cell)
+            own = (*cell, start.lr_at(k))
+            if own not in judged.mean:
+                out.append(BatchRule(*own, None, Verdict.FAILED))
+                continue
+            best = max(sorted(judged.mean), key=lambda key: judged.mean[key])
+            rivals = [key for key in judged.mean if key != own]
+            out.append(BatchRule(*own, best[-1], _verdict(judged, own, rivals)))
+        return tuple(out)
+
+    def _terms(self, k: int, full: Measured) -> tuple[Verdict | None, dict[str, float], dict[str, float]]:
+        """Compare the recipe's terms with the others; return the verdict, the terms to keep, and the rest."""
+        start = self.start
+        given, other = start.given, start.other_terms()
+        if not start.has_terms:
+            return None, given, other
+        found = self._run(TERMS, [start.base], [k], start.compute)
+        key = self._key(k)
+        rewards: dict[Any, Mapping[int, float]] = self._rewards(full, start.compute)
+        own = found.at(key, start.compute)
+        unstable = set(full.unstable) | ({"other"} if key in found.unstable else set())
+        if own is not None:
+            rewards["other"] = own
+        judged = judge(rewards, unstable)
+        verdict = Verdict.FAILED if own is None else _verdict(judged, key, ["other"])
+        note = found.failed.get(key) or found.unstable.get(key, "")
+        label = "" if own is None else _against(judged, "other", [key, "other"])
+        reward = None if own is None else judged.mean["other"]
+        self.rollouts += self.spent
+        self.rows.append(Row(TERMS, *key, other, start.compute, reward, judged.error, label, note))
+        return (verdict, other, given) if verdict is Verdict.CONTRADICTED else (verdict, given, other)
+
+    def _key(self, k: int) -> Key:
+        return (*self.start.base, self.start.lr_at(k))
+
+    def _by_k(self, found: Measured, compute: float, tried: Iterable[int] | None = None) -> dict[int, float]:
+        """Rewards at the base batch; −inf where a run failed."""
+        if tried is None:
+            every = range(-2 * rule.FARTHEST, 2 * rule.FARTHEST)
+            keys = {*found.curves, *found.failed}
+            tried = [k for k in every if self._key(k) in keys]
+        return {k: found.mean(self._key(k), compute) for k in tried}
+
+    @staticmethod
+    def _refuse_failed(rewards: Mapping[int, float], found: Measured) -> None:
+        if not any(map(math.isfinite, rewards.values())):
+            cause = next(iter(found.failed.values()), "unknown")
+            raise RunError(f"runs of every learning rate failed; the first: {cause}")
+
+    @staticmethod
+    def _rewards(found: Measured, compute: int, cell: Cell | None = None) -> dict[Any, Mapping[int, float]]:
+        keys = [key for key in found.curves if cell is None or key[:2] == cell]
+        return {key: own for key in sorted(keys) if (own := found.at(key, compute)) is not None}
+
+    def _judged(self, found: Measured, compute: int, cell: Cell | None = None) -> Judged[Any]:
+        return judge(self._rewards(found, compute, cell), found.unstable)
+
+    def _add(self, stage: str, found: Measured, compute: int) -> None:
+        """Add the rows of a stage, and what it generated."""
+        self.rollouts += self.spent
+        keys = sorted({*found.curves, *found.failed})
+        for cell in dict.fromkeys(key[:2] for key in keys):
+            judged = self._judged(found, compute, cell)
+            for key in (key for key in keys if key[:2] == cell):
+                note = found.failed.get(key) or found.unstable.get(key, "")
+                known = key in judged.mean
+                label = _against(judged, key, judged.mean) if known else ""
+                reward = judged.mean[key] if known else None
+                self.rows.append(
+                    Row(stage, *key, self.start.given, compute, reward, judged.error, label, note)
+                )
+
+
+def _verdict(judged: Judged[Any], own: Any, rivals: Sequence[Any]) -> Verdict:
+    """What is shown of ``own`` against its rivals."""
+    if any(judged.better(rival, own) for rival in rivals):
+        return Verdict.CONTRADICTED
+    if rivals and all(judged.better(own, rival) for rival in rivals):
+        return Verdict.SUPPORTED
+    return Verdict.UNDECIDED
+
+
+def _against(judged: Judged[Any], key: Any, among: Iterable[Any]) -> str:
+    """How a recipe compares with the best of some."""
+    best = max(among, key=lambda other: judged.mean[other])
+    if key == best:
+        return "best"
+    return "worse" if judged.better(best, key) else "not decided"

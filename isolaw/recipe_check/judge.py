@@ -1,0 +1,65 @@
+"""What rewards of some recipes show beyond noise.
+
+Recipe k and seed s measured ``r_ks = μ_k + σ_s + ε_ks``, where σ_s is what the runs of one seed share
+(problems, their order, evaluations). With K recipes and S seeds, all of them give the variance of ε::
+
+    v = Σ_ks (r_ks − r_k· − r_·s + r_··)² / ((K − 1)(S − 1))
+
+and recipes a and b differ if ::
+
+    |r_a· − r_b·| > t √(2 v / S)
+
+with t the 97.5 % point of Student's t of (K − 1)(S − 1) degrees of freedom (Fisher's least significant
+difference in a randomised block design). Otherwise, or with one seed, nothing is decided between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from scipy.stats import t as student
+
+LEVEL = 0.95
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Judged(Generic[Key]):
+    """Mean rewards, the standard error of each, and the least decided difference (None: none is)."""
+
+    mean: dict[Key, float]
+    error: float | None
+    least: float | None
+
+    def better(self, one: Key, other: Key) -> bool:
+        """Return whether ``one`` is better than ``other`` beyond noise."""
+        return self.least is not None and self.mean[one] - self.mean[other] > self.least
+
+    def undecided(self, one: Key) -> list[Key]:
+        """Return the others that are neither better nor worse than ``one`` beyond noise."""
+        others = [key for key in self.mean if key != one]
+        return [key for key in others if not (self.better(one, key) or self.better(key, one))]
+
+
+def judge(rewards: Mapping[Key, Mapping[int, float]], unstable: Collection[Key] = ()) -> Judged[Key]:
+    """Judge rewards by recipe and seed; every recipe has the same seeds.
+
+    Noise is not taken from ``unstable`` recipes, whose rewards scatter more.
+
+    >>> found = judge({"on": {0: 0.50, 1: 0.53}, "off": {0: 0.40, 1: 0.43}, "both": {0: 0.49, 1: 0.53}})
+    >>> found.better("on", "off"), found.undecided("on")
+    (True, ['both'])
+    """
+    mean = {key: float(np.mean(list(own.values()))) for key, own in rewards.items()}
+    steady = [key for key in rewards if key not in unstable]
+    table = np.array([[rewards[key][seed] for seed in sorted(rewards[key])] for key in steady])
+    if table.ndim != 2 or min(table.shape) < 2:
+        return Judged(mean, None, None)
+    rest = table - table.mean(axis=1, keepdims=True) - table.mean(axis=0) + table.mean()
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    error = float(np.sqrt(np.sum(rest**2) / freedom / table.shape[1]))
+    least = float(student.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(2) * error)
+    return Judged(mean, error, least)

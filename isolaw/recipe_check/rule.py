@@ -1,0 +1,92 @@
+"""Which learning rates to try next, from what the runs so far measured.
+
+Values are lr_0 2^k with whole numbers k. Every function here is pure: the same rewards give the same values.
+A constant lr that is best for a short run is too large for a long one, whose end it keeps noisy. The search
+therefore follows the best lr over horizons::
+
+    log2 lr*(C) = log2 lr*(h) + s log2(C / h),   s the slope over horizons up to h, within [−1, 0]
+
+The bounds of s are those of stochastic gradient descent with a constant step: between lr ∝ 1 and lr ∝ 1 / C.
+Where noise hides that the best lr moved, s counts as 0. The runs to C decide in any case; s saves some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+START = (-2, 0, 2)
+FARTHEST = 12  # |k|; a factor of 4,096
+_COARSE = 2
+
+Rewards = Mapping[int, float]  # by k; −inf where a run failed
+
+
+def best(rewards: Rewards) -> int:
+    """Return the k of the highest reward; of equals the smallest lr.
+
+    >>> best({-2: 0.1, 0: 0.4, 2: 0.4})
+    0
+    """
+    return max(sorted(rewards), key=lambda k: rewards[k])
+
+
+def search(at: Sequence[Rewards]) -> list[int]:
+    """Return the k to try next, ascending; none when the search ends.
+
+    ``at`` has the rewards at ascending horizons. While the best at the last one is the smallest or largest
+    tried, the range grows by a factor of 4; then the best lr of every horizon gets both neighbours.
+
+    >>> search([{-2: 0.1, 0: 0.2, 2: 0.3}]), search([{0: 0.1, 2: 0.3, 4: 0.2}])
+    ([4], [1, 3])
+    """
+    tried = at[-1]
+    own = best(tried)
+    if own in (min(tried), max(tried)):
+        wanted = {own + (_COARSE if own == max(tried) else -_COARSE)}
+        if wanted <= set(range(-FARTHEST, FARTHEST + 1)):
+            return sorted(wanted)
+    wanted = {k + side for rewards in at for k in [best(rewards)] for side in (-1, 1)}
+    return sorted(k for k in wanted - tried.keys() if abs(k) <= FARTHEST)
+
+
+def bracket(middle: int, rewards: Rewards) -> list[int]:
+    """Return the k to try next: ``middle`` and its neighbours, then further until the best is between two.
+
+    >>> bracket(3, {}), bracket(3, {2: 0.5, 3: 0.4, 4: 0.1}), bracket(3, {1: 0.4, 2: 0.5, 3: 0.4, 4: 0.1})
+    ([2, 3, 4], [1], [])
+    """
+    if missing := sorted({middle - 1, middle, middle + 1} - rewards.keys()):
+        return missing
+    own = best(rewards)
+    wanted = {own - 1, own + 1} - rewards.keys()
+    return sorted(k for k in wanted if abs(k) <= FARTHEST + 1)
+
+
+def peak(rewards: Rewards) -> float:
+    """Return the k of the vertex of the parabola through the best reward and both its neighbours.
+
+    The best k itself where there is no such parabola.
+
+    >>> round(peak({0: 0.3, 1: 0.5, 2: 0.4}), 3)
+    1.167
+    """
+    k = best(rewards)
+    below, top, above = (rewards.get(k + side, -np.inf) for side in (-1, 0, 1))
+    bend = below - 2 * top + above
+    if not np.isfinite(bend) or bend >= 0:
+        return float(k)
+    return k + 0.5 * (below - above) / bend
+
+
+def slope(horizons: Sequence[float], at: Sequence[Rewards]) -> float | None:
+    """Return s, the change of log2 lr* per doubling of C, within [−1, 0]; None from one horizon.
+
+    >>> slope([1e5, 2e5], [{0: 0.1, 1: 0.2, 2: 0.1}, {0: 0.3, 1: 0.2, 2: 0.1}])
+    -1.0
+    """
+    if len(horizons) < 2:
+        return None
+    found = np.polyfit(np.log2(horizons), [peak(rewards) for rewards in at], 1)[0]
+    return float(np.clip(round(found, 9), -1.0, 0.0))

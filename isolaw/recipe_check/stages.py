@@ -1,0 +1,222 @@
+"""The sweeps of a recipe check: at which batch sizes, how far, and with which keys of the recipe.
+
+Each stage is an ordinary sweep in its own folder, which `isolaw status` and `isolaw.read` read:
+
+========= ===============================================================================================
+lr        the lr at one batch size, searched at a short horizon
+lr-full   the lr that the search predicts for the sweep's C, and its neighbours, run to that C
+batch     at a smaller and a larger batch, the lr that the recipe's rule gives, half of it and twice it
+terms     the chosen lr with the KL and entropy terms off if they were on, and on if they were off
+========= ===============================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isolaw import allocation, backends
+from isolaw.config import RunSpec, SweepSpec
+from isolaw.config.sections import DesignSection, Grid
+from isolaw.errors import Issue, SpecError, StoreError
+
+LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
+FOLDERS = (LR, FULL, BATCH, TERMS)
+EVAL_SET = "validation"
+SHARE = 8  # the search runs to C / 8, or for `STEPS` steps
+STEPS = 40
+LEAST_STEPS = 20  # of a run that is judged: the paper's warm-up takes 10
+FACTOR = 4  # between batch sizes: there √B, B and a constant lr differ by 2, as the neighbours do
+_TERMS = ("kl", "entropy")
+_OF_KL = ("kl_in", "kl_estimator")
+
+Cell = tuple[int, int]  # (B_p, n)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One sweep of a check."""
+
+    name: str
+    spec: SweepSpec
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a check starts from.
+
+    ``base`` is the batch at which the lr is searched and ``others`` are the smaller and the larger one;
+    ``lr`` is where the search starts; ``on`` are the weights of the terms when they are on, ``given`` those
+    that the recipe has for this difficulty.
+    """
+
+    spec: SweepSpec
+    base: Cell
+    others: tuple[Cell, ...]
+    lr: float
+    on: dict[str, float]
+    given: dict[str, float]
+
+    @property
+    def compute(self) -> int:
+        """C of the sweep."""
+        return self.spec.sweep.compute
+
+    @property
+    def horizon(self) -> int:
+        """C of the search."""
+        return min(max(self.compute // SHARE, STEPS * _size(self.base)), self.compute)
+
+    @property
+    def batch_horizon(self) -> int:
+        """C of the runs at the other batch sizes."""
+        least = LEAST_STEPS * max(map(_size, self.others), default=0)
+        return min(max(self.horizon, least), self.compute)
+
+    def horizons(self) -> list[int]:
+        """Where the search compares: its horizon, and half and a quarter of it if they have enough steps."""
+        least = LEAST_STEPS * _size(self.base)
+        return [c for c in (self.horizon // 4, self.horizon // 2) if c >= least] + [self.horizon]
+
+    def lr_at(self, k: int) -> float:
+        """lr_0 2^k; the same k is the same float."""
+        return self.lr * 2.0**k
+
+    def stage(self, name: str, out: Path, cells: Sequence[Cell], lr: Iterable[float], compute: int) -> Stage:
+        """Return the sweep of some cells, which differ in one axis."""
+        b, n = (tuple(sorted({cell[i] for cell in cells})) for i in (0, 1))
+        grid = Grid.model_validate({"problems_per_batch": b, "rollouts_per_problem": n, "lr": sorted(lr)})
+        spec = self.spec
+        recipe = spec.recipe
+        if name == TERMS:
+            other = self.other_terms()
+            unused = {} if other["kl"] else dict.fromkeys(_OF_KL)
+            recipe = recipe.model_copy(update={**other, **unused})
+        update = {
+            "sweep": spec.sweep.model_copy(update={"compute": compute}),
+            "evaluation": spec.evaluation.model_copy(update={"start": None, "end": None, "horizons": ()}),
+            "grid": grid,
+            "design": DesignSection(),
+            "recipe": recipe,
+        }
+        return Stage(name, spec.model_copy(update=update), out / name)
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether there are terms to turn on or off."""
+        return any(self.on.values())
+
+    def other_terms(self) -> dict[str, float]:
+        """Off, where the recipe has a term, else on."""
+        return dict.fromkeys(_TERMS, 0.0) if any(self.given.values()) else self.on
+
+    def expected(self) -> list[dict[str, Any]]:
+        """Return the runs and rollouts of each stage, if the search takes as many lr as it mostly does."""
+        searched, seeds = 7, len(self.spec.sweep.seeds)
+        full = [self.base] * 3 if self.horizon < self.compute else []
+        plans = [
+            (LR, [self.base] * searched, self.horizon),
+            (FULL, full, self.compute),
+            (BATCH, [cell for cell in self.others for _ in range(3)], self.batch_horizon),
+            (TERMS, [self.base] * self.has_terms, self.compute),
+        ]
+        return [
+            {
+                "stage": name,
+                "configurations": sorted(set(cells)),
+                "runs": len(cells) * seeds,
+                "compute": compute,
+                "rollouts": seeds * sum(compute // _size(cell) * _size(cell) for cell in cells),
+            }
+            for name, cells, compute in plans
+            if cells
+        ]
+
+
+def setup(spec: SweepSpec) -> Setup:
+    """Return what the check of a sweep file's recipe starts from.
+
+    Raises `SpecError` for what keeps it from being checked.
+    """
+    issues = [
+        Issue(f"grid.{key}", "a recipe check chooses lr, KL and entropy", values, "no axes of the recipe")
+        for key, values in spec.grid.recipe_axes.items()
+    ]
+    if spec.sweep.backend == "replay":
+        accepted = "a backend that makes runs: isolaw fit --retune lr finds the lr of runs that exist"
+        issues.append(Issue("sweep.backend", found="replay", accepted=accepted))
+    if spec.design.metric not in spec.evaluation.metrics:
+        issues.append(
+            Issue("design.metric", found=spec.design.metric, accepted=", ".join(spec.evaluation.metrics))
+        )
+    if EVAL_SET not in spec.evaluation.sets:
+        accepted = f"a list with {EVAL_SET!r}: a recipe check compares there"
+        issues.append(Issue("evaluation.sets", found=list(spec.evaluation.sets), accepted=accepted))
+    if issues:
+        raise SpecError(issues)
+    axes = spec.grid.problems_per_batch, spec.grid.rollouts_per_problem, spec.limits.max_batch_rollouts
+    line = _line(allocation.grid(*axes)[0])
+    base = line[(len(line) - 1) // 2]
+    smaller = min((c for c in line if c < base), key=lambda c: _away(c, _size(base) / FACTOR), default=None)
+    larger = min((c for c in line if c > base), key=lambda c: _away(c, _size(base) * FACTOR), default=None)
+    own, easy = _resolved(spec, base), _resolved(spec, base, "easy")
+    assert own.recipe.lr is not None
+    return Setup(
+        spec,
+        base,
+        tuple(cell for cell in (smaller, larger) if cell is not None),
+        own.recipe.lr,
+        *({key: getattr(run.recipe, key) or 0.0 for key in _TERMS} for run in (easy, own)),
+    )
+
+
+def claim(out: Path) -> None:
+    """Raise `StoreError` for a directory that holds anything but the folders of a check."""
+    if out.exists() and not out.is_dir():
+        raise StoreError(f"{out}: is a file; expected a new directory or a recipe check's")
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    if held := [name for name in names if name not in FOLDERS]:
+        raise StoreError(
+            f"{out}: holds something else ({', '.join(held[:4])}); expected a new or empty directory, or a "
+            "recipe check's"
+        )
+
+
+def _line(cells: Sequence[Cell]) -> list[Cell]:
+    """All n at the B_p in the middle, or all B_p where there is one n, ascending."""
+    batches = sorted({b for b, _ in cells})
+    middle = batches[(len(batches) - 1) // 2]
+    line = sorted(cell for cell in cells if cell[0] == middle)
+    return line if len(line) > 1 else sorted(cell for cell in cells if cell[1] == line[0][1])
+
+
+def _resolved(spec: SweepSpec, cell: Cell, difficulty: str | None = None) -> RunSpec:
+    """A run as its backend resolves it."""
+    backend = backends.get(spec.sweep.backend)
+    problems = spec.problems
+    if difficulty is not None:
+        problems = problems.model_copy(update={"difficulty": difficulty})
+    run = RunSpec(
+        backend=backend.name,
+        problems_per_batch=cell[0],
+        rollouts_per_problem=cell[1],
+        seed=spec.sweep.seeds[0],
+        recipe=spec.recipe,
+        problems=problems,
+        options=getattr(spec, backend.name),
+        compute=spec.sweep.compute,
+        evaluation=spec.evaluation,
+    )
+    return backend.resolve(run)
+
+
+def _size(cell: Cell) -> int:
+    return cell[0] * cell[1]
+
+
+def _away(cell: Cell, size: float) -> float:
+    return abs(math.log2(_size(cell) / size))

@@ -1,0 +1,143 @@
+"""A recipe check as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from isolaw.config.writing import toml_text
+from isolaw.recipe_check.check import BatchRule, RecipeCheck, Row, Verdict
+from isolaw.report.text.numbers import columns, count, number
+
+_EXPONENTS = {"sqrt": "√B rule", "linear": "rule lr ∝ B", "constant": "rule of a constant lr"}
+_STAGES = {
+    "lr": "search of the lr",
+    "lr-full": "the lr at the sweep's C",
+    "batch": "other batch sizes",
+    "terms": "KL and entropy terms",
+}
+
+
+def expected(stages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the runs and rollouts that the stages take, before they begin."""
+    rows = [["folder", "", "runs", "to C", "rollouts"]]
+    rows += [
+        [
+            own["stage"],
+            _STAGES[own["stage"]],
+            f"{own['runs']:,}",
+            number(own["compute"]),
+            number(own["rollouts"]),
+        ]
+        for own in stages
+    ]
+    runs, rollouts = (sum(own[key] for own in stages) for key in ("runs", "rollouts"))
+    return [
+        f"Recipe check: about {runs} runs, {number(rollouts)} rollouts; the search decides how many",
+        *(f"  {line}" for line in columns(rows, "<<>")),
+    ]
+
+
+def result(found: RecipeCheck) -> list[str]:
+    """Return the evidence and the recipe."""
+    b, n = found.base
+    return [
+        f"Base lr at B_p = {b} with n = {n}, B = {b * n:,}; {found.metric} on validation, mean of "
+        f"{count(len(found.seeds), 'seed')} with its standard error; {number(found.rollouts)} rollouts.",
+        "",
+        *table(found.rows),
+        "",
+        *_lr(found),
+        *(_batch(found, own) for own in found.batches),
+        *(
+            []
+            if found.batches
+            else [f"The {_EXPONENTS[found.scaling]} is not checked: the grid has one batch size."]
+        ),
+        _terms(found),
+        *_seeds(found),
+        "",
+        *toml_text({"recipe": found.recipe}).rstrip().split("\n"),
+    ]
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the recipes that ran."""
+    lines = [["folder", "B_p", "n", "lr", "KL", "entropy", "C", "reward", "error", "against the best"]]
+    for own in rows:
+        reward = "" if own.reward is None else f"{own.reward:.3f}"
+        error = "" if own.error is None or own.reward is None else f"{own.error:.3f}"
+        verdict = "; ".join(filter(None, ["failed" if own.reward is None else own.verdict, own.note]))
+        terms = [f"{own.terms[key]:g}" for key in ("kl", "entropy")]
+        cell = [f"{own.problems_per_batch}", f"{own.rollouts_per_problem}", f"{own.lr:.4g}"]
+        lines.append([own.stage, *cell, *terms, number(own.compute), reward, error, verdict])
+    width = max(len(line[-1]) for line in lines)
+    return [line.rstrip() for line in columns([[*own[:-1], own[-1].ljust(width)] for own in lines], "<>")]
+
+
+def _lr(found: RecipeCheck) -> list[str]:
+    if found.lr_undecided:
+        rivals = f"not decided against {_values(found.lr_undecided)}"
+    elif len(found.seeds) > 1:
+        rivals = "better than the others beyond noise"
+    else:
+        rivals = "not decided against the others"
+    lines = [f"lr = {found.lr:.4g} is the best at C = {number(found.compute)}: {rivals}."]
+    if found.horizon < found.compute:
+        short = f"at C = {number(found.horizon)}"
+        lines.append(
+            f"It is also the best {short}."
+            if found.lr_short == found.lr
+            else f"The best {short} is lr = {found.lr_short:.4g}: it depends on the horizon, so check again "
+            "for a larger C."
+        )
+    if found.at_edge:
+        lines.append("It is at the edge of the values that ran; beyond it may be better.")
+    return lines
+
+
+def _batch(found: RecipeCheck, own: BatchRule) -> str:
+    size = own.problems_per_batch * own.rollouts_per_problem
+    at = f"The {_EXPONENTS[found.scaling]} at B = {size:,}"
+    if own.verdict is Verdict.FAILED:
+        return f"{at}: not decided; runs with lr = {own.lr:.4g} failed."
+    if own.verdict is Verdict.CONTRADICTED:
+        return (
+            f"{at}: contradicted; lr = {own.best:.4g} is better than {own.lr:.4g} beyond noise. Make lr "
+            "an axis of the sweep."
+        )
+    if own.verdict is Verdict.SUPPORTED:
+        return f"{at}: supported; lr = {own.lr:.4g} is better than half and twice of it beyond noise."
+    ahead = "the best of the three" if own.best == own.lr else f"behind {own.best:.4g}, within noise"
+    return f"{at}: not decided; lr = {own.lr:.4g} is {ahead}."
+
+
+def _terms(found: RecipeCheck) -> str:
+    if found.terms is None:
+        return "KL and entropy terms: not compared; the recipe sets both to 0."
+    kept, other = (_on(values) for values in (found.terms_kept, found.terms_other))
+    by = f'problems.difficulty = "{found.difficulty}"' if found.difficulty else "the sweep"
+    if found.terms is Verdict.CONTRADICTED:
+        return f"KL and entropy terms: {kept}, although {by} has them {other}; {other} is worse beyond noise."
+    if found.terms is Verdict.SUPPORTED:
+        return f"KL and entropy terms: {kept}, as {by} has them; {other} is worse beyond noise."
+    reason = (
+        "runs failed" if found.terms is Verdict.FAILED else f"{kept} and {other} do not differ beyond noise"
+    )
+    return f"KL and entropy terms: not decided ({reason}). They stay {kept}, as {by} has them."
+
+
+def _seeds(found: RecipeCheck) -> list[str]:
+    return (
+        ["One seed tells nothing about noise: nothing is decided. Add a seed."]
+        if len(found.seeds) < 2
+        else []
+    )
+
+
+def _on(values: Mapping[str, float]) -> str:
+    return "on" if any(values.values()) else "off"
+
+
+def _values(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
