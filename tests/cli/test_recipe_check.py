@@ -49,7 +49,7 @@ def test_a_check_ends_with_a_recipe_that_a_sweep_takes(isolaw, file: Path, tmp_p
     code, said, notes = isolaw(*command)
     assert code == 0
     assert said.startswith("Simulated runs. Base lr at B_p = 8 with n = 16, B = 128; avg@4 on validation")
-    assert "lr: bandit: 6 simulated runs" in notes
+    assert "lr: bandit: 6 runs (" in notes
     evidence, _, recipe = said.partition("[recipe]")
     given = tomllib.loads("[recipe]" + recipe)
     code, document, notes = isolaw(*command, "--json")
@@ -57,7 +57,7 @@ def test_a_check_ends_with_a_recipe_that_a_sweep_takes(isolaw, file: Path, tmp_p
     assert code == 0
     assert given["recipe"] == found["recipe"]
     assert f"lr = {found['lr']:.4g} is the best at C = 60,000" in evidence
-    assert "simulated runs (" not in notes  # nothing was left to do
+    assert "runs (" not in notes  # nothing was left to do
     assert SweepSpec.parse({**tomllib.loads(TOML), **given}).recipe.lr == found["lr"]
     code, said, _ = isolaw("status", out / "lr-full")
     assert code == 0

@@ -10,6 +10,7 @@ from isolaw.recipe_check.check import BatchRule, RecipeCheck, Row, Verdict
 from isolaw.report.text.numbers import columns, count, number
 
 _EXPONENTS = {"sqrt": "√B rule", "linear": "rule lr ∝ B", "constant": "rule of a constant lr"}
+_MOVES = "It moves with the horizon, so check again for a larger C."
 _STAGES = {
     "lr": "search of the lr",
     "lr-full": "the lr at the sweep's C",
@@ -88,8 +89,8 @@ def _lr(found: RecipeCheck) -> list[str]:
         lines.append(
             f"It is also the best {short}."
             if found.lr_short == found.lr
-            else f"The best {short} is lr = {found.lr_short:.4g}: it depends on the horizon, so check again "
-            "for a larger C."
+            else f"The best {short} is lr = {found.lr_short:.4g}. "
+            + ("Whether it moves with the horizon is not decided." if found.slope is None else _MOVES)
         )
     if found.at_edge:
         lines.append("It is at the edge of the values that ran; beyond it may be better.")
