@@ -52,7 +52,7 @@ def sweep(
     ...               "problems": {"n_train": 64, "n_validation": 50},
     ...               "evaluation": {"points": 5}, "executor": {"kind": "inline"}})
     >>> runs
-    <Runs: 4 runs, 2 configurations, ... rows>
+    <Runs: simulated runs: 4 runs, 2 configurations, ... rows>
     """
     spec, written = spec_of(spec)
     with tempfile.TemporaryDirectory(prefix="isolaw-") if out is None else nullcontext(out) as folder:

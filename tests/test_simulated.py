@@ -77,6 +77,7 @@ OTHERS = {
     "run-one": "one run, executed; it prints no result of it",
     "split": "a pool of problems, of which a real model samples",
     "doctor": "this machine",
+    "export": "a model of a real run",
     "advise": "published results; it reads no runs, and says so first",
 }
 _SLOW = [pytest.mark.slow]  # tests/cli/test_plan.py has the same of a plan

@@ -30,7 +30,7 @@ def test_it_says_first_what_it_rests_on(isolaw: Call) -> None:
         assert stdout.startswith("From published results alone: no run of your model")
         _, stdout, _ = isolaw("advise", "--budget", budget, "--json")
         data = json.loads(stdout)
-        assert list(data)[:3] == ["evidence", "simulated", "own_runs"]
+        assert list(data)[:3] == ["simulated", "evidence", "own_runs"]
         assert (data["evidence"], data["simulated"], data["own_runs"]) == ("published", False, 0)
 
 
