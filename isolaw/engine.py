@@ -14,6 +14,7 @@ from isolaw import executors
 from isolaw.config import SweepSpec
 from isolaw.config.parsing import read_text
 from isolaw.costs import sweeps
+from isolaw.design import directory
 from isolaw.errors import InputError, RunError, StoreError
 from isolaw.executors.base import Event
 from isolaw.planning import Plan, issues_of, plan
@@ -204,6 +205,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "rollouts": generated,
         "rollouts_planned": total,
         "running": store.in_use,
+        "race": directory.state(store) if spec.design.kind == "race" else None,
         "failures": failures,
         "spent": sweeps.so_far(lines) if spec.sweep.backend == "real" else None,
         "damaged": [{"run_id": run_id, "cause": cause} for run_id, cause in sorted(damaged.items())],

@@ -142,11 +142,13 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost that `cost_options` name, and print what it leaves out."""
     from isolaw.cli.common import note
     from isolaw.costs import read
+    from isolaw.costs.model import checked_price
 
     if options["cost"] is None:
         if options["price"] is not None:
             raise click.UsageError("--price requires --cost SOURCE")
         return None
+    checked_price(options["price"])
     cost = read(options["cost"])
     for text in cost.notes:
         note(f"note: {cost.where}: {text}")

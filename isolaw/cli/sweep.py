@@ -76,7 +76,6 @@ def sweep(
     from isolaw.costs import sweeps as costs
     from isolaw.errors import SpecError
     from isolaw.report.text import costs as cost_text
-    from isolaw.report.text import race
     from isolaw.report.text import sweep as text
     from isolaw.simulated import Simulated
 
@@ -107,7 +106,7 @@ def sweep(
         spent = None if cost is None else costs.left(out, _runs(plan, assumed), cost, more["price"])
         if cost is not None:
             note(cost_text.spent(spent, cost))
-        lines = race.schedule(assumed, plan.adaptive.whole) if assumed and plan.adaptive else []
+        lines = _next(plan, assumed)
         lines += [line for table in memory for line in text.memory_table(table)]
         lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
         result = {**planned, "memory": memory, "executor": place, "dry_run": True}
@@ -157,6 +156,18 @@ def _runs(plan: Plan, assumed: Schedule | None) -> list[RunSpec]:
         return plan.adaptive.asked(assumed.decisions)
     left = set(plan.todo)
     return [run for run in plan.runs if run.run_id in left]
+
+
+def _next(plan: Plan, assumed: Schedule | None) -> list[str]:
+    """What a race would do: its schedule under an assumed truth, or once it has begun its next decision."""
+    from isolaw.report.text import race
+
+    if plan.adaptive is None:
+        return []
+    if assumed is not None:
+        return race.schedule(assumed, plan.adaptive.whole)
+    history = plan.adaptive.history
+    return [race.decision(history[-1], len(history))]
 
 
 def _race_settings(adaptive: bool, spend: str | None) -> tuple[str, ...]:

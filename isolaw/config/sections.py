@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
@@ -28,7 +29,9 @@ class Section(BaseModel):
 
 
 def whole(value: Any) -> Any:
-    """Accept 1e7 where a whole number is meant."""
+    """Accept 1e7, and NumPy's integers, where a whole number is meant."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -212,14 +212,19 @@ def _used(case: Case) -> list[int]:
 def _batch(case: Case) -> Span:
     """Return B_p, and the B_p within 0.005 of its reward; the smallest and the largest leave an end open."""
     if not (case.like(_CURVES) and _covers(_CURVES, case)):
-        return Span(min(_used(case)[0], case.most // _LEAST_N), None, None)
+        return Span(_possible(_used(case)[0], case), None, None)
     at = {b: _CURVES.at(case.budget, b) for b in _CURVES.batches}
     rewards = {b: own.reward for b, own in at.items() if b * own.n.value <= case.most or b == min(at)}
     best = max(rewards, key=lambda b: rewards[b])
     good = [b for b, reward in rewards.items() if reward >= rewards[best] - TOLERANCE]
     low = None if min(good) == min(at) else min(good)
     high = None if max(good) == max(at) else max(good)
-    return Span(min(best, case.most // _LEAST_N), low, high)
+    return Span(_possible(best, case), low, high)
+
+
+def _possible(batch: int, case: Case) -> int:
+    """B_p, at most the distinct problems that there are, and what B_max allows."""
+    return min(batch, case.most // _LEAST_N, case.n_train_problems or batch)
 
 
 def _reading(source: Source, case: Case, batch: Span | None) -> Reading:

@@ -93,7 +93,7 @@ class Decision:
     standings: tuple[Standing, ...] = ()
     ending: Ending | None = None
     failed: tuple[RunKey, ...] = ()
-    limits: tuple[float, ...] = ()  #: what the user chose when it was made: spend, tolerance, seeds
+    limits: tuple[float, ...] = ()  #: what the user chose when it was made: spend, tolerance, cells, seeds
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""

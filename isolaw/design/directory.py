@@ -57,6 +57,9 @@ def issues_of(spec: SweepSpec, runs: Sequence[RunSpec]) -> list[Issue]:
     for name in ("pinned", "forbidden"):
         missing = [key for key in getattr(chosen, name) if key not in cells]
         out += [Issue(f"design.{name}", found=list(key), accepted="[B_p, n] of the grid") for key in missing]
+    for key in sorted(set(chosen.pinned) & set(chosen.forbidden)):
+        note = "is in design.forbidden, too"
+        out.append(Issue("design.pinned", note, list(key), "[B_p, n] that may run"))
     if spec.grid.recipe_axes:
         named = ", ".join(spec.grid.recipe_axes)
         out.append(Issue("design.kind", f"a race has no axes of the recipe ({named})", "race", "grid"))
@@ -167,7 +170,7 @@ class Adaptive:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data: the rule's numbers, and the decisions so far."""
-        names = ("start", "target", "spend", "tolerance", "pinned")
+        names = ("cells", "start", "target", "spend", "tolerance", "pinned")
         return {
             "kind": "race",
             "whole": self.whole,
@@ -200,6 +203,22 @@ def read(store: SweepStore) -> list[Decision]:
     return out
 
 
+def state(store: SweepStore) -> dict[str, Any] | None:
+    """Return how far a race is: its decisions, the rollouts that they asked for, and its ending."""
+    history = read(store)
+    if not history:
+        return None
+    last = history[-1]
+    return {
+        "decisions": len(history),
+        "asked": last.spent + last.cost,
+        "spend": last.limits[0] if last.limits else None,
+        "ending": last.ending,
+        "best": last.best,
+        "expected_regret": last.expected_regret,
+    }
+
+
 def measured(store: SweepStore, history: Sequence[Decision], metric: str) -> list[Configuration]:
     """Return what the runs that were asked for measured, up to their horizons."""
     asked = horizons(history)
@@ -222,7 +241,7 @@ def ahead(store: SweepStore, history: Sequence[Decision], share: float = 0.1) ->
     last = history[-1] if history else None
     if last is None or last.stage is not Stage.STOP or last.compute != spec.sweep.compute:
         return None
-    spend, _, *seeds = last.limits
+    spend, _, _, *seeds = last.limits
     own = measured(store, history, spec.design.metric)
     cells = [Cell(*standing.key) for standing in last.standings]
     found = compare(own, cells, last.compute)

@@ -24,6 +24,7 @@ from isolaw.design.race import RUNGS
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.fits.selection import Floats
 
+_LARGEST = 1e15  # rollouts
 RELIABLE = 0.1  # of a grid of 9 n with 3 seeds; with less no design was reliable
 _REFERENCE_RUNS = 27
 
@@ -95,6 +96,12 @@ def question(
 
     The parameters are those of `isolaw.design.forecast.plan`.
     """
+    if hours is not None and not (math.isfinite(hours) and hours > 0):
+        raise InputError(f"hours: found {hours!r}; expected a positive number")
+    if gpus is not None and gpus < 1:
+        raise InputError(f"gpus: found {gpus}; expected at least 1")
+    if gpus is not None and hours is None and cost is None:
+        raise InputError("gpus: without hours or a cost GPUs change nothing; add --hours H or --cost SOURCE")
     file = sweep if isinstance(sweep, str | Path) else None
     if file is not None:
         spec = SweepSpec.read(file, settings)
@@ -121,8 +128,8 @@ def question(
 def _target(target: float | None, compute: int) -> int:
     if target is None:
         return compute
-    if not (math.isfinite(target) and target >= 1):
-        raise InputError(f"target: found {target!r}; expected rollouts, e.g. 1e7")
+    if not 1 <= target <= _LARGEST:
+        raise InputError(f"target: found {target!r}; expected rollouts, e.g. 1e7, at most {_LARGEST:.0e}")
     return int(target)
 
 

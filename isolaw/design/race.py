@@ -92,7 +92,7 @@ class Race:
     @property
     def limits(self) -> tuple[float, ...]:
         """What may end the race: with others it may go on."""
-        return (self.spend, self.tolerance, *self.seeds)
+        return (self.spend, self.tolerance, len(self.cells), *self.seeds)
 
     def next(
         self,
@@ -124,7 +124,9 @@ class Race:
         beside = [
             key for key in self._beside(found.cells[found.best].key) if (*key, self.seeds[0]) not in made
         ]
-        if beside and rounds < ROUNDS and history[-1].stage is not Stage.SEEDS:
+        limits = history[-1].limits
+        grown = bool(limits) and limits != self.limits  # since then the grid may have new cells
+        if beside and (grown or (rounds < ROUNDS and history[-1].stage is not Stage.SEEDS)):
             return self._ask(Stage.NEIGHBOURS, history, beside, self.target, found, failed)
         return self._one_more_seed(history, found, failed)
 

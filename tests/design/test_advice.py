@@ -213,3 +213,10 @@ def test_all_mistakes_at_once() -> None:
     assert [own.where for own in raised.value.issues] == [
         "budget", "difficulty", "model_size", "max_batch_rollouts", "n_train_problems",
     ]  # fmt: skip
+
+
+def test_a_batch_has_no_more_problems_than_there_are_and_numbers_may_be_numpys() -> None:
+    found = advise(np.int64(1_000_000), "easy", 7, n_train_problems=np.int64(10))
+    assert found.start is not None
+    assert found.start.allocation.problems_per_batch == 10
+    assert found.case.budget == 1_000_000

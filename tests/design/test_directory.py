@@ -208,6 +208,29 @@ def test_what_more_spend_would_buy_is_known_once_a_race_has_ended(raced: Path, t
     assert ahead(store, []) is None
 
 
+def test_a_grid_that_grows_around_the_best_is_looked_at(raced: Path, copy: Path) -> None:
+    best = read(SweepStore(raced))[-1].best
+    assert best is not None
+    batches = [8, 16]
+    package.sweep(spec(grid={"problems_per_batch": batches}), copy)
+    history = read(SweepStore(copy))
+    assert (16, best[1]) in {key[:2] for key in horizons(history)}
+    assert history[: len(read(SweepStore(raced))) - 1] == read(SweepStore(raced))[:-1]
+
+
+def test_a_state_says_how_far_a_race_is(raced: Path) -> None:
+    race, last = engine.status(raced)["race"], read(SweepStore(raced))[-1]
+    assert race["ending"] == last.ending
+    assert race["asked"] == last.spent <= race["spend"]
+    assert race["decisions"] == len(read(SweepStore(raced)))
+
+
+def test_what_is_pinned_cannot_be_forbidden() -> None:
+    with pytest.raises(SpecError) as raised:
+        engine.plan(spec(design={"pinned": [[8, 32]], "forbidden": [[8, 32], [8, 2]]}), "nowhere")
+    assert [issue.where for issue in raised.value.issues] == ["design.pinned"]
+
+
 def test_a_race_that_has_not_begun_has_a_schedule_under_an_assumed_truth(tmp_path: Path) -> None:
     plan = engine.plan(spec(), tmp_path / "new")
     assert plan.adaptive is not None

@@ -107,6 +107,14 @@ def test_a_spend_in_gpu_hours_without_a_cost_names_the_three_ways_to_get_one() -
         question(SWEEP, spend="384gpuh")
     with pytest.raises(InputError, match="at least 4, which a run takes"):
         question(SWEEP, gpus=2, hours=1, cost=COST)
+    for hours in (float("nan"), float("inf"), 0.0):
+        with pytest.raises(InputError, match="hours: found"):
+            question(SWEEP, gpus=8, hours=hours)
+    with pytest.raises(InputError, match="GPUs change nothing"):
+        question(SWEEP, gpus=8)
+    for target in (1e30, float("nan"), 0.5):
+        with pytest.raises(InputError, match="target: found"):
+            question(SWEEP, target=target)
     with pytest.raises(InputError, match="a TOML file"):
         question(7)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at least 1"):

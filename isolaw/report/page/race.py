@@ -74,6 +74,11 @@ def lines(history: Sequence[Decision], further: Purchase | None) -> list[str]:
     """Return what the race found, what more spend would buy, and how to see the runs that it left behind."""
     left = sum(own.verdict is Verdict.WORSE for made in history for own in made.standings)
     out = [text.found(history[-1])] if history[-1].stage is Stage.STOP else ["The race has not ended."]
+    if history[-1].best is not None:
+        out.append(
+            "A race chooses among configurations that ran to this C. The law may recommend an n between "
+            "them, with an expected loss of its own."
+        )
     if further is not None:
         out.append(text.further(further, history))
     if left:

@@ -10,13 +10,18 @@ from typing import Any
 from isolaw.design.decisions import Decision, Ending, Stage, Verdict
 from isolaw.design.schedule import Schedule
 from isolaw.design.value import Purchase
-from isolaw.report.text.numbers import columns, count, number, share
+from isolaw.report.text.numbers import columns, count, number
 
 _ENDINGS = {
     Ending.CERTAIN: "no more than the tolerance is expected to be lost",
     Ending.SPENT: "what comes next would exceed the spend",
     Ending.COMPLETE: "every run that the race would make is done",
     Ending.FAILED: "too many runs failed to compare three n; the same command repeats them",
+}
+_CONTINUES = {
+    Ending.CERTAIN: "lower design.tolerance",
+    Ending.SPENT: "raise design.spend",
+    Ending.COMPLETE: "add seeds (sweep.seeds)",
 }
 _STAGES = {
     Stage.GRID: "all runs",
@@ -30,7 +35,7 @@ _STAGES = {
 def summary(design: Mapping[str, Any], runs: int) -> list[str]:
     """Return what a race may do, from `isolaw.design.directory.Adaptive.to_dict`."""
     made, spend = len(design["decisions"]), design["spend"]
-    part = share(spend / design["whole"])
+    part = _part(spend, design["whole"])
     return [
         f"race: every second n at B_p = {design['start']} first; to C = {number(design['target'])}",
         f"at most {number(spend)} rollouts, {part} of the grid's; it ends where the expected loss is at most "
@@ -72,6 +77,7 @@ def found(last: Decision) -> str:
     return (
         f"The race recommends {cell(last.best)} at C = {number(last.compute or 0)}: expected loss "
         f"{last.expected_regret:.4f} after {number(last.spent)} rollouts ({_ENDINGS[last.ending]})."
+        + (f" To go on, {_CONTINUES[last.ending]}." if last.ending in _CONTINUES else "")
     )
 
 
@@ -82,7 +88,7 @@ def result(history: Sequence[Decision], whole: int, grid: Collection[tuple[int, 
         return [found(last)]
     runs = {request.run for made in history for request in made.runs}
     return [
-        f"{count(len(runs), 'run')}, {share(last.spent / whole)} of the grid's rollouts. {found(last)}",
+        f"{count(len(runs), 'run')}, {_part(last.spent, whole)} of the grid's rollouts. {found(last)}",
         *_edges(last.best, grid),
     ]
 
@@ -105,20 +111,36 @@ def schedule(assumed: Schedule, whole: int) -> list[str]:
         f"Simulated: the race, if rewards were those of the simulator's preset {assumed.truth!r}",
         *(f"  {decision(own, i)}" for i, own in enumerate(made, 1)),
         f"  in all {count(len(runs), 'run')}, {number(made[-1].spent)} rollouts, "
-        f"{share(made[-1].spent / whole)} of the grid's",
+        f"{_part(made[-1].spent, whole)} of the grid's",
     ]
+
+
+def state(race: Mapping[str, Any]) -> str:
+    """Return how far a race is, from `isolaw.design.directory.state`."""
+    of = "" if race["spend"] is None else f" of at most {number(race['spend'])}"
+    end = ending(race["ending"]) if race["ending"] else "not ended"
+    best = f"; the best is {cell(race['best'])}" if race["best"] else ""
+    return f"race: {count(race['decisions'], 'decision')}, {number(race['asked'])}{of} rollouts{best}; {end}"
 
 
 def further(bought: Purchase, history: Sequence[Decision]) -> str:
     """Return what more spend would buy."""
     seeds = Counter(run.key for run in bought.runs)
     each = ", ".join(f"{count(times, 'seed')} of {cell(key)}" for key, times in sorted(seeds.items()))
-    part = share(bought.rollouts / history[-1].limits[0])
-    return (
-        f"With {part} more spend ({number(bought.rollouts)} rollouts) the race could run {each}. The "
-        f"expected loss would change from {bought.before:.4f} to about {bought.after:.4f}: simulated from "
-        "the surface of these runs."
+    last = history[-1]
+    gain = (
+        f"The expected loss would change from {bought.before:.4f} to about {bought.after:.4f}"
+        if bought.after < bought.before
+        else f"The expected loss of {bought.before:.4f} would hardly change"
     )
+    return (
+        f"With {_part(bought.rollouts, last.limits[0])} more spend ({number(bought.rollouts)} rollouts) the "
+        f"race could run {each}. {gain}: simulated from the surface of these runs."
+    )
+
+
+def _part(rollouts: float, of: float) -> str:
+    return f"{min(rollouts / of, 1.0):.0%}"
 
 
 def standings(last: Decision) -> list[str]:

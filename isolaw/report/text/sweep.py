@@ -51,11 +51,13 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
         f"C = {number(state['compute'])}: {state['done']} done, {state['started']} started, "
         f"{state['waiting']} waiting, {state['failed']} failed",
         "; ".join([f"{number(state['rollouts'])} of {number(planned)} rollouts ({share:.0%})", *activity]),
+        *([race.state(state["race"])] if state["race"] else []),
         *([hours] if (hours := costs.hours_so_far(state)) else []),
         *(failure_line(failure, names[failure["run_id"]]) for failure in state["failures"]),
         *(f"damaged: {own['cause']}" for own in state["damaged"]),
     ]
-    if (state["done"] < state["runs"] or state["damaged"]) and not state["running"]:
+    on = state["done"] < state["runs"] or (state["race"] and not state["race"]["ending"])
+    if (on or state["damaged"]) and not state["running"]:
         when = " when the runs in progress end" if state["at_work"] else ""
         lines.append(f"Continue{when}: isolaw sweep --out {state['directory']}")
     return lines
@@ -79,17 +81,18 @@ def health(judged: Sequence[Health], failed: int, document: LawDocument | None) 
 
 def plan_summary(plan: Mapping[str, Any], backend: str) -> list[str]:
     """Return a sweep's plan, line by line."""
-    b, n = (", ".join(map(str, sorted({place[i] for place in plan["configurations"]}))) for i in (0, 1))
+    design = plan.get("design")
+    configurations = design["cells"] if design else plan["configurations"]
+    b, n = (", ".join(map(str, sorted({place[i] for place in configurations}))) for i in (0, 1))
     done = plan["runs"] - plan["todo"]
     axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in plan["axes"].items())
     defaults = ", ".join(
         f"{name} = {' or '.join(map(_value, own))}" for name, own in plan["defaults"].items()
     )
     started = f" ({plan['begun']} of them started)" if plan["begun"] else ""
-    design = plan.get("design")
+    what = "a race" if design else count(plan["runs"], "run")
     return [
-        f"{backend}: {count(plan['runs'], 'run')} "
-        f"({count(len(plan['configurations']), 'configuration')}, "
+        f"{backend}: {what} ({count(len(configurations), 'configuration')}, "
         f"{count(len(plan['seeds']), 'seed')}{axes}) to C = {number(plan['compute'])} rollouts each",
         f"B_p = {b}; n = {n}",
         *([f"recipe defaults: {defaults}"] if defaults else []),
