@@ -58,7 +58,7 @@ def here(tmp_path: Path) -> Path:
 @pytest.fixture
 def whole(here: Path) -> pd.DataFrame:
     """What must come out."""
-    return engine.sweep(SweepSpec.read(here / "sweep.toml", ["executor.kind=inline"])).to_pandas()
+    return engine.sweep(SweepSpec.read(here / "sweep.toml", ["executor.kind=inline"])).points
 
 
 @pytest.fixture
