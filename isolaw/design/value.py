@@ -20,10 +20,10 @@ import numpy as np
 
 from isolaw.design.comparison import Comparison, compare
 from isolaw.design.decisions import Key, Request
+from isolaw.design.race import RIVALS
 from isolaw.design.truths import Sample, drawn_from
 from isolaw.fits.selection import Configuration
 
-RIVALS = 2  # cells that get seeds beside the best one, as in the race
 DRAWS = 6
 
 

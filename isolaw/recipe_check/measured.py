@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from isolaw.design.directory import EVAL_SET
 from isolaw.fits.health import health
 from isolaw.fits.selection import measured_points
-from isolaw.recipe_check.stages import EVAL_SET, Stage
+from isolaw.recipe_check.stages import Stage
 from isolaw.store import SweepStore
 
 Key = tuple[int, int, float]  # (B_p, n, lr)

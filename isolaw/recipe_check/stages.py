@@ -21,11 +21,11 @@ from typing import Any
 from isolaw import allocation, backends
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import DesignSection, Grid
+from isolaw.design.directory import EVAL_SET
 from isolaw.errors import Issue, SpecError, StoreError
 
 LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
 FOLDERS = (LR, FULL, BATCH, TERMS)
-EVAL_SET = "validation"
 SHARE = 8  # the search runs to C / 8, or for `STEPS` steps
 STEPS = 40
 LEAST_STEPS = 20  # of a run that is judged: the paper's warm-up takes 10
