@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from isolaw.allocation import Allocation
     from isolaw.backends.real.export import export
     from isolaw.backends.real.rollout.split import split
+    from isolaw.calibration.calibrate import calibrate
     from isolaw.config import SweepSpec
     from isolaw.costs import read_cost
     from isolaw.design.advice import advise
@@ -58,6 +59,7 @@ _WHERE = {
     "SizeCurves": "isolaw.fits.studies.model_size.curves",
     "SweepSpec": "isolaw.config",
     "advise": "isolaw.design.advice",
+    "calibrate": "isolaw.calibration.calibrate",
     "backtest": "isolaw.fits.studies.backtest",
     "check_recipe": "isolaw.recipe_check.check",
     "compare": "isolaw.fits.studies.recipes",
@@ -82,7 +84,7 @@ _WHERE = {
 }
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
-    "backtest", "check_recipe", "compare", "compare_by", "diagnose", "export", "findings", "fit",
+    "backtest", "calibrate", "check_recipe", "compare", "compare_by", "diagnose", "export", "findings", "fit",
     "fit_points", "fit_sizes", "law_figure", "paper_figures", "plan", "read", "read_cost", "retune", "split",
     "status", "summary", "sweep", "write_report",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ import click
 from isolaw import __version__
 from isolaw.cli.advise import advise
 from isolaw.cli.backtest import backtest
+from isolaw.cli.calibrate import calibrate
 from isolaw.cli.common import shown
 from isolaw.cli.compare import compare
 from isolaw.cli.doctor import doctor
@@ -53,6 +54,7 @@ def cli() -> None:
     isolaw read LOGS                     list the runs in logs
     isolaw fit DIR --out law.json        fit the law n*(C) to a sweep or to logs
     isolaw predict law.json --compute 1e7
+    isolaw calibrate DIR --out preset.toml  fit the simulator to runs, to look further ahead
     isolaw report DIR -o report.html     write a page about the runs and their law
     isolaw backtest DIR --fit-below 1e6  would small runs have predicted the best allocation?
     isolaw findings                      test the paper's findings on simulators
@@ -61,8 +63,8 @@ def cli() -> None:
 
 
 for command in (
-    advise, plan, sweep, run_one, status, export, split, read, fit, predict, backtest, compare, size,
-    report, figures, findings, doctor,
+    advise, plan, sweep, run_one, status, export, split, read, fit, predict, backtest, compare, calibrate,
+    size, report, figures, findings, doctor,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -13,7 +13,7 @@ from isolaw.config.sections import MOST_POINTS, Count, EvaluationSpec, Index, Pr
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
-_POWERS = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}
+POWERS = {"sqrt": 0.5, "linear": 1.0, "constant": 0.0}
 
 
 class RunSpec(Section):
@@ -69,7 +69,7 @@ class RunSpec(Section):
         1.0
         """
         batch = self.problems_per_batch * (self.recipe.gradient_rollouts or self.rollouts_per_problem)
-        return float((batch / self.recipe.minibatches / REFERENCE_BATCH) ** _POWERS[self.recipe.lr_scaling])
+        return float((batch / self.recipe.minibatches / REFERENCE_BATCH) ** POWERS[self.recipe.lr_scaling])
 
     @property
     def evaluated_at(self) -> dict[str, float | None]:

@@ -28,6 +28,8 @@ NAMED: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 }
 _MEANS = {"easy": 0.45, "hard": 0.0625 * 0.6 / 2.1 + 5e-4, "extremely-hard": 0.006 * 0.5 / 2.5 + 1e-4}
 _EASY_FROM = 0.3
+_SURE = 1e-6  # a logit of success needs a chance of both
+_BETA = re.compile(r"beta\(([^,()]+),([^,()]+)\)")
 # Numbers that key the random streams; never renumber.
 _STREAM = {"easy": 1, "hard": 2, "extremely-hard": 3}
 _OTHERS = 4
@@ -38,8 +40,8 @@ TRAIN, VALIDATION, ORDER = range(3)
 class Difficulty:
     """Distribution of the initial success probability: a mixture of parts, made by `difficulty`.
 
-    ``weights`` are the shares of the parts, summing to 1; each part is a key of `NAMED`, or the 17 shares of
-    an avg@16 histogram.
+    ``weights`` are the shares of the parts, summing to 1; each part is a key of `NAMED`, the two numbers of a
+    beta distribution, or the 17 shares of an avg@16 histogram.
     """
 
     weights: tuple[float, ...]
@@ -48,8 +50,7 @@ class Difficulty:
     @property
     def easy(self) -> bool:
         """Whether the recipe of the paper's easy set is the default: mean p at least 0.3."""
-        means = [_MEANS[part] if isinstance(part, str) else histogram.mean(part) for part in self.parts]
-        return float(np.dot(self.weights, means)) >= _EASY_FROM
+        return float(np.dot(self.weights, [_mean(part) for part in self.parts])) >= _EASY_FROM
 
     def stream(self, seed: int, part: int) -> np.random.Generator:
         """Return the random stream of one part of the set (`TRAIN`, `VALIDATION`, `ORDER`) under ``seed``."""
@@ -63,16 +64,37 @@ class Difficulty:
     def sample(self, rng: np.random.Generator, size: int) -> Floats:
         """Draw p of ``size`` problems; the first of them do not depend on ``size``."""
         which, *streams = rng.spawn(1 + len(self.parts))
-        p = [
-            NAMED[part](own, size) if isinstance(part, str) else histogram.sample(part, own, size)
-            for part, own in zip(self.parts, streams, strict=True)
-        ]
+        p = [_sample(part, own, size) for part, own in zip(self.parts, streams, strict=True)]
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], which.random(size), side="right")
         return np.asarray(np.stack(p)[chosen, np.arange(size)])
 
 
+def _beta(name: str) -> tuple[float, float] | None:
+    """The numbers of ``beta(a,b)``."""
+    match = _BETA.fullmatch(name)
+    try:
+        a, b = (float(number) for number in match.groups()) if match else (0.0, 0.0)
+    except ValueError:
+        return None
+    return (a, b) if 0 < a < np.inf and 0 < b < np.inf else None
+
+
+def _mean(part: str | tuple[float, ...]) -> float:
+    if isinstance(part, str):
+        return _MEANS[part]
+    return part[0] / sum(part) if len(part) == 2 else histogram.mean(part)
+
+
+def _sample(part: str | tuple[float, ...], rng: np.random.Generator, size: int) -> Floats:
+    if isinstance(part, str):
+        return NAMED[part](rng, size)
+    if len(part) == 2:
+        return np.clip(rng.beta(*part, size), _SURE, 1 - _SURE)
+    return histogram.sample(part, rng, size)
+
+
 def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = None) -> Difficulty:
-    """Read ``problems.set``: the name of a set, or a mixture such as ``0.5 easy + 0.5 hard``.
+    """Read ``problems.set``: the name of a set, ``beta(a,b)``, or a mixture such as ``0.5 easy + 0.5 hard``.
 
     ``histograms`` are further sets by name: the shares of problems with 0, 1, … 16 of 16 samples correct (see
     `isolaw.simulators.histogram`). Raises `SpecError` for unknown names, for shares that do not sum to 1, and
@@ -94,8 +116,10 @@ def difficulty(text: str, histograms: Mapping[str, Sequence[float]] | None = Non
         if (fault := histogram.fault(shares))
     ]
     for written in text.split("+"):
-        term = re.fullmatch(r"(?:(\d+\.?\d*|\d*\.\d+)(e-?\d+)?\s+)?(\S+)", written.strip())
+        term = re.fullmatch(r"(?:(\d+\.?\d*|\d*\.\d+)(e-?\d+)?\s+)?(\S+)", written.replace(", ", ",").strip())
         name = term[3] if term else written.strip()
+        if (shape := _beta(name)) is not None:
+            known[name] = shape
         if name in known:
             weights.append(float(f"{term[1]}{term[2] or ''}") if term and term[1] else 1.0)
             parts.append(known[name])

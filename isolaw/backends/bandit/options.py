@@ -14,6 +14,7 @@ from isolaw.config.parsing import parse_section, read_text
 from isolaw.config.sections import OFF
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.model import Model
+from isolaw.simulators.presets import read_preset, shipped
 from isolaw.simulators.problems import Difficulty, difficulty
 
 _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
@@ -22,8 +23,9 @@ _ADVANTAGE = {"grpo": "group_std", "dr_grpo": "centred"}
 class BanditOptions(BaseModel):
     """The ``[bandit]`` section.
 
-    ``parameters`` are constants that differ from the preset's; ``histograms`` name more problem sets by
-    their avg@16 histograms, 17 shares each or a text file with them.
+    ``preset`` is a name, or the file of a calibrated population (`isolaw.simulators.presets`), whose problems
+    and D are then the default. ``parameters`` are constants that differ from the preset's; ``histograms``
+    name more problem sets by their avg@16 histograms, 17 shares each or a text file with them.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -43,6 +45,9 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     options = parse_section(BanditOptions, spec.options, prefix="bandit")
     module = simulator(options.model)
     preset = options.preset or next(iter(module.PRESETS))
+    if options.model == "interference" and preset not in module.PRESETS and _calibrated(preset):
+        spec, options = _from_calibrated(spec, options, preset)
+        preset = next(iter(module.PRESETS))
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
     changed = {k: v for k, v in options.parameters.items() if v != constants.get(k)}
     histograms = {name: _shares(name, given) for name, given in options.histograms.items()}
@@ -66,6 +71,28 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     problems = dict(zip(("n_train", "n_validation"), module.SIZES, strict=True))
     update = {"recipe": _filled(spec.recipe, recipe), "problems": _filled(spec.problems, problems)}
     return spec.model_copy(update=update)
+
+
+def _calibrated(preset: str) -> bool:
+    return preset in shipped() or preset.endswith(".toml")
+
+
+def _from_calibrated(spec: RunSpec, options: BanditOptions, preset: str) -> tuple[RunSpec, BanditOptions]:
+    """The spec and the section with what a calibrated preset says in the place of its name."""
+    try:
+        found = read_preset(preset)
+    except InputError as error:
+        raise SpecError([Issue("bandit.preset", str(error), preset)]) from None
+    own: dict[str, Any] = {}
+    if "set" not in spec.problems.model_fields_set:
+        own["set"] = found.problems
+    if spec.problems.n_train is None:
+        own["n_train"] = found.n_train
+    constants = {**found.constants, **options.parameters}
+    return (
+        spec.model_copy(update={"problems": spec.problems.model_copy(update=own)}),
+        options.model_copy(update={"preset": None, "parameters": constants}),
+    )
 
 
 def _filled(section: BaseModel, defaults: dict[str, Any]) -> BaseModel:

@@ -1,0 +1,275 @@
+"""`calibrate`: the constants of a simulator, fitted to runs, as an ensemble."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isolaw.calibration.observed import Observed, observe
+from isolaw.calibration.rounds import (
+    FIRST,
+    MEMBERS,
+    NEXT,
+    ROUNDS,
+    Posterior,
+    Round,
+    hash_of,
+    rounds,
+    simulated,
+)
+from isolaw.calibration.space import EDGE, IDENTIFIED, Space, parameters
+from isolaw.config import canonical_json
+from isolaw.config.writing import toml_text
+from isolaw.errors import DataError
+from isolaw.files import check_replaceable, replacing
+from isolaw.runs import Runs
+from isolaw.simulators.model import Floats
+from isolaw.simulators.presets import FORMAT, is_preset
+
+VERSION = 1
+_HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
+SIMULATIONS = FIRST + (ROUNDS - 1) * NEXT + MEMBERS
+BANDS = (0.05, 0.95)
+_REPLAYED = 2**20  # of seeds, apart from the rounds'
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What the runs tell about one constant: its mean and 90 % interval, and x's standard deviation.
+
+    ``identified`` is whether that is less than half the prior's, ``at_edge`` whether most of the posterior is
+    where 5 % of the prior is.
+    """
+
+    name: str
+    meaning: str
+    value: float
+    interval: tuple[float, float]
+    prior: tuple[float, float]
+    narrowed: float
+    identified: bool
+    at_edge: bool
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """An ensemble (E, d) of equally likely points of ``observed.space``, the central one first.
+
+    ``replayed`` (E, P) is what each member measures in the place of the runs. ``posterior`` has the misfit.
+    """
+
+    observed: Observed
+    posterior: Posterior
+    x: Floats
+    replayed: Floats
+    name: str = "calibrated"
+
+    @property
+    def space(self) -> Space:
+        """The coordinates."""
+        return self.observed.space
+
+    @property
+    def members(self) -> list[dict[str, Any]]:
+        """The constants and problems of each member."""
+        out = []
+        for x in self.x:
+            values = self.space.values(x)
+            out.append({**values, "problems": self.space.problems_of(values)})
+        return out
+
+    @property
+    def constants(self) -> list[Constant]:
+        """What the runs tell about each constant."""
+        out = []
+        for i, c in enumerate(self.space.coordinates):
+            x = self.posterior.draws[:, i]
+            low, high = (float(c.value(np.quantile(x, share))) for share in BANDS)
+            prior = (float(c.value(-1.645)), float(c.value(1.645)))
+            value, sd = float(c.value(np.median(x))), float(x.std())
+            edge = bool(abs(np.median(x)) > EDGE)
+            out.append(Constant(c.name, c.meaning, value, (low, high), prior, sd, sd < IDENTIFIED, edge))
+        return out
+
+    @property
+    def error(self) -> float:
+        """The root mean square difference of the measured rewards and the ensemble's mean."""
+        return float(np.sqrt(np.mean((self.replayed.mean(axis=0) - self.observed.reward) ** 2)))
+
+    @property
+    def covered(self) -> float:
+        """The share of measured rewards within the ensemble's 90 % band (runs have noise as members do)."""
+        low, high = np.quantile(self.replayed, BANDS, axis=0)
+        return float(np.mean((self.observed.reward >= low) & (self.observed.reward <= high)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the preset file; raise `DataError` rather than replace something else."""
+        file = Path(path)
+        check_replaceable(file, "a preset", "preset.toml", is_preset)
+        text = _HEAD + self.toml()
+        with replacing(file) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+    def toml(self) -> str:
+        """Return the preset file's text."""
+        members = self.members
+        central = parameters(self.space.values(self.x[0]))
+        cells = self.observed.protocol.cells
+        columns: dict[str, list[Any]] = {
+            name: [_rounded(member[name]) for member in members] for name in members[0]
+        }
+        source = {
+            "made": datetime.now(UTC).date().isoformat(),
+            "source": self.observed.runs.source,
+            "reward": f"{self.observed.metric} on {self.observed.eval_set}",
+            "problems_per_batch": sorted({c.problems_per_batch for c in cells}),
+            "rollouts_per_problem": sorted({c.rollouts_per_problem for c in cells}),
+            "runs": sum(c.runs for c in cells),
+            "compute": [float(min(c.compute[-1] for c in cells)), float(max(c.compute[-1] for c in cells))],
+            "error": round(self.error, 5),
+            "noise": round(self.posterior.noise, 5),
+            "misfit": round(self.posterior.misfit, 3),
+            "covered": round(self.covered, 3),
+            "simulations": SIMULATIONS,
+            "assumed": list(self.observed.assumed),
+        }
+        return toml_text(
+            {
+                "preset": {
+                    "format": FORMAT,
+                    "model": "interference",
+                    "problems": members[0]["problems"],
+                    "n_train": self.observed.protocol.n_train,
+                },
+                "recipe": self.observed.recipe,
+                "constants": {k: _rounded(v) for k, v in asdict(central).items()},
+                "provenance": source,
+                "ensemble": columns,
+            }
+        )
+
+
+def calibrate(
+    source: Any,
+    *,
+    metric: str | None = None,
+    eval_set: str | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    problems: str | None = None,
+    n_train: int | None = None,
+    until: float | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Progress = lambda _: None,
+) -> Calibration:
+    """Fit the interference population (`isolaw.simulators.interference`) to runs.
+
+    Parameters
+    ----------
+    source
+        `Runs`, or whatever `isolaw.read` takes.
+    metric, eval_set
+        a mean of successes; by default ``avg@4`` on ``validation``.
+    fixed
+        use only runs with these values, as ``{"lr": 1e-3}``.
+    problems
+        the difficulty where it is known, as ``problems.set`` takes it; by default it is fitted.
+    n_train
+        D where the runs did not record it.
+    until
+        use only what was measured up to this C.
+    out
+        a preset file. A calibration that was killed continues from the rounds kept beside it.
+    jobs
+        threads; by default one for each core.
+
+    Returns a `Calibration`. Raises `DataError`, `InputError` or `Refused` before anything is simulated.
+    """
+    from isolaw.readers.read import read
+
+    runs = source if isinstance(source, Runs) else read(source)
+    seen = observe(runs, metric, eval_set, fixed, problems, n_train, until)
+    if out is not None:
+        check_replaceable(Path(out), "a preset", "preset.toml", is_preset)
+    kept = None if out is None else Path(out).with_name(f".{Path(out).name}.rounds.npz")
+    mark = _mark(seen, seed)
+    done = [] if kept is None else _done(kept, mark)
+    posterior: Posterior | None = None
+
+    def report(count: int) -> None:
+        progress(count / SIMULATIONS)
+
+    for one in rounds(seen.protocol, seen.space, seen.reward, seed, done, jobs, report):
+        if isinstance(one, Posterior):
+            posterior = one
+            continue
+        done = [*done, one]
+        if kept is not None:
+            _keep(kept, mark, done)
+    assert posterior is not None
+    x = _ensemble(posterior.draws, seed)
+    before = SIMULATIONS - MEMBERS
+    seeds = [hash_of(seed, _REPLAYED + i) for i in range(len(x))]
+    replayed = simulated(seen.protocol, seen.space, x, seeds, jobs or _cores(), lambda i: report(before + i))
+    result = Calibration(seen, posterior, x, replayed)
+    if out is not None and kept is not None:
+        result = replace(result, name=Path(out).stem)
+        result.save(out)
+        kept.unlink(missing_ok=True)
+    return result
+
+
+def _ensemble(draws: Floats, seed: int) -> Floats:
+    """Draws from the posterior, first the one nearest to its mean."""
+    rng = np.random.default_rng([seed, _REPLAYED])
+    chosen = draws[rng.choice(len(draws), MEMBERS, replace=False)]
+    away = (chosen - draws.mean(axis=0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(draws.T))).T
+    first = int(np.argmin(np.sum(away**2, axis=1)))
+    return np.concatenate([chosen[[first]], np.delete(chosen, first, axis=0)])
+
+
+def _mark(seen: Observed, seed: int) -> str:
+    """What a calibration depends on, as a hash."""
+    protocol = asdict(seen.protocol)
+    space = [asdict(c) for c in seen.space.coordinates], seen.space.problems
+    key = [VERSION, FIRST, NEXT, ROUNDS, seed, protocol, space, [float(v) for v in seen.reward]]
+    return hashlib.sha256(canonical_json(json.loads(json.dumps(key, default=float))).encode()).hexdigest()
+
+
+def _keep(path: Path, mark: str, done: list[Round]) -> None:
+    arrays = {f"{name}{i}": getattr(r, name) for i, r in enumerate(done) for name in ("x", "rewards")}
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, mark=np.array(mark), **arrays)  # type: ignore[arg-type]
+
+
+def _done(path: Path, mark: str) -> list[Round]:
+    """The rounds of an earlier call with the same input."""
+    if not path.is_file():
+        return []
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            if str(data["mark"]) != mark:
+                return []
+            return [Round(data[f"x{i}"], data[f"rewards{i}"]) for i in range((len(data.files) - 1) // 2)]
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise DataError(f"{path}: not the rounds of a calibration ({error}); move it away") from None
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,101 @@
+"""A quadratic in the constants that stands for the simulator, and the posterior it gives.
+
+Around the constants that matter, what a simulation measures is regressed on them. With x the coordinates of a
+population (d of them), φ(x) its 1 + d + d (d + 1) / 2 monomials up to the second degree, and z (K,) the
+principal components of the simulated rewards,
+
+    z = B'φ(x) + e,   e ~ N(0, Σ)
+
+by ridge regression, each simulation weighted by how near its x is to the current posterior: by x alone, never
+by how well its rewards agree, which would select lucky noise. Each simulation has problems, rollouts and
+answers of its own, so Σ is what two sets of runs of one population differ by, and what the quadratic lacks;
+levels of a problem set that all configurations share are in it as such. Then, with z₀ the measured rewards,
+
+    −2 log p(x | z₀) = |x|² + e'Σ⁻¹e / (τ h) + K log h,   e = z₀ − B'φ(x),   h = 1 + φ'(Φ'WΦ)⁻¹φ
+
+(the synthetic likelihood of Wood 2010, Nature 466, 1102, with a regression in place of repeated simulations,
+as in Meeds and Welling 2014, arXiv 1401.2838). h is the regression's own uncertainty, which grows away from
+the simulations. τ ≥ 1 is the misfit: where even the best constants leave more than Σ explains, e'Σ⁻¹e / K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from isolaw.simulators.model import Floats
+
+COMPONENTS = 14
+_RIDGE = 1e-2
+_LEAST_NOISE = 1e-4  # of a component
+
+
+def monomials(x: Floats) -> Floats:
+    """Return φ, shape (J, 1 + d + d (d + 1) / 2), of points (J, d).
+
+    >>> monomials(np.array([[2.0, 3.0]])).tolist()
+    [[1.0, 2.0, 3.0, 4.0, 6.0, 9.0]]
+    """
+    i, j = np.triu_indices(x.shape[1])
+    return np.concatenate([np.ones((len(x), 1)), x, x[:, i] * x[:, j]], axis=1)
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """The regression at one stage of a calibration.
+
+    ``measured`` is z₀ (K,), ``residual`` what of the measured rewards no component has (root mean square).
+    """
+
+    centre: Floats
+    scale: Floats
+    coefficients: Floats
+    inverse: Floats
+    covariance: Floats
+    factor: tuple[Floats, bool]
+    measured: Floats
+    residual: float
+
+    @classmethod
+    def fit(cls, x: Floats, rewards: Floats, weights: Floats, measured: Floats) -> Emulator:
+        """Regress ``rewards`` (J, P) on the points ``x`` (J, d), with weights (J,); ``measured`` is (P,)."""
+        w = weights / weights.mean()
+        centre = np.average(x, axis=0, weights=w)
+        scale = np.sqrt(np.average((x - centre) ** 2, axis=0, weights=w)) + 1e-9
+        middle = np.average(rewards, axis=0, weights=w)
+        components = min(COMPONENTS, len(measured))
+        _, _, rows = np.linalg.svd((rewards - middle) * np.sqrt(w)[:, None], full_matrices=False)
+        basis = rows[:components].T
+        z, z0 = (rewards - middle) @ basis, (measured - middle) @ basis
+        phi = monomials((x - centre) / scale)
+        ridge = np.full(phi.shape[1], _RIDGE * w.sum())
+        ridge[0] = 0.0
+        gram = (phi * w[:, None]).T @ phi
+        inverse = np.linalg.inv(gram + np.diag(ridge))
+        coefficients = inverse @ (phi * w[:, None]).T @ z
+        left = z - phi @ coefficients
+        freedom = 1 - min(np.trace(inverse @ gram) / effective(w), 0.8)
+        covariance = (left * w[:, None]).T @ left / (w.sum() * freedom)
+        covariance += np.eye(components) * _LEAST_NOISE**2
+        residual = float(np.sqrt(np.mean((measured - middle - basis @ z0) ** 2)))
+        return cls(centre, scale, coefficients, inverse, covariance, cho_factor(covariance), z0, residual)
+
+    def distance(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return e'Σ⁻¹e / h and h of points (J, d), both (J,)."""
+        phi = monomials((x - self.centre) / self.scale)
+        error = self.measured - phi @ self.coefficients
+        h = 1 + np.einsum("ij,jk,ik->i", phi, self.inverse, phi)
+        return np.einsum("ij,ji->i", error, cho_solve(self.factor, error.T)) / h, h
+
+    def log_posterior(self, x: Floats, misfit: float = 1.0) -> Floats:
+        """Return log p(x | z₀) up to a constant, (J,)."""
+        distance, h = self.distance(x)
+        prior = np.sum(x**2, axis=1)
+        return np.asarray(-0.5 * (prior + distance / misfit + len(self.measured) * np.log(h)))
+
+
+def effective(weights: Floats) -> float:
+    """Return (Σ w)² / Σ w², the number of equally weighted points that say as much."""
+    return float(weights.sum() ** 2 / np.sum(weights**2))

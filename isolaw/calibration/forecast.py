@@ -1,0 +1,149 @@
+"""What a calibrated ensemble earns at budgets that were never run.
+
+Each member goes through the whole budget in every cell, with the same problems in all of them. The expected
+reward of a cell is the mean over members; a member's best cell is that of its own rewards. **Simulated**: the
+mechanism is assumed to go on as it did where it was fitted, and the members differ by what the runs left open
+of its constants, not by what else may happen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isolaw.calibration.observed import lr_factor
+from isolaw.calibration.rounds import hash_of
+from isolaw.calibration.simulation import Cell, Protocol
+from isolaw.calibration.space import parameters
+from isolaw.errors import InputError
+from isolaw.fits.frontier.trace import TOLERANCE
+from isolaw.simulators.interference import SIZES
+from isolaw.simulators.model import Floats
+from isolaw.simulators.presets import Preset
+from isolaw.simulators.problems import difficulty
+
+MEMBERS = 60
+POINTS = 24  # of C
+_FORECAST = 2**21  # of seeds, apart from a calibration's
+INTERVAL = (0.05, 0.95)
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Rewards (E, K, P) of E members in K cells (B_p, n) at P values of C, the last of them the budget.
+
+    NaN where a cell has not made its first step.
+    """
+
+    preset: Preset
+    cells: tuple[Key, ...]
+    compute: Floats
+    rewards: Floats
+
+    @property
+    def final(self) -> Floats:
+        """The rewards at the budget, (E, K)."""
+        return self.rewards[:, :, -1]
+
+    @property
+    def regret(self) -> Floats:
+        """What a member loses in each cell against its own best, (E, K)."""
+        return np.asarray(self.final.max(axis=1, keepdims=True) - self.final)
+
+    @property
+    def best(self) -> Key:
+        """The cell of the least expected regret, which is that of the highest expected reward."""
+        return self.cells[int(self.final.mean(axis=0).argmax())]
+
+    @property
+    def within(self) -> Floats:
+        """The share of members of which a cell is within 0.005 of the best, (K,)."""
+        return np.asarray(np.mean(self.regret <= TOLERANCE, axis=0))
+
+    def interval(self, axis: int) -> tuple[int, int]:
+        """Return what 90 % of the members have as their best B_p (axis 0) or n (axis 1)."""
+        of_members = np.array([self.cells[k][axis] for k in self.final.argmax(axis=1)])
+        low, high = np.quantile(of_members, INTERVAL, method="inverted_cdf")
+        return int(low), int(high)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        at = self.cells.index(self.best)
+        low, high = np.quantile(self.final, INTERVAL, axis=0)
+        budget = int(self.compute[-1])
+        return {
+            "simulated": True,
+            "method": "simulate",
+            "preset": self.preset.name,
+            "compute": budget,
+            "members": len(self.rewards),
+            "problems_per_batch": self.best[0],
+            "rollouts_per_problem": self.best[1],
+            "steps": budget // (self.best[0] * self.best[1]),
+            "expected_regret": float(self.regret[:, at].mean()),
+            "n_star": {"interval": list(self.interval(1))},
+            "b_star": {"interval": list(self.interval(0))},
+            "cells": [
+                {
+                    "problems_per_batch": b,
+                    "rollouts_per_problem": n,
+                    "steps": budget // (b * n),
+                    "reward": {"value": float(self.final[:, k].mean()), "interval": [low[k], high[k]]},
+                    "expected_regret": float(self.regret[:, k].mean()),
+                    "within_tolerance": float(self.within[k]),
+                }
+                for k, (b, n) in enumerate(self.cells)
+            ],
+        }
+
+
+def forecast(
+    preset: Preset,
+    compute: float,
+    cells: Sequence[Key],
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Forecast:
+    """Let the members of a preset go through ``compute`` rollouts in each of the cells (B_p, n).
+
+    Raise `InputError` for cells without a single step.
+    """
+    cells = tuple(sorted(set(cells)))
+    if not cells or (most := max(b * n for b, n in cells)) > compute:
+        least = most if cells else 1
+        raise InputError(f"compute: found {compute:,.0f}; expected at least a batch of each cell, {least:,}")
+    grid = np.geomspace(max(min(b * n for b, n in cells), compute / 1e4), compute, POINTS)
+    protocol = _protocol(preset, cells, grid)
+    members = preset.members[:MEMBERS]
+
+    def one(i: int) -> list[Floats]:
+        values = dict(members[i])
+        problems = difficulty(str(values.pop("problems")))
+        return protocol.simulate_cells(parameters(values), problems, hash_of(seed, _FORECAST + i))
+
+    rewards = np.full((len(members), len(cells), POINTS), np.nan)
+    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
+        for i, rows in enumerate(pool.map(one, range(len(members)))):
+            for k, (cell, row) in enumerate(zip(protocol.cells, rows, strict=True)):
+                inside = grid >= cell.compute[1] * (1 - 1e-9) if len(row) > 1 else grid >= grid[-1]
+                rewards[i, k, inside] = np.interp(grid[inside], cell.compute, row)
+            progress((i + 1) / len(members))
+    return Forecast(preset, cells, grid, rewards)
+
+
+def _protocol(preset: Preset, cells: Sequence[Key], grid: Floats) -> Protocol:
+    recipe = dict(preset.recipe)
+    rule, replacement = str(recipe.pop("lr_scaling", "sqrt")), bool(recipe.pop("replacement", False))
+    out = []
+    for b, n in cells:
+        steps = sorted({0, *(int(c * (1 + 1e-12)) // (b * n) for c in grid)})
+        out.append(Cell(b, n, lr_factor(b * n, rule), tuple(steps), tuple([0] * len(steps))))
+    return Protocol(tuple(out), preset.n_train, SIZES[1], False, replacement, recipe)

@@ -1,0 +1,159 @@
+"""Rounds of simulations that close in on the constants with which a simulator measures what was measured.
+
+The first round draws constants from the prior. Each further one draws them from the posterior that an
+`Emulator` of all simulations so far gives, so simulations gather where they matter, and the regression there
+becomes exact enough. While it is not, its residuals are wide and so is the posterior: nothing has to be
+tempered. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from isolaw.calibration.emulator import Emulator, effective
+from isolaw.calibration.simulation import Protocol
+from isolaw.calibration.space import Space, parameters
+from isolaw.simulators.model import Floats
+from isolaw.simulators.problems import difficulty
+
+FIRST, NEXT, ROUNDS = 400, 200, 6
+MEMBERS = 100
+_WALKERS, _BURN_IN, _STEPS, _THIN = 128, 300, 500, 20
+_WIDTH2 = 4.0  # of the kernel around the posterior, in its variances
+_PER_MONOMIAL = 3.0  # simulations, at least
+_SIMULATIONS, _WALK, _CHOICE = range(3)
+
+
+@dataclass(frozen=True)
+class Round:
+    """Points (J, d) and what was simulated at them (J, P)."""
+
+    x: Floats
+    rewards: Floats
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Draws (J, d) from a posterior; ``misfit`` is τ; ``noise``, ``residual`` are rewards (`Emulator`)."""
+
+    draws: Floats
+    misfit: float
+    noise: float
+    residual: float
+
+
+def simulated(
+    protocol: Protocol, space: Space, x: Floats, seeds: list[int], jobs: int, report: Callable[[int], None]
+) -> Floats:
+    """Return what each point of ``x`` (J, d) measures with its seed, (J, P)."""
+
+    def one(i: int) -> Floats:
+        values = space.values(x[i])
+        return protocol.simulate(parameters(values), difficulty(space.problems_of(values)), seeds[i])
+
+    rows = []
+    with ThreadPoolExecutor(jobs) as pool:  # the kernels release the interpreter's lock
+        for i, row in enumerate(pool.map(one, range(len(x))), 1):
+            rows.append(row)
+            report(i)
+    return np.array(rows)
+
+
+def rounds(
+    protocol: Protocol, space: Space, measured: Floats, seed: int, done: list[Round],
+    jobs: int | None = None, report: Callable[[int], None] = lambda _: None,
+) -> Iterator[Round | Posterior]:  # fmt: skip
+    """Yield each `Round` that is not in ``done``, and last the `Posterior` of all of them.
+
+    ``report`` is called with the number of simulations so far.
+    """
+    found = list(done)
+    jobs = jobs or len(os.sched_getaffinity(0))
+    for index in range(len(found), ROUNDS):
+        if index == 0:
+            rng = np.random.default_rng([seed, 0, _CHOICE])
+            x = rng.standard_normal((FIRST, space.size))
+        else:
+            draws = posterior(found, measured, seed).draws
+            rng = np.random.default_rng([seed, index, _CHOICE])
+            x = draws[rng.choice(len(draws), NEXT, replace=False)]
+        before = sum(len(r.x) for r in found)
+        seeds = [hash_of(seed, before + i) for i in range(len(x))]
+        rewards = simulated(protocol, space, x, seeds, jobs, partial(_beyond, report, before))
+        found.append(Round(x, rewards))
+        yield found[-1]
+    yield posterior(found, measured, seed)
+
+
+def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
+    report(before + count)
+
+
+def posterior(found: list[Round], measured: Floats, seed: int) -> Posterior:
+    """Return draws of the posterior that all rounds so far give.
+
+    Round by round, since each one's draws say around which x the next regression is made.
+    """
+    x, rewards = found[0].x, found[0].rewards
+    far = np.sqrt(np.mean((rewards - measured) ** 2, axis=1))
+    weights = 1 / (1 + (far / np.quantile(far, 0.25)) ** 4)  # far from everything: luck decides nothing yet
+    result = _drawn(x, rewards, weights, measured, [seed, 0, _WALK])
+    for index, one in enumerate(found[1:], 1):
+        x, rewards = np.concatenate([x, one.x]), np.concatenate([rewards, one.rewards])
+        result = _drawn(x, rewards, _near(x, result.draws), measured, [seed, index, _WALK])
+    return result
+
+
+def _near(x: Floats, draws: Floats) -> Floats:
+    """The weights of points: a Gaussian kernel around draws, as wide as the number of points demands."""
+    centre, covariance = draws.mean(axis=0), np.cov(draws.T) + 1e-6 * np.eye(x.shape[1])
+    away = x - centre
+    square = np.einsum("ij,ji->i", away, np.linalg.solve(covariance, away.T))
+    d = x.shape[1]
+    wanted = min(_PER_MONOMIAL * (1 + d + d * (d + 1) / 2), 0.7 * len(x))
+    width = _WIDTH2
+    while effective(weights := np.exp(-0.5 * square / width)) < wanted:
+        width *= 1.2
+    return np.asarray(weights)
+
+
+def _drawn(x: Floats, rewards: Floats, weights: Floats, measured: Floats, stream: list[int]) -> Posterior:
+    import emcee
+
+    emulator = Emulator.fit(x, rewards, weights, measured)
+    rng = np.random.default_rng(stream)
+    best = np.argsort(-emulator.log_posterior(x) - 1e9 * (weights <= 0))[:_WALKERS]
+    start = x[rng.choice(best, _WALKERS)] + 0.05 * rng.standard_normal((_WALKERS, x.shape[1]))
+    result = Posterior(x, 1.0, 0.0, 0.0)
+    misfit = 1.0
+    for _ in range(2):  # the second with the misfit that the first found
+        moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
+        sampler = emcee.EnsembleSampler(
+            _WALKERS,
+            x.shape[1],
+            lambda q, t=misfit: emulator.log_posterior(q, t),
+            moves=moves,
+            vectorize=True,
+        )
+        state = np.random.RandomState(int(rng.integers(2**31))).get_state()
+        sampler.random_state = state
+        sampler.run_mcmc(start, _BURN_IN + _STEPS, skip_initial_state_check=True)
+        draws = sampler.get_chain(discard=_BURN_IN, thin=_THIN, flat=True)
+        noise = float(np.sqrt(np.trace(emulator.covariance) / len(measured)))
+        result = Posterior(draws, misfit, noise, emulator.residual)
+        found = max(1.0, float(emulator.distance(draws)[0].min()) / len(emulator.measured))
+        if found < 1.05 * misfit:
+            break
+        misfit, start = found, sampler.get_last_sample().coords
+    return result
+
+
+def hash_of(seed: int, index: int) -> int:
+    """Return the seed of a simulation: one stream for each, below 2³²."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])

@@ -1,0 +1,101 @@
+"""What a population would have measured in the place of runs that exist."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from isolaw.backends.bandit import Batches
+from isolaw.simulators.draws import binomial
+from isolaw.simulators.interference import InterferenceParameters, create
+from isolaw.simulators.model import Floats, Update
+from isolaw.simulators.problems import ORDER, Difficulty
+
+_ROLLOUTS, _EVALUATION = range(2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One configuration: its (B_p, n), lr(B) / η, and the steps at which it is measured.
+
+    ``answers`` are those behind each of the measured rewards of one run, for each problem (0: exact).
+    """
+
+    problems_per_batch: int
+    rollouts_per_problem: int
+    factor: float
+    steps: tuple[int, ...]
+    answers: tuple[int, ...]
+    runs: int = 1
+
+    @property
+    def compute(self) -> Floats:
+        """C at each measurement."""
+        batch = self.problems_per_batch * self.rollouts_per_problem
+        return np.array(self.steps, dtype=np.float64) * batch
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How runs were made and measured: what a simulation repeats.
+
+    ``shared`` says whether the runs of all seeds have the same problems, as those of a language model do.
+    ``update`` has what all recipes share (`isolaw.simulators.model.Update`); its β is the population's.
+    """
+
+    cells: tuple[Cell, ...]
+    n_train: int
+    n_validation: int
+    shared: bool
+    replacement: bool = False
+    update: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def visits(self) -> int:
+        """Problem visits of all runs to their ends: what a simulation costs."""
+        return sum(cell.steps[-1] * cell.problems_per_batch * cell.runs for cell in self.cells)
+
+    def simulate(self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int) -> Floats:
+        """Return the mean reward of the runs of each cell at each of its steps, end to end.
+
+        A population that diverges has reward 0 from there on.
+        """
+        return np.concatenate(self.simulate_cells(parameters, difficulty, seed))
+
+    def simulate_cells(
+        self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
+    ) -> list[Floats]:
+        """Return the same, an array for each cell."""
+        out = []
+        for cell in self.cells:
+            rows = [self._run(parameters, difficulty, cell, seed, run) for run in range(cell.runs)]
+            out.append(np.mean(rows, axis=0))
+        return out
+
+    def _run(
+        self, parameters: InterferenceParameters, difficulty: Difficulty, cell: Cell, seed: int, run: int
+    ) -> Floats:
+        b, n = cell.problems_per_batch, cell.rollouts_per_problem
+        problems = seed if self.shared else seed + (run << 32)
+        model = create(parameters, difficulty, problems, self.n_train, self.n_validation)
+        order = difficulty.stream(seed + (run << 32), ORDER)
+        batches = Batches(order, self.n_train, min(b, self.n_train), self.replacement)
+        step_size = parameters.lr_easy * cell.factor
+        update = Update(n, step_size, kl=parameters.kl_easy, **self.update)
+        streams = np.random.SeedSequence([seed, run, b, n]).spawn(2)
+        rollouts, answers = (np.random.default_rng(streams[i]) for i in (_ROLLOUTS, _EVALUATION))
+        rewards, done = np.zeros(len(cell.steps)), 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of a population that diverges
+            for i, (step, drawn) in enumerate(zip(cell.steps, cell.answers, strict=True)):
+                for some in batches.take(step - done):
+                    model.advance(some, update, rollouts)
+                done = step
+                p = model.success()
+                if not np.isfinite(p).all():
+                    break
+                rewards[i] = binomial(answers, drawn, p).mean() / drawn if drawn else p.mean()
+        return rewards

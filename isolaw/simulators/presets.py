@@ -1,0 +1,100 @@
+"""Preset files: constants of the interference population with what they rest on, and their ensemble.
+
+A preset file is TOML. ``[constants]`` are one population, ``[ensemble]`` many, each constant a list: what
+runs leave open about it. ``problems`` is what ``problems.set`` takes, ``n_train`` D, ``[recipe]`` how the
+runs were trained, and ``[provenance]`` says which they were, and how well they are met.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from isolaw.errors import InputError, nearest
+
+FORMAT = "isolaw.preset/1"
+FOLDER = Path(__file__).with_name("presets")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A calibrated population: each member of the ensemble, the first included, is a mapping of constants.
+
+    The members' keys are the coordinates of `isolaw.calibration.space`, and ``problems`` of each.
+    """
+
+    name: str
+    problems: str
+    n_train: int
+    recipe: Mapping[str, Any]
+    constants: Mapping[str, float]
+    members: tuple[Mapping[str, Any], ...]
+    provenance: Mapping[str, Any]
+
+
+def shipped() -> list[str]:
+    """Return the names of the presets that come with isolaw."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def read_preset(name: str | Path) -> Preset:
+    """Return a shipped preset by its name, or one from a file; raise `InputError` where there is none.
+
+    >>> read_preset("published-esay")
+    Traceback (most recent call last):
+    isolaw.errors.InputError: preset: no such preset or file; found 'published-esay' (did you mean ...
+    """
+    if str(name) in shipped():
+        return _shipped(str(name))
+    path = Path(name)
+    if path.suffix != ".toml" and not path.is_file():
+        close = nearest(str(name), shipped())
+        hint = f" (did you mean {close!r}?)" if close else f"; expected a file or {', '.join(shipped())}"
+        raise InputError(f"preset: no such preset or file; found {str(name)!r}{hint}")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}") from None
+    return _of(data, path)
+
+
+@cache
+def _shipped(name: str) -> Preset:
+    path = FOLDER / f"{name}.toml"
+    return _of(tomllib.loads(path.read_text(encoding="utf-8")), path)
+
+
+def is_preset(path: Path) -> bool:
+    """Return whether a file is one of these."""
+    try:
+        return FORMAT in path.read_text(encoding="utf-8")[:2000]
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _of(data: Mapping[str, Any], path: Path) -> Preset:
+    head = data.get("preset", {})
+    if not isinstance(head, Mapping) or head.get("format") != FORMAT:
+        found = head.get("format") if isinstance(head, Mapping) else None
+        raise InputError(f"{path}: found format {found!r}; expected a preset of isolaw calibrate ({FORMAT})")
+    try:
+        constants = {str(k): float(v) for k, v in data["constants"].items()}
+        columns = {str(k): list(v) for k, v in data["ensemble"].items()}
+        members = tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        return Preset(
+            path.stem,
+            str(head["problems"]),
+            int(head["n_train"]),
+            data["recipe"],
+            constants,
+            members,
+            data["provenance"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: a part of the preset is missing or damaged ({error})") from None
