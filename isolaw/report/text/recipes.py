@@ -46,15 +46,18 @@ def comparison_summary(found: RecipeComparison) -> list[str]:
 def axis_summary(found: AxisComparison) -> list[str]:
     """Return the curves of the recipes along an axis, and the difference of each from the base."""
     own = list(found.comparisons.values())
-    base = own[0].mean.rows
-    rows = [[found.by, "A", "B", "C_mid", "A: difference", "B: difference", "C_mid: ratio"]]
-    rows.append([str(found.base), *(_cell(base[name].first, True) for name in ("A", "B", "C_mid"))])
+    base, budget = own[0].mean.rows, own[0].compute
+    # Rewards within what was measured are known where curves do not determine a ceiling.
+    names = ("A", "B", "C_mid") if budget is None else ("reward", "A", "B", "C_mid")
+    heads = [f"R({number(budget)})" if budget and name == "reward" else name for name in names]
+    changes = [f"{head}: {'ratio' if head == 'C_mid' else 'difference'}" for head in heads]
+    rows = [[found.by, *heads, *changes]]
+    rows.append([str(found.base), *(_cell(base[name].first, True) for name in names), *[""] * len(names)])
     for value, comparison in found.comparisons.items():
         mean = comparison.mean.rows
-        cells = [_cell(mean[name].second, True) for name in ("A", "B", "C_mid")]
-        cells += [_cell(mean[name].difference, True) for name in ("A", "B", "C_mid")]
+        cells = [_cell(mean[name].second, True) for name in names]
+        cells += [_cell(mean[name].difference, True) for name in names]
         rows.append([str(value), *cells])
-    rows[1] += [""] * 3
     places = ", ".join(f"B_p = {b}, n = {n}" for b, n in own[0].mean.configurations)
     several = "mean over " if len(own[0].mean.configurations) > 1 else ""
     return [

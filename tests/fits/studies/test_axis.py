@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from isolaw.config import Recipe, RunSpec
 from isolaw.errors import DataError, InputError
 from isolaw.fits.studies.axis import compare_by
-from isolaw.fits.studies.recipes import compare
+from isolaw.fits.studies.recipes import compare, side
 from isolaw.runs import Runs
 from isolaw.store.tables import attributes_of
 
@@ -73,3 +74,20 @@ def test_lists_have_readable_names() -> None:
     assert named(without=("staleness", "cispo"))["without"] == "cispo+staleness"
     assert named()["interrupt_at"] == "10-12"
     assert "without" not in named()
+
+
+def test_the_recorded_leave_one_out_is_as_the_docs_say() -> None:
+    root = Path(__file__).parents[3]
+    found = compare_by(str(root / "examples/data/real-scale-rl.parquet"), "without", compute=65_536)
+    own = list(found.comparisons.items())
+    whole = own[0][1].mean.rows["reward"].first
+    rows = [("nothing", whole, None), *((k, *c.mean.rows["reward"][1:]) for k, c in own)]
+    table = ["| without | reward | difference |", "|---|---|---|"]
+    for name, reward, difference in rows:
+        cells = [
+            "" if q is None else f"{q.value:.3f} ({q.interval[0]:.3f} to {q.interval[1]:.3f})"
+            for q in (reward, difference)
+        ]
+        table.append(f"| {name} | {' | '.join(cells)} |")
+    assert "\n".join(table) in (root / "docs/real-sweep.md").read_text(encoding="utf-8")
+    assert all(side(c.mean.rows["reward"].difference) == 0 for _, c in own)  # as the text there says
