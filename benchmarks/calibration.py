@@ -1,12 +1,14 @@
 """Does a calibrated simulator see further than a fitted surface? ``python -m benchmarks.calibration COMMAND``
 
     known      presets whose constants are known: 9 n with one seed each to 1e6, a recommendation for 1e7
+    published  the paper's drawn curves of the easy set at B_p = 32, calibrated to C = 1e6, judged to 4e6
+    rest       real runs calibrated on their first 40 %, judged on the rest
     tables     benchmarks/calibration.json, and the tables in docs/calibrate.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
 (`isolaw.replication.jitter`). `TUNING` were looked at while the calibration was made; `JUDGING` judge it. The
-calibration sees what a user's runs would show: neither the constants nor the kind of the problem set. The true
-reward of a cell is the mean of `SEEDS` other problem sets with exact pass rates.
+calibration sees what a user's runs would show: neither the constants nor the kind of the problem set. The
+true reward of a cell is the mean of `SEEDS` other problem sets with exact pass rates.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
+from isolaw.fits.curves.learning_curves import fit_curves
 from isolaw.replication.jitter import constants_of, jittered
 from isolaw.simulators.interference import PRESETS, SIZES
 from isolaw.simulators.presets import read_preset
@@ -42,6 +45,8 @@ BATCH, MEASURED, TARGET = 32, 1_000_000, 10_000_000
 SETS = ("easy", "hard")
 TUNING, JUDGING = (300, 301), range(400, 406)
 SEEDS = 24
+SHARE = 0.4
+ANSWERS = 40  # behind a point of a drawn curve: three parameters fitted to some 30 evaluations of 4 answers
 CELLS = [(BATCH, n) for n in LEVELS]
 
 
@@ -138,7 +143,7 @@ def _by_estimator(runs: Any) -> dict[str, Any]:
     """What `isolaw.fit` and its law recommend for the target."""
     try:
         law = isolaw.fit(runs)
-        prediction = law.predict(compute=TARGET, ignore_range=False) if False else law.predict(compute=TARGET)
+        prediction = law.predict(compute=TARGET)
     except IsolawError as error:
         return {"n": None, "why": str(error)}
     if not prediction.options:
@@ -147,13 +152,138 @@ def _by_estimator(runs: Any) -> dict[str, Any]:
     return {"n": measured[0].allocation.rollouts_per_problem} if measured else {"n": None, "why": "between"}
 
 
+def _rewards(preset: Any, cells: list[tuple[int, int]], compute: list[Any], jobs: int) -> list[Any]:
+    """The ensemble's mean reward in each cell at its own C."""
+    ahead = forecast(preset, max(float(c[-1]) for c in compute), cells, jobs=jobs)
+    mean = np.nanmean(ahead.rewards, axis=0)
+    out = []
+    for cell, at in zip(cells, compute, strict=True):
+        row = mean[ahead.cells.index(cell)]
+        known = np.isfinite(row)
+        out.append(np.interp(np.log(at), np.log(ahead.compute[known]), row[known]))
+    return out
+
+
+def _stays(reward: Any, last: int = 5) -> float:
+    return float(np.mean(reward[-last:]))
+
+
+def rest(jobs: int) -> list[dict[str, Any]]:
+    """Return the errors on the rest of real runs, a row for each sweep."""
+    data = Path(__file__).parents[1] / "examples" / "data"
+    tan = isolaw.read(data / "tan_rollout_n_base.csv", mapping=data / "tan_rollout_n_base.toml")
+    real = data / "real-arithmetic.parquet"
+    sweeps: dict[str, tuple[Any, dict[str, Any]]] = {
+        "Tan et al., 7B": (tan, {"metric": "holdout_acc_raw", "n_train": 54_000}),
+    }
+    for kind, lr in (("easy", 1e-3), ("easy", 5e-4), ("hard", 1e-3)):
+        sweeps[f"tiny, {kind}, lr {lr:g}"] = (isolaw.read(real), {"fixed": {"problem_set": kind, "lr": lr}})
+    out = []
+    for name, (runs, how) in sweeps.items():
+        out.append({"sweep": name, **_rest(runs, how, jobs)})
+        print(json.dumps(out[-1]), flush=True)
+    return out
+
+
+def _rest(runs: Any, how: dict[str, Any], jobs: int) -> dict[str, Any]:
+    metric = how.get("metric", "avg@4")
+    points = runs.points
+    own = points[(points["metric"] == metric) & (points["eval_set"] == "validation")]
+    for key, value in how.get("fixed", {}).items():
+        own = own[own["run_id"].map(runs.table()[key]) == value]
+    ends = own.groupby("run_id")["compute"].max() * SHARE
+    early = points[points["compute"] <= points["run_id"].map(ends).fillna(-1)]
+    found, preset = _calibrated(isolaw.Runs(early, runs.attributes, problems=runs.problems), how, jobs)
+    cells = sorted(set(zip(own["problems_per_batch"], own["rollouts_per_problem"], strict=True)))
+    later = own[own["compute"] > own["run_id"].map(ends)]
+    errors: dict[str, list[Any]] = {"calibrated": [], "stays": [], "exp": [], "hill": []}
+    at = [later[(later["problems_per_batch"] == b) & (later["rollouts_per_problem"] == n)] for b, n in cells]
+    grid = [np.unique(rows["compute"].to_numpy(float)) for rows in at]
+    ahead = _rewards(preset, cells, grid, jobs)
+    for (b, n), rows, c, predicted in zip(cells, at, grid, ahead, strict=True):
+        mean = rows.groupby("compute")["value"].mean().to_numpy()
+        before = own[(own["problems_per_batch"] == b) & (own["rollouts_per_problem"] == n)]
+        before = before[before["compute"] <= before["run_id"].map(ends)].groupby("compute")["value"].mean()
+        x, y = before.index.to_numpy(float), before.to_numpy()
+        errors["calibrated"].append(predicted - mean)
+        errors["stays"].append(_stays(y) - mean)
+        for family in ("exp", "hill"):
+            keep = x > 0 if family == "hill" else x >= 0
+            fit = fit_curves(x[keep], y[keep][None], np.ones((1, int(keep.sum()))), family)
+            errors[family].append(np.clip(fit(c)[0], 0, 1) - mean)
+    return {
+        **{k: float(np.sqrt(np.mean(np.concatenate(v) ** 2))) for k, v in errors.items()},
+        "bias": float(np.mean(np.concatenate(errors["calibrated"]))),
+        "misfit": found.posterior.misfit,
+        "error": found.error,
+        "cells": len(cells),
+    }
+
+
+def _calibrated(runs: Any, how: dict[str, Any], jobs: int) -> tuple[Any, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = calibrate(runs, out=Path(folder) / "preset.toml", jobs=jobs, **how)
+        return found, read_preset(Path(folder) / "preset.toml")
+
+
+def published_runs() -> Any:
+    """Return the paper's drawn curves (easy, B_p = 32) as runs."""
+    data = Path(__file__).parents[1] / "examples" / "data" / "frontier_curves_fixedBp_main_easy.csv"
+    return isolaw.read(
+        data,
+        columns={"n": "n", "B_p": "B_p", "compute": "compute_rollouts", "avg@4": "validation_reward"},
+        constants={"n_problems": 300, "n_samples": ANSWERS},
+    )
+
+
+def published(jobs: int) -> dict[str, Any]:
+    """Return the errors beyond C = 1e6 of the paper's curves."""
+    runs = published_runs()
+    how = {"problems": "easy", "n_train": 6000, "until": 1e6}
+    found, preset = _calibrated(runs, how, jobs)
+    points = runs.points[runs.points["metric"] == "avg@4"]
+    cells = sorted(set(zip(points["problems_per_batch"], points["rollouts_per_problem"], strict=True)))
+    curves = [points[points["rollouts_per_problem"] == n].sort_values("compute") for _, n in cells]
+    later = [c[c["compute"] > 1e6] for c in curves]
+    ahead = _rewards(preset, cells, [c["compute"].to_numpy(float) for c in later], jobs)
+    errors = {n: p - c["value"].to_numpy() for (_, n), p, c in zip(cells, ahead, later, strict=True)}
+    result: dict[str, Any] = {
+        "error": float(np.sqrt(np.mean(np.concatenate(list(errors.values())) ** 2))),
+        "by n": {int(n): float(np.sqrt(np.mean(e**2))) for n, e in errors.items()},
+        "bias by n": {int(n): float(np.mean(e)) for n, e in errors.items()},
+        "misfit": found.posterior.misfit,
+    }
+    for family in ("exp", "hill"):
+        own = {}
+        for (_, n), c, rest_ in zip(cells, curves, later, strict=True):
+            early = c[c["compute"] <= 1e6]
+            if len(early) < 5:
+                continue
+            x, y = early["compute"].to_numpy(float), early["value"].to_numpy()
+            fit = fit_curves(x, y[None], np.ones((1, x.size)), family)
+            own[int(n)] = float(
+                np.sqrt(np.mean((fit(rest_["compute"].to_numpy(float))[0] - rest_["value"]) ** 2))
+            )
+        result[family] = own
+    ahead4 = forecast(preset, 4e6, [(BATCH, n) for n in LEVELS], jobs=jobs)
+    result["n_star"] = {"n": ahead4.best[1], "interval": list(ahead4.interval(1)), "published": 512}
+    print(json.dumps(result, indent=1), flush=True)
+    return result
+
+
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("known",))
+    parser.add_argument("command", choices=("known", "published", "rest"))
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
+    if given.command == "published":
+        published(given.jobs)
+        return
+    if given.command == "rest":
+        rest(given.jobs)
+        return
     for index in TUNING if given.tuning else JUDGING:
         for kind in SETS:
             row = known(kind, index, given.jobs)

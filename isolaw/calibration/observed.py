@@ -75,7 +75,7 @@ def observe(
         fewer than two configurations.
     """
     metric, eval_set, chosen = choose(runs, metric, eval_set)
-    if not metrics.is_mean_accuracy(metric):
+    if (parsed := metrics.parse(metric)) is not None and parsed[0] != "avg":
         raise InputError(f"metric: found {metric!r}; expected a mean of successes, e.g. avg@4")
     points = measured_points(runs, metric, eval_set)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
@@ -87,6 +87,11 @@ def observe(
             f"{option('fixed', names[0], values[0])}"
         )
     points = points[points["run_id"].isin(table.index)]
+    if not points["value"].between(0, 1).all():
+        low, high = points["value"].min(), points["value"].max()
+        raise DataError(
+            f"{metric}: found values from {low:.3g} to {high:.3g}; a share of successes is in [0, 1]"
+        )
     if until is not None:
         points = points[points["compute"] <= until]
     flags: list[Flag] = []

@@ -27,8 +27,10 @@ from isolaw.store import SweepStore
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EVERY_STEP = {"points": 1000}
-# Of a run that is killed, the trainer and the sampler in turn: ISOLAW_KILLS=20 for more.
+# Of a run that is killed, the trainer and the sampler in turn: ISOLAW_KILLS=20 for more, and with
+# ISOLAW_KILLS_SAMPLER=vllm in some ten minutes more, since vLLM takes its time to start.
 KILLS = int(os.environ.get("ISOLAW_KILLS", "2"))
+KILLS_SAMPLER = os.environ.get("ISOLAW_KILLS_SAMPLER", "transformers")
 STEPS, K = 12 + 6 * KILLS, 2
 
 
@@ -112,7 +114,7 @@ def data(made, sections: Callable[..., Any]) -> dict[str, dict[str, Any]]:
         recipe={"staleness": K},
         problems={"set": str(made.sums), "n_train": 100, "n_validation": 32},
         evaluation=EVERY_STEP,
-        real={"checkpoint_minutes": 1e-6, "generation": "async", "sampler": "transformers"},
+        real={"checkpoint_minutes": 1e-6, "generation": "async", "sampler": KILLS_SAMPLER},
         executor={"kind": "processes", "jobs": 1},
     )
 
