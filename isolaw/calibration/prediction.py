@@ -1,8 +1,8 @@
 """`predict_by_simulation`: the allocation for a budget from a calibrated preset, next to that of a law.
 
-A law's surface describes rewards near what was measured. A preset's ensemble (`isolaw.calibration.forecast`)
-carries a mechanism on to budgets up to `FARTHEST` times as large, and to n up to four times the measured ones.
-Where both give an answer, `isolaw.calibration.comparison` says whether they contradict each other.
+A law's surface describes rewards near what was measured. A preset's ensemble carries a mechanism on
+(`isolaw.calibration.forecast`) to budgets up to `FARTHEST` times as large, and to n up to four times the
+measured ones. Where both answer, `isolaw.calibration.comparison` says whether they contradict each other.
 """
 
 from __future__ import annotations
@@ -89,9 +89,10 @@ class SimulatedPrediction:
         own = self.best.to_dict()
         spent = self.spent(self.best)
         cost = None if self.cost is None else {**(spent.to_dict() if spent else {}), **self.cost.to_dict()}
+        values = self.best.problems_per_batch, self.best.rollouts_per_problem, self.best.steps
         stars = {
-            name: _of_members(self.best[at], self.forecast.interval(at))
-            for name, at in (("n_star", 1), ("b_star", 0), ("m_star", 2))
+            name: _of_members(value, self.forecast.interval(axis))
+            for axis, (name, value) in enumerate(zip(("b_star", "n_star", "m_star"), values, strict=True))
         }
         return {
             "simulated": True,
