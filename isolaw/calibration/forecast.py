@@ -9,7 +9,7 @@ of its constants, not by what else may happen.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import parameters
-from isolaw.errors import InputError
+from isolaw.errors import InputError, Refused
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import Floats
@@ -28,6 +28,7 @@ from isolaw.simulators.problems import difficulty
 
 MEMBERS = 60
 POINTS = 24  # of C
+FARTHEST = 100.0  # times the largest measured C
 _FORECAST = 2**21  # of seeds, apart from a calibration's
 INTERVAL = (0.05, 0.95)
 
@@ -96,7 +97,7 @@ def forecast(
         text = f"found {compute:,.0f}; expected at least a step of each cell, {most if cells else 1:,.0f}"
         raise InputError(f"compute: {text}")
     grid = np.geomspace(max(min(least.values()), compute / 1e4), compute, POINTS)
-    protocol = _protocol(preset, rate, grid)
+    protocol = protocol_of(preset, rate, grid)
     members = preset.members[:MEMBERS]
 
     def one(i: int) -> list[Floats]:
@@ -115,7 +116,20 @@ def forecast(
     return Forecast(preset, cells, grid, rewards, tuple(cell.steps[-1] for cell in protocol.cells))
 
 
-def _protocol(preset: Preset, rate: dict[Key, float], grid: Floats) -> Protocol:
+def check_reach(preset: Preset, compute: float) -> float:
+    """Return a compute in units of the largest that a preset was fitted to; raise `Refused` beyond 100."""
+    factor = compute / preset.measured
+    if factor > FARTHEST:
+        raise Refused(
+            f"compute: {compute:,.0f} rollouts are {factor:,.0f} times the largest measured compute of "
+            f"{preset.name} ({preset.measured:,.0f}); expected at most {FARTHEST:.0f} times. Extend "
+            "runs, then calibrate again"
+        )
+    return factor
+
+
+def protocol_of(preset: Preset, rate: Mapping[Key, float], grid: Floats) -> Protocol:
+    """Return the cells of ``rate``, in order, at the steps that each value of a budget's grid pays for."""
     recipe = dict(preset.recipe)
     rule, replacement = str(recipe.pop("lr_scaling", "sqrt")), bool(recipe.pop("replacement", False))
     out = []

@@ -1,7 +1,7 @@
 """`predict_by_simulation`: the allocation for a budget from a calibrated preset, next to that of a law.
 
 A law's surface describes rewards near what was measured. A preset's ensemble carries a mechanism on
-(`isolaw.calibration.forecast`) to budgets up to `FARTHEST` times as large, and to n up to four times the
+(`isolaw.calibration.forecast`) to budgets up to a hundred times as large, and to n up to four times the
 measured ones. Where both answer, `isolaw.calibration.comparison` says whether they contradict each other.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from isolaw import metrics
 from isolaw.calibration.comparison import disagreements
-from isolaw.calibration.forecast import INTERVAL, Forecast, Key, forecast
+from isolaw.calibration.forecast import INTERVAL, Forecast, Key, check_reach, forecast
 from isolaw.costs.model import Cost, Spent, checked_price
-from isolaw.errors import InputError, Refused
+from isolaw.errors import InputError
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.flags import Code, Flag
@@ -27,7 +27,6 @@ from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, seconds_of
 from isolaw.simulators.presets import Preset, read_preset
 
-FARTHEST = 100.0  # times the largest measured C
 POOR = 1.5  # the misfit τ from which a preset does not describe its runs
 
 
@@ -185,7 +184,9 @@ def predict_by_simulation(
     if found is not None and (a := found.allocation) is not None:
         cells |= {(a.problems_per_batch, a.rollouts_per_problem)}
     rates = _rates(cells, unstable, budget, max_batch_rollouts, cost if asked else None)
-    _check_reach(preset, max(budget * rate for rate in rates.values()), flags)
+    factor = check_reach(preset, max(budget * rate for rate in rates.values()))
+    if factor > 1:
+        flags.append(Flag(Code.EXTRAPOLATION, f"{factor:.3g} times the largest measured compute"))
     ahead = forecast(preset, budget, [*rates], seed, jobs, progress, [*rates.values()])
     options = _options(ahead, measured)
     best = options[0]
@@ -254,18 +255,6 @@ def _rates(
         limit = f"a cap of {cap:,} rollouts" if cap else "this budget"
         raise InputError(f"compute: {limit} does not allow a step of any configuration of the preset")
     return {key: rate for key, rate in found.items() if key[0] not in unstable} or found
-
-
-def _check_reach(preset: Preset, compute: float, flags: list[Flag]) -> None:
-    factor = compute / preset.measured
-    if factor > FARTHEST:
-        raise Refused(
-            f"compute: {compute:,.0f} rollouts are {factor:,.0f} times the largest measured compute "
-            f"({preset.measured:,.0f}); expected at most {FARTHEST:.0f} times. Extend runs, then calibrate "
-            "again"
-        )
-    if factor > 1:
-        flags.append(Flag(Code.EXTRAPOLATION, f"{factor:.3g} times the largest measured compute"))
 
 
 def _options(ahead: Forecast, measured: set[Key]) -> tuple[Split, ...]:
