@@ -99,8 +99,9 @@ def _origin(found: Forecast) -> list[str]:
     factor = asked.target / preset.measured
     return [
         f"The truths are {len(found.truths)} of {count(len(preset.members), 'member')} of preset "
-        f"{preset.name}, {count(SEEDS, 'simulated seed')} each (simulator version {_version(found)}). They were fitted to "
-        f"runs up to C = {number(preset.measured)}; your model may learn differently beyond them.",
+        f"{preset.name}, {count(SEEDS, 'simulated seed')} each (simulator version {_version(found)}). "
+        f"They were fitted to runs up to C = {number(preset.measured)}; beyond, your model may learn "
+        "differently.",
         *([f"The target is {number(factor)} times the largest measured compute."] if factor > 1 else []),
     ]
 
