@@ -29,6 +29,7 @@ FLOORS = (
     {"costs"},
     {"doctor"},
     {"backends"},
+    {"calibration"},
     {"design"},
     {"executors"},
     {"trackers"},

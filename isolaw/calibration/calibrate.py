@@ -133,6 +133,7 @@ class Calibration:
             "reward": f"{self.observed.metric} on {self.observed.eval_set}",
             "problems_per_batch": sorted({c.problems_per_batch for c in cells}),
             "rollouts_per_problem": sorted({c.rollouts_per_problem for c in cells}),
+            "cells": [[c.problems_per_batch, c.rollouts_per_problem] for c in cells],
             "runs": sum(c.runs for c in cells),
             "compute": [float(min(c.compute[-1] for c in cells)), float(max(c.compute[-1] for c in cells))],
             "error": round(self.error, 5),

@@ -9,10 +9,9 @@ of its constants, not by what else may happen.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import parameters
-from isolaw.errors import InputError
+from isolaw.errors import InputError, Refused
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.simulators.interference import SIZES
 from isolaw.simulators.model import Floats
@@ -29,6 +28,7 @@ from isolaw.simulators.problems import difficulty
 
 MEMBERS = 60
 POINTS = 24  # of C
+FARTHEST = 100.0  # times the largest measured C
 _FORECAST = 2**21  # of seeds, apart from a calibration's
 INTERVAL = (0.05, 0.95)
 
@@ -39,13 +39,14 @@ Key = tuple[int, int]
 class Forecast:
     """Rewards (E, K, P) of E members in K cells (B_p, n) at P values of C, the last of them the budget.
 
-    NaN where a cell has not made its first step.
+    NaN where a cell has not made its first step. ``steps`` (K,) are those that the budget pays for.
     """
 
     preset: Preset
     cells: tuple[Key, ...]
     compute: Floats
     rewards: Floats
+    steps: tuple[int, ...]
 
     @property
     def final(self) -> Floats:
@@ -68,40 +69,10 @@ class Forecast:
         return np.asarray(np.mean(self.regret <= TOLERANCE, axis=0))
 
     def interval(self, axis: int) -> tuple[int, int]:
-        """Return what 90 % of the members have as their best B_p (axis 0) or n (axis 1)."""
-        of_members = np.array([self.cells[k][axis] for k in self.final.argmax(axis=1)])
+        """Return what 90 % of the members have as their best B_p (axis 0), n (axis 1) or M (axis 2)."""
+        of_members = [(*self.cells[k], self.steps[k])[axis] for k in self.final.argmax(axis=1)]
         low, high = np.quantile(of_members, INTERVAL, method="inverted_cdf")
         return int(low), int(high)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able data."""
-        at = self.cells.index(self.best)
-        low, high = np.quantile(self.final, INTERVAL, axis=0)
-        budget = int(self.compute[-1])
-        return {
-            "simulated": True,
-            "method": "simulate",
-            "preset": self.preset.name,
-            "compute": budget,
-            "members": len(self.rewards),
-            "problems_per_batch": self.best[0],
-            "rollouts_per_problem": self.best[1],
-            "steps": budget // (self.best[0] * self.best[1]),
-            "expected_regret": float(self.regret[:, at].mean()),
-            "n_star": {"interval": list(self.interval(1))},
-            "b_star": {"interval": list(self.interval(0))},
-            "cells": [
-                {
-                    "problems_per_batch": b,
-                    "rollouts_per_problem": n,
-                    "steps": budget // (b * n),
-                    "reward": {"value": float(self.final[:, k].mean()), "interval": [low[k], high[k]]},
-                    "expected_regret": float(self.regret[:, k].mean()),
-                    "within_tolerance": float(self.within[k]),
-                }
-                for k, (b, n) in enumerate(self.cells)
-            ],
-        }
 
 
 def forecast(
@@ -111,17 +82,22 @@ def forecast(
     seed: int = 0,
     jobs: int | None = None,
     progress: Callable[[float], None] = lambda _: None,
+    rates: Sequence[float] | None = None,
 ) -> Forecast:
-    """Let the members of a preset go through ``compute`` rollouts in each of the cells (B_p, n).
+    """Let the members of a preset go through a budget in each of the cells (B_p, n).
+
+    A unit of the budget is ``rates`` (K,) rollouts of a cell, by default one.
 
     Raise `InputError` for cells without a single step.
     """
-    cells = tuple(sorted(set(cells)))
-    if not cells or (most := max(b * n for b, n in cells)) > compute:
-        least = most if cells else 1
-        raise InputError(f"compute: found {compute:,.0f}; expected at least a batch of each cell, {least:,}")
-    grid = np.geomspace(max(min(b * n for b, n in cells), compute / 1e4), compute, POINTS)
-    protocol = _protocol(preset, cells, grid)
+    rate = dict(zip(cells, rates or [1.0] * len(cells), strict=True))
+    cells = tuple(sorted(rate))
+    least = {(b, n): b * n / rate[b, n] for b, n in cells}
+    if not cells or (most := max(least.values())) > compute:
+        text = f"found {compute:,.0f}; expected at least a step of each cell, {most if cells else 1:,.0f}"
+        raise InputError(f"compute: {text}")
+    grid = np.geomspace(max(min(least.values()), compute / 1e4), compute, POINTS)
+    protocol = protocol_of(preset, rate, grid)
     members = preset.members[:MEMBERS]
 
     def one(i: int) -> list[Floats]:
@@ -130,20 +106,34 @@ def forecast(
         return protocol.simulate_cells(parameters(values), problems, hash_of(seed, _FORECAST + i))
 
     rewards = np.full((len(members), len(cells), POINTS), np.nan)
+    spent = [cell.compute / rate[key] for key, cell in zip(cells, protocol.cells, strict=True)]
     with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
         for i, rows in enumerate(pool.map(one, range(len(members)))):
-            for k, (cell, row) in enumerate(zip(protocol.cells, rows, strict=True)):
-                inside = grid >= cell.compute[1] * (1 - 1e-9) if len(row) > 1 else grid >= grid[-1]
-                rewards[i, k, inside] = np.interp(grid[inside], cell.compute, row)
+            for k, (at, row) in enumerate(zip(spent, rows, strict=True)):
+                inside = grid >= at[1] * (1 - 1e-9)
+                rewards[i, k, inside] = np.interp(grid[inside], at, row)
             progress((i + 1) / len(members))
-    return Forecast(preset, cells, grid, rewards)
+    return Forecast(preset, cells, grid, rewards, tuple(cell.steps[-1] for cell in protocol.cells))
 
 
-def _protocol(preset: Preset, cells: Sequence[Key], grid: Floats) -> Protocol:
+def check_reach(preset: Preset, compute: float) -> float:
+    """Return a compute in units of the largest that a preset was fitted to; raise `Refused` beyond 100."""
+    factor = compute / preset.measured
+    if factor > FARTHEST:
+        raise Refused(
+            f"compute: {compute:,.0f} rollouts are {factor:,.0f} times the largest measured compute of "
+            f"{preset.name} ({preset.measured:,.0f}); expected at most {FARTHEST:.0f} times. Extend "
+            "runs, then calibrate again"
+        )
+    return factor
+
+
+def protocol_of(preset: Preset, rate: Mapping[Key, float], grid: Floats) -> Protocol:
+    """Return the cells of ``rate``, in order, at the steps that each value of a budget's grid pays for."""
     recipe = dict(preset.recipe)
     rule, replacement = str(recipe.pop("lr_scaling", "sqrt")), bool(recipe.pop("replacement", False))
     out = []
-    for b, n in cells:
-        steps = sorted({0, *(int(c * (1 + 1e-12)) // (b * n) for c in grid)})
+    for (b, n), own in sorted(rate.items()):
+        steps = sorted({0, *(int(c * own * (1 + 1e-12)) // (b * n) for c in grid)})
         out.append(Cell(b, n, lr_factor(b * n, rule), tuple(steps), tuple([0] * len(steps))))
     return Protocol(tuple(out), preset.n_train, SIZES[1], False, replacement, recipe)

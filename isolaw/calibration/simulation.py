@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,9 +75,31 @@ class Protocol:
             out.append(np.mean(rows, axis=0))
         return out
 
+    def moments(
+        self, parameters: InterferenceParameters, difficulty: Difficulty, seed: int
+    ) -> list[tuple[Floats, Floats]]:
+        """Return mean and variance of the success of problems in the first run of each cell, at its steps."""
+        out = []
+        for cell in self.cells:
+            found = [p for p, _ in self._successes(parameters, difficulty, cell, seed, 0)]
+            left = [0.0] * (len(cell.steps) - len(found))  # after it diverged
+            mean, variance = ([own(p) for p in found] + left for own in (np.mean, np.var))
+            out.append((np.array(mean), np.array(variance)))
+        return out
+
     def _run(
         self, parameters: InterferenceParameters, difficulty: Difficulty, cell: Cell, seed: int, run: int
     ) -> Floats:
+        rewards = np.zeros(len(cell.steps))
+        for i, (p, answers) in enumerate(self._successes(parameters, difficulty, cell, seed, run)):
+            drawn = cell.answers[i]
+            rewards[i] = binomial(answers, drawn, p).mean() / drawn if drawn else p.mean()
+        return rewards
+
+    def _successes(
+        self, parameters: InterferenceParameters, difficulty: Difficulty, cell: Cell, seed: int, run: int
+    ) -> Iterator[tuple[Floats, np.random.Generator]]:
+        """Yield p (V,) of the validation problems at each step, and its answers' stream, until p diverges."""
         b, n = cell.problems_per_batch, cell.rollouts_per_problem
         problems = seed if self.shared else seed + (run << 32)
         model = create(parameters, difficulty, problems, self.n_train, self.n_validation)
@@ -87,15 +109,12 @@ class Protocol:
         update = Update(n, step_size, kl=parameters.kl_easy, **self.update)
         streams = np.random.SeedSequence([seed, run, b, n]).spawn(2)
         rollouts, answers = (np.random.default_rng(streams[i]) for i in (_ROLLOUTS, _EVALUATION))
-        rewards, done = np.zeros(len(cell.steps)), 0
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of a population that diverges
-            for i, (step, drawn) in enumerate(zip(cell.steps, cell.answers, strict=True)):
-                for some in batches.take(step - done):
-                    model.advance(some, update, rollouts)
-                done = step
-                p = model.success()
-                if not np.isfinite(p).all():
-                    break
-                rewards[i] = binomial(answers, drawn, p).mean() / drawn if drawn else p.mean()
-        return rewards
+        done = 0
+        for step in cell.steps:
+            for some in batches.take(step - done):
+                model.advance(some, update, rollouts)
+            done = step
+            p = model.success()
+            if not np.isfinite(p).all():
+                break
+            yield p, answers

@@ -41,6 +41,10 @@ from isolaw.cli.options import (
 )  # fmt: skip
 @fixed_option
 @click.option(
+    "--preset", metavar="FILE|NAME",
+    help="A file of isolaw calibrate --out: members of its ensemble are the truths; not with --runs.",
+)  # fmt: skip
+@click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
     help="Set a key of the sweep file, e.g. sweep.seeds=2.",
 )  # fmt: skip

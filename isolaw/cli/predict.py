@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from isolaw.cli.common import print_result
-from isolaw.cli.options import budget_options, cost_of, cost_options, json_option
+from isolaw.cli.common import interruptible, print_result, progress_bar
+from isolaw.cli.options import POSITIVE, budget_options, cost_of, cost_options, json_option
+
+if TYPE_CHECKING:
+    from isolaw.fits.law import Law
 
 
 @click.command()
-@click.argument("law", type=click.Path())
+@click.argument("law", required=False, type=click.Path())
 @click.option("--compute", type=float, help="Budget C, in rollouts.")
 @click.option(
     "--budget", metavar="384gpuh|48h",
@@ -19,12 +22,30 @@ from isolaw.cli.options import budget_options, cost_of, cost_options, json_optio
 )  # fmt: skip
 @cost_options
 @budget_options
+@click.option(
+    "--method", type=click.Choice(["law", "simulate"]), default="law",
+    help="law: what LAW recommends. simulate: also let the simulator of --preset spend the budget.",
+)  # fmt: skip
+@click.option(
+    "--preset", metavar="FILE|NAME",
+    help="A file of isolaw calibrate --out, or a preset that ships with isolaw; for --method simulate.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=POSITIVE, help="Number of threads of simulations.  [default here: one for each core]"
+)
 @json_option
-def predict(law: str, compute: float | None, budget: str | None, as_json: bool, **options: Any) -> int:
+def predict(
+    law: str | None, compute: float | None, budget: str | None, method: str, preset: str | None,
+    jobs: int | None, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Recommend an allocation of a budget.
 
     LAW is a file of isolaw fit --out. Beyond ten times the compute that three n reached, isolaw recommends
     nothing: it names the runs to extend, prints the answer for the largest budget with one, and exits with 1.
+
+    --method simulate continues a calibrated simulator to budgets up to a hundred times the largest measured
+    one, prints the answer of LAW next to it, and says where the two disagree. Without LAW the simulator
+    answers alone.
     """
     from isolaw.fits.law import Law
     from isolaw.report.text.prediction import largest_with_recommendation, prediction_summary
@@ -32,10 +53,31 @@ def predict(law: str, compute: float | None, budget: str | None, as_json: bool, 
     asked = budget if compute is None else compute
     if asked is None or (budget is not None and compute is not None):
         raise click.UsageError("expected either --compute (rollouts) or --budget (hours, with --cost)")
-    fitted = Law.load(law)
+    if (method == "simulate") != (preset is not None):
+        raise click.UsageError("--method simulate and --preset FILE require each other")
+    if law is None and preset is None:
+        raise click.UsageError("expected LAW, a file of isolaw fit --out, or --method simulate --preset FILE")
+    fitted = None if law is None else Law.load(law)
     limits = options | {"cost": cost_of(options)}
+    if preset is not None:
+        return _simulate(preset, asked, fitted, limits, jobs, as_json)
+    assert fitted is not None
     prediction = fitted.predict(asked, **limits)
     nearest = largest_with_recommendation(fitted, prediction, **limits)
     lines = prediction_summary(prediction, fitted.document, nearest)
     print_result(as_json, prediction.to_dict(), lines)
     return 0 if prediction.options else 1
+
+
+def _simulate(
+    preset: str, asked: float | str, law: Law | None, limits: dict[str, Any], jobs: int | None, as_json: bool
+) -> int:
+    from isolaw.calibration.prediction import predict_by_simulation
+    from isolaw.report.text.calibration import simulated_prediction
+
+    with interruptible(), progress_bar("simulating") as update:
+        found = predict_by_simulation(
+            preset, asked, law, **limits, jobs=jobs, progress=lambda share: update(completed=share)
+        )
+    print_result(as_json, found.to_dict(), simulated_prediction(found, None if law is None else law.document))
+    return 0

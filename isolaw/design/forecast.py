@@ -28,6 +28,7 @@ from isolaw.design import truths as library
 from isolaw.design import weights
 from isolaw.design.candidates import LEAST, Candidate, shorter
 from isolaw.design.decisions import Key
+from isolaw.design.ensemble import truths_of
 from isolaw.design.play import play
 from isolaw.design.question import Question, question
 from isolaw.design.truths import Sample, Truth
@@ -43,6 +44,7 @@ from isolaw.fits.selection import (
     measured_points,
 )
 from isolaw.runs import Runs, full_names
+from isolaw.simulators.presets import Preset, read_preset
 
 ALIKE = 0.0005  # expected regret: of designs that differ by less the cheapest is recommended
 INTERVAL = (0.05, 0.95)
@@ -101,6 +103,7 @@ class Forecast:
     repetitions: int
     compared: int = 0  #: configurations of the user's runs that weighed the truths
     from_runs: int = 0  #: truths fitted to these runs
+    preset: Preset | None = None  #: whose members are the truths, in the place of the presets of isolaw
 
     @property
     def recommended(self) -> Row | None:
@@ -150,6 +153,7 @@ def plan(
     cost: Any = None,
     runs: Any = None,
     fixed: Mapping[str, Any] | None = None,
+    preset: Preset | str | Path | None = None,
     settings: Sequence[str] = (),
     repetitions: int = 2,
     seed: int = 0,
@@ -179,6 +183,8 @@ def plan(
         earlier runs, as `isolaw.read` takes them: truths that disagree with them are weighted down.
     fixed
         use only those of ``runs`` with these values, as ``{"lr": 1e-3}``.
+    preset
+        a file of `isolaw.calibrate`: members of its ensemble are the truths; not together with ``runs``.
     settings
         keys ``section.key=value`` that replace the file's.
     repetitions
@@ -190,12 +196,16 @@ def plan(
     ------
     SpecError, InputError
         with all that is wrong with the sweep file, or what is missing.
+    Refused
+        the target is more than 100 times what the preset was fitted to.
     """
     if repetitions < 1:
         raise InputError(f"repetitions: found {repetitions}; expected at least 1")
+    if preset is not None and runs is not None:
+        raise InputError("preset: a preset has its own runs; expected either a preset or runs")
+    given = read_preset(preset) if isinstance(preset, str | Path) else preset
     asked = question(sweep, target, spend, gpus, hours, cost, tuple(settings))
     known = _configurations(runs, fixed or {})
-    found, weight, from_runs = _truths(asked, known, seed)
     designs = asked.candidates()
     if not designs:
         raise InputError(
@@ -203,7 +213,18 @@ def plan(
             f"{len(asked.cells) * asked.target // LEAST:,}, all configurations to a tenth of the target"
         )
     jobs = jobs or len(os.sched_getaffinity(0))
-    plays = _played(asked, found, designs, repetitions, seed, jobs, progress)
+    found: Sequence[Truth]
+    if given is None:
+        found, weight, from_runs = _truths(asked, known, seed)
+    else:
+        found = truths_of(given, asked.cells, asked.target, jobs, lambda share: progress(share / 2))
+        weight, from_runs = np.full(len(found), 1 / len(found)), 0
+    first = 0.0 if given is None else 0.5  # of the progress
+
+    def played_share(share: float) -> None:
+        progress(first + (1 - first) * share)
+
+    plays = _played(asked, found, designs, repetitions, seed, jobs, played_share)
     rows = [_row(design, own, weight) for design, own in zip(designs, plays, strict=True)]
     for i, row in enumerate(rows):  # how long a race takes is known only after it
         less = shorter(row.candidate, row.wall_s and row.wall_s.high, asked.budget)
@@ -211,7 +232,7 @@ def plan(
             (own,) = _played(asked, found, [less], repetitions, seed, jobs, lambda _: None)
             rows[i] = _row(less, own, weight)
     ordered = tuple(sorted(rows, key=lambda row: row.regret.value))
-    return Forecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs)
+    return Forecast(asked, tuple(found), weight, ordered, repetitions, len(known), from_runs, given)
 
 
 def _configurations(source: Any, fixed: Mapping[str, Any]) -> list[Configuration]:

@@ -20,6 +20,7 @@ times that compute there are intervals, up to ten times a bound; beyond, isolaw 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,7 +50,7 @@ from isolaw.fits.quantity import REFUSED, estimated
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.slices import Slices, slices
 
-__all__ = ["Option", "Prediction", "predict"]
+__all__ = ["Option", "Prediction", "predict", "rewards", "seconds_of"]
 
 _MOST = 1e15  # rollouts that no budget pays for
 _EDGE = 1e-6  # doublings
@@ -65,7 +66,7 @@ def predict(
 ) -> Prediction:
     """Return the allocation for a budget (see `Law.predict`)."""
     asked = compute.strip() if isinstance(compute, str) else ""
-    seconds = _seconds(asked, cost) if asked else None
+    seconds = seconds_of(asked, cost) if asked else None
     if not isinstance(compute, str) and not 1 <= compute <= _MOST:
         raise InputError(f"compute: found {compute:g}; expected a number of rollouts from 1 to {_MOST:g}")
     budget = int(_MOST if isinstance(compute, str) else compute)
@@ -105,8 +106,8 @@ def predict(
     )
 
 
-def _seconds(asked: str, cost: Cost | None) -> float:
-    """The seconds of the machine that a budget in hours pays for."""
+def seconds_of(asked: str, cost: Cost | None) -> float:
+    """Return the seconds of the machine that a budget in hours pays for."""
     parse_hours(asked)
     if cost is None:
         how = "--cost SOURCE" if at_command_line.get() else "cost=isolaw.read_cost(SOURCE)"
@@ -140,11 +141,7 @@ def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Slices:
     places = np.array([c.place for c in candidates])
     compute = np.array([budget * c.rate for c in candidates])
     if law.surface is None or any(c.rate != 1.0 for c in candidates):  # these alone compete
-        if law.surface is None:
-            pairs = zip(candidates, compute, strict=True)
-            reward = np.array([law.curves(*e.key)(c)[:, 0] for e, c in pairs]).T
-        else:
-            reward = law.surface.rewards(places[:, 0], places[:, 1], compute)
+        reward = rewards(law, candidates, compute)
         return Slices(
             np.array([budget]), places[:, 0], places[:, 1], reward[:, None], np.arange(len(candidates))
         )
@@ -159,6 +156,14 @@ def _cut(law: Law, budget: int, candidates: list[Candidate]) -> Slices:
     found = slices(law.surface, np.array([float(budget)]), allowed, more)
     near = np.abs(places[:, :1] - found.log2_n) + np.abs(places[:, 1:] - found.log2_b)
     return replace(found, place=near.argmin(axis=1))
+
+
+def rewards(law: Law, cells: Sequence[Cell], compute: Floats) -> Floats:
+    """Return the fitted reward of K cells at a compute each, and that of every draw: (1 + draws, K)."""
+    if law.surface is None:
+        return np.array([law.curves(*e.key)(c)[:, 0] for e, c in zip(cells, compute, strict=True)]).T
+    places = np.array([cell.place for cell in cells])
+    return law.surface.rewards(places[:, 0], places[:, 1], compute)
 
 
 def _options(cut: Slices, candidates: list[Candidate], budget: int, factor: float) -> list[Option]:

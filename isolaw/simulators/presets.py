@@ -7,6 +7,7 @@ runs were trained, and ``[provenance]`` says which they were, and how well they 
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,28 @@ class Preset:
     constants: Mapping[str, float]
     members: tuple[Mapping[str, Any], ...]
     provenance: Mapping[str, Any]
+
+    @property
+    def cells(self) -> tuple[tuple[int, int], ...]:
+        """The (B_p, n) that were measured; those of all B_p with all n where the file has no ``cells``."""
+        axes = (self._source(name) for name in ("problems_per_batch", "rollouts_per_problem"))
+        pairs = self.provenance.get("cells") or itertools.product(*axes)
+        return tuple(sorted((int(b), int(n)) for b, n in pairs))
+
+    @property
+    def measured(self) -> float:
+        """The largest C that was measured."""
+        return float(max(self._source("compute")))
+
+    @property
+    def reward(self) -> str:
+        """What was measured, e.g. ``avg@4 on validation``."""
+        return str(self._source("reward"))
+
+    def _source(self, key: str) -> Any:
+        if key not in self.provenance:
+            raise InputError(f"{self.name}.toml: provenance.{key} is missing")
+        return self.provenance[key]
 
 
 def shipped() -> list[str]:

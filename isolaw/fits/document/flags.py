@@ -78,6 +78,14 @@ class Code(StrEnum):
     COST_EXTRAPOLATED = "cost_extrapolated", "the cost of a step is of other batch sizes than were timed"
     FEWER_PROBLEMS = "fewer_problems", "fewer training problems than the runs had"
 
+    # Simulated predictions.
+    PRESET_MISFIT = "preset_misfit", "the calibrated simulator does not describe the runs it was fitted to"
+    CHOICES_DISAGREE = (
+        "choices_disagree",
+        "what simulation or law recommends is within 0.005 of the best in less than 5 % of the other's draws",
+    )
+    REWARDS_DISAGREE = "rewards_disagree", "90 % intervals of simulation and law do not overlap"
+
     # Studies.
     NOT_COMPARED = "not_compared", "a configuration that only one of two recipes has"
     OTHER_PROBLEMS = "other_problems", "two recipes were trained on different problem sets"

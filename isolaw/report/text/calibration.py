@@ -1,21 +1,31 @@
-"""What a calibration and its forecasts say in words."""
+"""A calibration and a prediction from it, as text and as JSON-able data."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from isolaw.calibration.calibrate import Calibration
-from isolaw.calibration.forecast import Forecast
+from isolaw.calibration.prediction import POOR
+from isolaw.report.text import costs
+from isolaw.report.text.law import notes
+from isolaw.report.text.numbers import columns, count, number, share
+from isolaw.report.text.prediction import prediction_summary
 
-_POOR = 1.5  # τ from which the runs are said not to be met
+if TYPE_CHECKING:
+    from isolaw.calibration.calibrate import Calibration, Constant
+    from isolaw.calibration.prediction import SimulatedPrediction, Split
+    from isolaw.fits.document.schema import LawDocument
+
+_SHOWN = 8  # configurations of a prediction
 
 
 def to_dict(found: Calibration) -> dict[str, Any]:
-    """Return JSON-able data."""
+    """Return a calibration as JSON-able data."""
     return {
         "simulated": True,
         "preset": found.name,
+        "metric": found.observed.metric,
+        "eval_set": found.observed.eval_set,
         "constants": [asdict(c) for c in found.constants],
         "error": found.error,
         "noise": found.posterior.noise,
@@ -25,55 +35,101 @@ def to_dict(found: Calibration) -> dict[str, Any]:
     }
 
 
-def calibration_summary(found: Calibration) -> list[str]:
-    """Return the constants, what is identified, and how well the runs are met."""
-    cells = found.observed.protocol.cells
-    runs = sum(c.runs for c in cells)
-    end = max(c.compute[-1] for c in cells)
+def calibration_summary(found: Calibration, out: str | None = None) -> list[str]:
+    """Return how well the runs are met, and what they tell about each constant; ``out`` is the preset."""
+    seen = found.observed
+    cells = seen.protocol.cells
+    runs, end = sum(c.runs for c in cells), max(c.compute[-1] for c in cells)
     lines = [
-        f"simulated: a population fitted to {runs} runs of {len(cells)} configurations, to C = {end:,.0f}",
-        f"{found.observed.metric} on {found.observed.eval_set}: the runs are met to {found.error:.4f}, "
-        f"{found.covered:.0%} of their rewards within the 90 % band",
+        f"The interference simulator, fitted to {count(runs, 'run')} of {count(len(cells), 'configuration')} "
+        f"up to C = {number(end)} ({seen.metric} on {seen.eval_set}).",
+        f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
+        f"{found.covered:.0%} of them are within its 90 % band.",
     ]
-    if found.posterior.misfit > _POOR:
+    if found.posterior.misfit > POOR:
         lines.append(
-            f"the best constants leave {found.posterior.misfit:.1f} times the variance that noise has: "
-            "the mechanism does not describe these runs; take its forecasts as a sketch"
+            f"Caution: the best constants leave {found.posterior.misfit:.1f} times the variance that noise "
+            "has. The simulator does not describe these runs: do not decide by its predictions alone."
         )
-    lines.append("")
-    lines.append(f"{'':8}{'estimate':>10}  {'90 % interval':<22}{'':4}what it is")
+    rows = [["constant", "estimate", "90 % interval", "", "meaning"]]
     for c in found.constants:
-        interval = f"{c.interval[0]:.3g} to {c.interval[1]:.3g}"
-        mark = "at the edge of the prior" if c.at_edge else "" if c.identified else "not identified"
+        ends = f"{number(c.interval[0])} to {number(c.interval[1])}"
+        rows.append([c.name, number(c.value), ends, _mark(c), c.meaning])
+    lines += ["", *columns(rows, "<><<<")]
+    if any(not c.identified for c in found.constants):
         lines.append(
-            f"{c.name:8}{c.value:>10.3g}  {interval:<22}{'':4}{c.meaning}{f' ({mark})' if mark else ''}"
+            "not identified: the runs determine it little better than the prior; the members of the ensemble "
+            "differ in it."
         )
-    if found.observed.assumed:
-        lines += ["", *(f"assumed: {text}" for text in found.observed.assumed)]
+    if any(c.at_edge for c in found.constants):
+        lines.append("at the edge: the estimate is where only 5 % of the prior is.")
+    if seen.assumed:
+        lines += ["", "Assumptions:", *(f"- {text}" for text in seen.assumed)]
+    if out is not None:
+        budget = f"{10 * end:.0e}".replace("e+0", "e")
+        lines += [
+            "",
+            f"Next: isolaw predict --method simulate --preset {out} --compute {budget}",
+            f"      isolaw plan SWEEP.toml --preset {out}",
+            f"      isolaw sweep --set bandit.preset={out} --out DIR",
+        ]
     return lines
 
 
-def forecast_summary(found: Forecast) -> list[str]:
-    """Return what the ensemble recommends at a budget."""
-    data = found.to_dict()
-    b, n, m = (data[k] for k in ("problems_per_batch", "rollouts_per_problem", "steps"))
-    low, high = data["n_star"]["interval"]
+def _mark(c: Constant) -> str:
+    return "at the edge" if c.at_edge else "" if c.identified else "not identified"
+
+
+def simulated_prediction(found: SimulatedPrediction, document: LawDocument | None = None) -> list[str]:
+    """Return what the ensemble recommends, the law's answer (``document`` is its law), and cautions."""
+    ahead, best = found.forecast, found.best
+    budget = found.asked or f"C = {number(found.compute)} rollouts"
     lines = [
-        f"simulated from a calibrated mechanism ({data['preset']}, {data['members']} members), "
-        f"C = {data['compute']:,}",
-        f"B_p = {b}, n = {n}, M = {m:,}; expected regret {data['expected_regret']:.4f}",
-        f"best n of 90 % of the members: {low} to {high}"
-        if high > low
-        else f"best n of 90 % of the members: {low}",
-        "",
-        f"{'B_p':>6}{'n':>7}{'M':>10}{'reward':>9}  {'90 % interval':<15}{'regret':>8}{'within 0.005':>14}",
-    ]
-    ordered = sorted(data["cells"], key=lambda cell: cell["expected_regret"])
-    for cell in ordered[:8]:
-        band = "{:.3f} to {:.3f}".format(*cell["reward"]["interval"])
-        lines.append(
-            f"{cell['problems_per_batch']:>6}{cell['rollouts_per_problem']:>7}{cell['steps']:>10,}"
-            f"{cell['reward']['value']:>9.3f}  {band:<15}{cell['expected_regret']:>8.4f}"
-            f"{cell['within_tolerance']:>14.0%}"
+        f"From a calibrated mechanism: preset {ahead.preset.name}, "
+        f"{count(len(ahead.rewards), 'member')}, fitted to {ahead.preset.reward} "
+        f"up to C = {number(ahead.preset.measured)}.",
+        f"For a budget of {budget}: n = {best.rollouts_per_problem} rollouts for each of "
+        f"B_p = {best.problems_per_batch} problems, M = {best.steps:,} steps.",
+        *([] if found.cost is None else [costs.spent(found.spent(best), found.cost)]),
+        f"Expected loss: {best.expected_regret:.4f} against the best configuration; within 0.005 of it in "
+        f"{share(best.probability)} of members.",
+        f"Reward: {best.reward:.3f} ({_span(best)}). Intervals are of 90 % of the members. "
+        + "; ".join(
+            f"{name}: {low:,}" + (f"–{high:,}" if high > low else "")
+            for name, (low, high) in zip(("B_p*", "n*", "M*"), map(ahead.interval, range(3)), strict=True)
         )
-    return lines
+        + ".",
+        f"Epochs: {number(found.epochs)} passes over {ahead.preset.n_train:,} training problems.",
+        "",
+        *_table(found),
+        *(f"Caution: {text}." for text in notes(found.flags)),
+        "",
+    ]
+    if found.law is None or document is None:
+        return [*lines[:-1], "isolaw compares this with a law of the same runs: isolaw predict LAW.json …"]
+    return [*lines, "The fitted law:", *(f"  {line}" for line in prediction_summary(found.law, document))]
+
+
+def _table(found: SimulatedPrediction) -> list[str]:
+    rows = [["B_p", "n", "M", "reward", "90 % interval", "expected loss", "within 0.005", ""]]
+    rows += [
+        [
+            str(option.problems_per_batch),
+            f"{option.rollouts_per_problem:,}",
+            f"{option.steps:,}",
+            f"{option.reward:.3f}",
+            _span(option),
+            f"{option.expected_regret:.4f}",
+            share(option.probability),
+            "" if option.measured else "not measured",
+        ]
+        for option in found.options[:_SHOWN]
+    ]
+    more = len(found.options) - _SHOWN
+    note = [f"and {count(more, 'configuration')} with a larger expected loss"] if more > 0 else []
+    return columns(rows, ">>>>>>><") + note
+
+
+def _span(option: Split) -> str:
+    low, high = option.interval
+    return f"{low:.3f}–{high:.3f}"

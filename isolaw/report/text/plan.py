@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from isolaw.backends.bandit import Bandit
 from isolaw.costs.model import HOUR_S, Spent
 from isolaw.design import sweep_file, truths
+from isolaw.design.ensemble import SEEDS
 from isolaw.design.forecast import ALIKE, Range
 from isolaw.report.text import costs
 from isolaw.report.text.numbers import columns, count, number, share
@@ -24,7 +26,8 @@ def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
     asked = found.question
     simulated = len(found.truths) - found.from_runs
     plays = f"{count(found.repetitions, 'play')} in each"
-    also = f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
+    also = f" of preset {found.preset.name}" if found.preset else ""
+    also += f" and {found.from_runs} fitted to your runs" if found.from_runs else ""
     lines = [
         f"Sweeps played against {count(simulated, 'simulated truth')}{also}, {plays}. No model was trained.",
         f"Target: C = {number(asked.target)} rollouts; {len(asked.cells)} configurations, "
@@ -45,12 +48,9 @@ def plan_summary(found: Forecast, price: float | None = None) -> list[str]:
 def assumptions(found: Forecast) -> list[str]:
     """Return what the plan assumes, each in a sentence or two."""
     asked = found.question
-    kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
     answers = truths.answers_of(asked.spec)
     out = [
-        f"The truths are {len(found.truths) - found.from_runs} presets of a simulator (version "
-        f"{truths.simulator_version()}) on {kinds}. Your model may learn differently from all of them.",
-        "It learns as fast, relative to the target, as the presets do relative to C = 3e6.",
+        *_origin(found),
         "Rewards are mean accuracies"
         + (f" over {answers:,} validation answers" if answers else ", measured exactly")
         + "; runs of one seed share what their seed brings; no run fails.",
@@ -61,7 +61,7 @@ def assumptions(found: Forecast) -> list[str]:
             "With several B_p the 90 % intervals are too narrow: in a check on other presets of the "
             "simulator they held 26 of 32 losses."
         )
-    if outside := truths.outside(asked.cells):
+    if found.preset is None and (outside := truths.outside(asked.cells)):
         named = ", ".join(f"(B_p = {b}, n = {n})" for b, n in outside[:_SHOWN])
         more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
         out.append(
@@ -86,6 +86,31 @@ def assumptions(found: Forecast) -> list[str]:
     return out
 
 
+def _origin(found: Forecast) -> list[str]:
+    """Where the truths are from."""
+    preset, asked = found.preset, found.question
+    if preset is None:
+        kinds = " and ".join(f"the {kind} problem set" for kind in truths.kinds_of(asked.spec))
+        return [
+            f"The truths are {len(found.truths) - found.from_runs} presets of a simulator (version "
+            f"{_version(found)}) on {kinds}. Your model may learn differently from all of them.",
+            "It learns as fast, relative to the target, as the presets do relative to C = 3e6.",
+        ]
+    factor = asked.target / preset.measured
+    return [
+        f"The truths are {len(found.truths)} of {count(len(preset.members), 'member')} of preset "
+        f"{preset.name}, {count(SEEDS, 'simulated seed')} each (simulator version {_version(found)}). "
+        f"They were fitted to runs up to C = {number(preset.measured)}; beyond, your model may learn "
+        "differently.",
+        *([f"The target is {number(factor)} times the largest measured compute."] if factor > 1 else []),
+    ]
+
+
+def _version(found: Forecast) -> int:
+    """The version of the simulator that made the truths."""
+    return truths.simulator_version() if found.preset is None else Bandit.version
+
+
 def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
     """Return the plan as JSON-able data."""
     asked, best = found.question, found.recommended
@@ -106,7 +131,8 @@ def to_dict(found: Forecast, price: float | None = None) -> dict[str, Any]:
         "truths": [] if best is None else [_truth(*item) for item in found.losses(best)],
         "effective_truths": found.effective_truths,
         "truths_from_runs": found.from_runs,
-        "simulator": truths.simulator_version(),
+        "preset": found.preset and found.preset.name,
+        "simulator": _version(found),
         "repetitions": found.repetitions,
         "assumptions": assumptions(found),
         "cost": clock and clock.cost.to_dict(),

@@ -1,0 +1,89 @@
+"""A calibration's figure: what was measured, and the 90 % band of what the ensemble measures in its place."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from isolaw.calibration.calibrate import BANDS, Calibration
+from isolaw.calibration.simulation import Cell
+from isolaw.errors import InputError
+from isolaw.fits.selection import Floats
+from isolaw.report.figures.style import BLUE, RAMP, STYLE, plain, save
+from isolaw.simulated import Simulated
+
+_COLUMNS = 4
+_KINDS = ("png", "svg", "pdf")
+
+
+def calibration_figure(found: Calibration) -> Figure:
+    """Draw a panel for each n: measured rewards as points; band and median of the ensemble, by B_p."""
+    seen = found.observed
+    ends = np.cumsum([len(cell.steps) for cell in seen.protocol.cells])[:-1]
+    parts = zip(
+        seen.protocol.cells,
+        np.split(seen.reward, ends),
+        np.split(found.replayed, ends, axis=1),
+        strict=True,
+    )
+    panels: dict[int, list[tuple[Cell, Floats, Floats]]] = {}
+    for cell, reward, replayed in parts:
+        panels.setdefault(cell.rollouts_per_problem, []).append((cell, reward, replayed))
+    batches = sorted({cell.problems_per_batch for cell in seen.protocol.cells})
+    norm = LogNorm(batches[0] / 1.5, batches[-1] * 1.5)
+    colours = {
+        b: BLUE if len(batches) == 1 else mpl.colors.to_hex(mpl.colormaps[RAMP](norm(b))) for b in batches
+    }
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(1.2 + 2.1 * columns, 1.1 + 1.7 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, (n, own) in zip(grid.flat, sorted(panels.items()), strict=False):
+            for cell, reward, replayed in own:
+                _draw(axes, cell, reward, replayed, colours[cell.problems_per_batch])
+            axes.set_title(f"n = {n:,}", loc="left", fontsize=8)
+            axes.set_xscale("log")
+        for axes in grid.flat[len(panels) :]:
+            axes.remove()
+        figure.supxlabel("C, rollouts generated", fontsize=9)
+        figure.supylabel(plain(f"{seen.metric} ({seen.eval_set})"), fontsize=9)
+        label = Simulated.among([seen.runs.simulated, Simulated.YES])
+        figure.suptitle(
+            label.title("measured rewards (points) and the 90 % band of the calibrated simulator"),
+            fontsize=9, x=0.01, ha="left",
+        )  # fmt: skip
+        if len(batches) > 1:
+            handles = [mpl.lines.Line2D([], [], color=colours[b], label=f"B_p = {b}") for b in batches]
+            figure.legend(
+                handles=handles, loc="outside lower center", ncols=len(batches), frameon=False, fontsize=7
+            )
+    return figure
+
+
+def check(path: str | Path) -> None:
+    """Raise `InputError` for a path that no figure can be written to by its ending."""
+    if Path(path).suffix[1:] not in _KINDS:
+        raise InputError(f"--figure: found {str(path)!r}; expected a file ending in .{', .'.join(_KINDS)}")
+
+
+def write_figure(found: Calibration, path: str | Path) -> Path:
+    """Write the figure in the format of the path's ending; may raise `InputError` or `DataError`."""
+    check(path)
+    path = Path(path)
+    return save({path.stem: calibration_figure(found)}, path.parent, (path.suffix[1:],))[0]
+
+
+def _draw(axes: Axes, cell: Cell, reward: Floats, replayed: Floats, colour: str) -> None:
+    later = cell.compute > 0
+    low, middle, high = np.quantile(replayed, (BANDS[0], 0.5, BANDS[1]), axis=0)[:, later]
+    x = cell.compute[later]
+    axes.fill_between(x, low, high, color=colour, alpha=0.25, lw=0)
+    axes.plot(x, middle, color=colour, lw=1.0)
+    axes.plot(x, reward[later], "o", ms=2.5, color=colour, mec="white", mew=0.3)
