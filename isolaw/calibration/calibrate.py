@@ -192,7 +192,7 @@ def calibrate(
     out
         a preset file. A calibration that was killed continues from the rounds kept beside it.
     jobs
-        threads; by default one for each core.
+        processes; by default one for each core.
 
     Returns a `Calibration`. Raises `DataError`, `InputError` or `Refused` before anything is simulated.
     """
@@ -221,7 +221,7 @@ def calibrate(
     x = _ensemble(posterior.draws, seed)
     before = SIMULATIONS - MEMBERS
     seeds = [hash_of(seed, _REPLAYED + i) for i in range(len(x))]
-    replayed = simulated(seen.protocol, seen.space, x, seeds, jobs or _cores(), lambda i: report(before + i))
+    replayed = simulated(seen.protocol, seen.space, x, seeds, jobs, lambda i: report(before + i))
     result = Calibration(seen, posterior, x, replayed)
     if out is not None and kept is not None:
         result = replace(result, name=Path(out).stem)
@@ -268,9 +268,3 @@ def _done(path: Path, mark: str) -> list[Round]:
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))

@@ -8,14 +8,13 @@ of its constants, not by what else may happen.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from isolaw.calibration.observed import lr_factor
+from isolaw.calibration.processes import each
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import parameters
@@ -100,19 +99,17 @@ def forecast(
     protocol = protocol_of(preset, rate, grid)
     members = preset.members[:MEMBERS]
 
-    def one(i: int) -> list[Floats]:
-        values = dict(members[i])
-        problems = difficulty(str(values.pop("problems")))
-        return protocol.simulate_cells(parameters(values), problems, hash_of(seed, _FORECAST + i))
-
+    arguments = [
+        (parameters(values), difficulty(str(values["problems"])), hash_of(seed, _FORECAST + i))
+        for i, values in enumerate(members)
+    ]
+    found = each(protocol.simulate_cells, arguments, jobs, lambda done: progress(done / len(members)))
     rewards = np.full((len(members), len(cells), POINTS), np.nan)
     spent = [cell.compute / rate[key] for key, cell in zip(cells, protocol.cells, strict=True)]
-    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
-        for i, rows in enumerate(pool.map(one, range(len(members)))):
-            for k, (at, row) in enumerate(zip(spent, rows, strict=True)):
-                inside = grid >= at[1] * (1 - 1e-9)
-                rewards[i, k, inside] = np.interp(grid[inside], at, row)
-            progress((i + 1) / len(members))
+    for i, rows in enumerate(found):
+        for k, (at, row) in enumerate(zip(spent, rows, strict=True)):
+            inside = grid >= at[1] * (1 - 1e-9)
+            rewards[i, k, inside] = np.interp(grid[inside], at, row)
     return Forecast(preset, cells, grid, rewards, tuple(cell.steps[-1] for cell in protocol.cells))
 
 

@@ -8,15 +8,14 @@ tempered. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from isolaw.calibration.emulator import Emulator, effective
+from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Protocol
 from isolaw.calibration.space import Space, parameters
 from isolaw.simulators.model import Floats
@@ -27,7 +26,7 @@ MEMBERS = 100
 _WALKERS, _BURN_IN, _STEPS, _THIN = 128, 300, 500, 20
 _WIDTH2 = 4.0  # of the kernel around the posterior, in its variances
 _PER_MONOMIAL = 3.0  # simulations, at least
-_SIMULATIONS, _WALK, _CHOICE = range(3)
+_WALK, _CHOICE = 1, 2  # of random streams
 
 
 @dataclass(frozen=True)
@@ -49,20 +48,19 @@ class Posterior:
 
 
 def simulated(
-    protocol: Protocol, space: Space, x: Floats, seeds: list[int], jobs: int, report: Callable[[int], None]
+    protocol: Protocol,
+    space: Space,
+    x: Floats,
+    seeds: list[int],
+    jobs: int | None,
+    report: Callable[[int], None],
 ) -> Floats:
     """Return what each point of ``x`` (J, d) measures with its seed, (J, P)."""
 
-    def one(i: int) -> Floats:
-        values = space.values(x[i])
-        return protocol.simulate(parameters(values), difficulty(space.problems_of(values)), seeds[i])
-
-    rows = []
-    with ThreadPoolExecutor(jobs) as pool:  # the kernels release the interpreter's lock
-        for i, row in enumerate(pool.map(one, range(len(x))), 1):
-            rows.append(row)
-            report(i)
-    return np.array(rows)
+    values = [space.values(own) for own in x]
+    populations = [(parameters(own), difficulty(space.problems_of(own))) for own in values]
+    arguments = [(*own, seed) for own, seed in zip(populations, seeds, strict=True)]
+    return np.array(each(protocol.simulate, arguments, jobs, report))
 
 
 def rounds(
@@ -74,7 +72,6 @@ def rounds(
     ``report`` is called with the number of simulations so far.
     """
     found = list(done)
-    jobs = jobs or len(os.sched_getaffinity(0))
     for index in range(len(found), ROUNDS):
         if index == 0:
             rng = np.random.default_rng([seed, 0, _CHOICE])

@@ -31,7 +31,7 @@ _KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until
 )  # fmt: skip
 @click.option("--n-train", type=POSITIVE, help="Number of training problems D, if not recorded.")
 @click.option("--until", type=float, help="Use only evaluations up to this C.")
-@click.option("--jobs", type=POSITIVE, help="Number of threads.  [default here: one for each core]")
+@click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the simulations.")
 @json_option
 def calibrate(sources: tuple[str, ...], figure: str | None, as_json: bool, **options: Any) -> int:
