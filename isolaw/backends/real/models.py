@@ -80,8 +80,18 @@ def parameters(model: str | Path) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _parameters(folder: str, stamp: str) -> int:
-    headers = [_tensors(path)[1] for path in sorted(Path(folder).glob("*.safetensors"))]
-    return sum(math.prod(tensor["shape"]) for tensors in headers for tensor in tensors)
+    return sum(map(math.prod, _shapes(folder, stamp).values()))
+
+
+def shapes(model: str | Path) -> dict[str, list[int]]:
+    """Return the shape of each tensor in a model's files, by name."""
+    return dict(_shapes(str(model), stamp(Path(model))))
+
+
+@functools.lru_cache(maxsize=8)
+def _shapes(folder: str, stamp: str) -> dict[str, list[int]]:
+    files = sorted(Path(folder).glob("*.safetensors"))
+    return {tensor["name"]: tensor["shape"] for path in files for tensor in _tensors(path)[1]}
 
 
 def _is_whole(path: Path) -> bool:
@@ -107,7 +117,8 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
         if not 2 <= length <= size - 8:
             raise ValueError(f"{path}: not a whole safetensors file")
         header = json.loads(file.read(length))
-    return 8 + length, [tensor for name, tensor in header.items() if name != "__metadata__"]
+    tensors = [{"name": name, **entry} for name, entry in header.items() if name != "__metadata__"]
+    return 8 + length, tensors
 
 
 def context(model: str | Path) -> int:

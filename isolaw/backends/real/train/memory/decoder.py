@@ -36,10 +36,16 @@ class Decoder:
         return self.vocabulary * self.hidden
 
     @property
+    def linear(self) -> dict[str, tuple[int, int]]:
+        """Outputs and inputs of each linear map of a layer, by name."""
+        e, i, q, kv = self.hidden, self.intermediate, self.query, self.key_value
+        attention = {"q_proj": (q, e), "k_proj": (kv, e), "v_proj": (kv, e), "o_proj": (e, q)}
+        return {**attention, "gate_proj": (i, e), "up_proj": (i, e), "down_proj": (e, i)}
+
+    @property
     def matrices(self) -> tuple[int, ...]:
         """Numbers of each matrix of a layer."""
-        e, i = self.hidden, self.intermediate
-        return (e * self.query, e * self.key_value, e * self.key_value, self.query * e, e * i, e * i, i * e)
+        return tuple(outputs * inputs for outputs, inputs in self.linear.values())
 
     @property
     def layer(self) -> int:
