@@ -14,7 +14,7 @@ from pathlib import Path
 from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
-from isolaw.backends.real.algorithms import presets
+from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
@@ -82,8 +82,8 @@ class Real:
         return filled.model_copy(update={**update, "sources": placement | sources})
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return which terms of the objective neither the recipe nor the difficulty chooses."""
-        return presets.unchosen(spec.recipe, spec.problems)
+        """Return what of the objective is chosen by nothing, and what LoRA's defaults are."""
+        return [*presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return everything that is wrong, before a model is loaded."""
@@ -94,8 +94,9 @@ class Real:
         stamps = models.stamp(folder), models.stamp(Path(options.model))
         longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
         return [
-            *_missing_packages(options),
+            *_missing_packages(options, spec.recipe.lora_rank is not None),
             *_recipe_issues(spec),
+            *lora.issues(spec.recipe, options.model),
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
             *(_placement_issues(options) or planner.issues(spec)),
@@ -115,8 +116,11 @@ class Real:
         A sampler in a process of its own needs a core, too.
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
-        state = _STATE_BYTES * models.parameters(folder)
-        if spec.recipe.algorithm == "ppo":  # for the critic
+        adapters = lora.LoRA.of(spec.recipe)
+        state = _STATE_BYTES * (adapters.numbers(folder) if adapters else models.parameters(folder))
+        if spec.recipe.algorithm == "ppo" and adapters:
+            state *= 2
+        elif spec.recipe.algorithm == "ppo":  # for the critic
             decoder = Decoder.read(folder)
             state += _STATE_BYTES * (decoder.critic.parameters if decoder else models.parameters(folder))
         return Needs(options.cores, options.processes if environment.gpus() else 0, state, options.processes)
@@ -172,8 +176,8 @@ def _read_set(folder: str, stamp: str) -> tuple[ProblemSet | None, tuple[Issue, 
         return None, tuple(error.issues)
 
 
-def _missing_packages(options: RealOptions) -> list[Issue]:
-    needed = (*_NEEDED, "vllm") if options.sampler == "vllm" else _NEEDED
+def _missing_packages(options: RealOptions, adapters: bool) -> list[Issue]:
+    needed = [*_NEEDED, *["vllm"] * (options.sampler == "vllm"), *["peft", "accelerate"] * adapters]
     note = "is not installed; `isolaw doctor` prints the command that installs it"
     return [
         Issue("sweep.backend", f"{name} {note}", "real") for name in needed if not environment.installed(name)

@@ -78,3 +78,21 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
         for target in recipe.lora_targets or ()
         if not LoRA(1, targets=(target,)).chosen(names)
     ]
+
+
+def unchosen(recipe: Recipe) -> list[str]:
+    """Return notes on what LoRA's defaults are where the recipe leaves them open.
+
+    >>> unchosen(Recipe()), unchosen(Recipe(lora_rank=16, lora_alpha=16.0, lr=1e-5))
+    ([], [])
+    """
+    if recipe.lora_rank is None:
+        return []
+    out = []
+    if recipe.lora_alpha is None:
+        out.append(f"recipe.lora_alpha is not set, so {ALPHA:g} at every rank: adapters are scaled by alpha / rank")
+    if recipe.lr is None:
+        out.append(
+            "recipe.lr is not set, so it is the one of full fine-tuning; LoRA usually needs some ten times more"
+        )
+    return out

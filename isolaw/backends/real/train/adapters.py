@@ -54,6 +54,15 @@ class Adapters:
             value = merge(value, a, b, layer.scaling[_NAME])
         yield name.replace(_WITHIN, ""), value
 
+    @torch.no_grad()
+    def remove(self, model: Any) -> None:
+        """Merge the adapters into the model's own weights, and take them out."""
+        for name, layer in self.layers.items():
+            weight = layer.base_layer.weight
+            _, merged = next(self.merged(f"{name}{_WITHIN}.weight", weight))
+            weight.copy_(merged)
+            model.set_submodule(name, layer.base_layer)
+
     def without(self, policy: Any) -> Callable[..., Tensor]:
         """Return a policy that computes as if there were no adapters."""
 

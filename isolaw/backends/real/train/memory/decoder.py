@@ -47,6 +47,15 @@ class Decoder:
         """Numbers of each matrix of a layer."""
         return tuple(outputs * inputs for outputs, inputs in self.linear.values())
 
+    def adapters(self, rank: int, targets: tuple[str, ...] | None) -> tuple[int, ...]:
+        """Return the numbers of each matrix of LoRA in a layer (None: for all its linear maps)."""
+        chosen = [
+            sizes
+            for name, sizes in self.linear.items()
+            if targets is None or any(f".{target}".endswith(f".{name}") for target in targets)
+        ]
+        return tuple(rank * size for sizes in chosen for size in sizes)
+
     @property
     def layer(self) -> int:
         """Numbers of a layer."""
