@@ -171,7 +171,7 @@ def _trainer(
     from transformers.initialization import no_init_weights
 
     from isolaw.backends.real.algorithms.lora import LoRA
-    from isolaw.backends.real.train import critic, packing, policy, trainer
+    from isolaw.backends.real.train import adapters, critic, packing, policy, trainer
 
     own = dict(config)
     shapes = AutoConfig.for_model(own.pop("model_type"), **own)
@@ -196,10 +196,19 @@ def _trainer(
     with (
         mock.patch.object(trainer, "agrees"),
         mock.patch.object(torch.optim, "AdamW", lambda *a, **k: fused(*a, **{**k, "fused": True})),
+        contextlib.ExitStack() as more,
     ):
         # What compares values has none to compare; a fake tensor cannot be swapped for itself elsewhere.
         partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda *_, **__: None
         torch.nn.Module.to = lambda self, *_, **__: self
+        inject = adapters.Adapters.__init__
+
+        def in_dtype(self: Any, model: Any, lora: Any) -> None:  # what `to` would do
+            torch.set_default_dtype(getattr(torch, dtype))
+            inject(self, model, lora)
+            torch.set_default_dtype(torch.float32)
+
+        more.enter_context(mock.patch.object(adapters.Adapters, "__init__", in_dtype))
         return (critic.Critic if value else trainer.Trainer)(
             "",
             dtype=dtype,

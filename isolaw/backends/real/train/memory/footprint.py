@@ -91,7 +91,7 @@ class Footprint:
         model, rank = self.model, demand.lora_rank
         adapters = model.adapters(rank, demand.lora_targets) if rank else ()
         self.adapters = model.layers * sum(adapters)
-        self.inner = model.layers * (rank or 0) * len(adapters) // 2  # numbers between A and B, for each token
+        self.inner = (rank or 0) * len(adapters) // 2  # numbers between A and B of a layer, for each token
         # What is trained: all numbers, matrices of a layer, and the largest.
         self.trained, self.matrices = self.adapters or model.parameters, adapters or model.matrices
         self.largest = max(adapters) if adapters else model.embedding
@@ -218,7 +218,7 @@ class Footprint:
         if not self.options.gradient_checkpointing:
             each = b * (4 * (model.intermediate + e) + 2 * model.query + 2 * model.key_value)
             each += 8 * e if b < 4 else 0
-            return self.tokens * (model.layers * each + b * self.inner)
+            each += b * self.inner
         return self.tokens * model.layers * each
 
     def _recomputed(self) -> int:
@@ -227,6 +227,7 @@ class Footprint:
         if not self.options.gradient_checkpointing:
             return 2 * self.tokens * b * (model.intermediate + e)
         numbers = 6 * model.intermediate + 5 * e + 2 * (model.query + model.key_value + model.head_size)
+        numbers += self.inner
         return self.tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm's, in float32
 
     def _logits(self, *, backward: bool) -> int:
