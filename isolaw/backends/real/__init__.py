@@ -94,7 +94,7 @@ class Real:
         stamps = models.stamp(folder), models.stamp(Path(options.model))
         longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
         return [
-            *_missing_packages(options, spec.recipe.lora_rank is not None),
+            *_missing_packages(options),
             *_recipe_issues(spec),
             *lora.issues(spec.recipe, options.model),
             *_size_issues(spec, stored),
@@ -176,8 +176,8 @@ def _read_set(folder: str, stamp: str) -> tuple[ProblemSet | None, tuple[Issue, 
         return None, tuple(error.issues)
 
 
-def _missing_packages(options: RealOptions, adapters: bool) -> list[Issue]:
-    needed = [*_NEEDED, *["vllm"] * (options.sampler == "vllm"), *["peft", "accelerate"] * adapters]
+def _missing_packages(options: RealOptions) -> list[Issue]:
+    needed = (*_NEEDED, "vllm") if options.sampler == "vllm" else _NEEDED
     note = "is not installed; `isolaw doctor` prints the command that installs it"
     return [
         Issue("sweep.backend", f"{name} {note}", "real") for name in needed if not environment.installed(name)

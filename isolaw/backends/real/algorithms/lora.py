@@ -1,4 +1,4 @@
-"""LoRA: which layers get adapters, and of how many numbers. Imports nothing heavy; `train.adapters` trains them.
+"""LoRA: which layers get adapters, and of how many numbers. Imports nothing heavy; see `train.adapters`, too.
 
     y = W x + (α / r) B A x,    A (r, inputs), B (outputs, r), W frozen      (arXiv 2106.09685, eq. 3)
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from isolaw.backends.real import models
+from isolaw.backends.real import environment, models
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import Recipe
 from isolaw.errors import Issue, nearest
 
 ALPHA = 32.0
+_PACKAGES = ("peft", "accelerate")
 KEYS = ("lora_alpha", "lora_targets")  # without effect unless there is a rank
 
 
@@ -69,15 +70,19 @@ def linear_layers(model: str) -> dict[str, tuple[int, int]]:
 
 
 def issues(recipe: Recipe, model: str) -> list[Issue]:
-    """Return the targets that no layer of a model has."""
-    if recipe.lora_rank is None or not (names := LoRA(1).chosen(linear_layers(model))):
+    """Return the packages that LoRA misses, and the targets that no layer of a model has."""
+    if recipe.lora_rank is None:
         return []
+    missing = [name for name in _PACKAGES if not environment.installed(name)]
+    note = f"needs {' and '.join(missing)}; `pip install --no-deps {' '.join(missing)}` installs it"
+    out = [Issue("recipe.lora_rank", note)] if missing else []
+    names = LoRA(1).chosen(linear_layers(model))
     known = sorted({name.rpartition(".")[2] for name in names})
-    return [
-        Issue("recipe.lora_targets", f"no layer of {model}", target, ", ".join(known), nearest(target, known))
-        for target in recipe.lora_targets or ()
-        if not LoRA(1, targets=(target,)).chosen(names)
-    ]
+    for target in recipe.lora_targets or ():
+        if names and not LoRA(1, targets=(target,)).chosen(names):
+            note, accepted = f"no linear layer of {model} has this name", ", ".join(known)
+            out.append(Issue("recipe.lora_targets", note, target, accepted, nearest(target, known)))
+    return out
 
 
 def unchosen(recipe: Recipe) -> list[str]:
@@ -90,9 +95,12 @@ def unchosen(recipe: Recipe) -> list[str]:
         return []
     out = []
     if recipe.lora_alpha is None:
-        out.append(f"recipe.lora_alpha is not set, so {ALPHA:g} at every rank: adapters are scaled by alpha / rank")
-    if recipe.lr is None:
         out.append(
-            "recipe.lr is not set, so it is the one of full fine-tuning; LoRA usually needs some ten times more"
+            f"recipe.lora_alpha is not set, so {ALPHA:g} at every rank; adapters are scaled by alpha / rank"
         )
+    if recipe.lr is None:
+        note = (
+            "recipe.lr is not set, so it is the default of full fine-tuning; LoRA usually needs a larger one"
+        )
+        out.append(note)
     return out

@@ -73,7 +73,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     ``interrupt_at`` off; ``overlong_on`` all responses; ``clip_low`` and ``clip_high`` (on-policy),
     ``value_clip`` (one update on a batch), ``importance_cap`` (no importance sampling), ``kl_estimator`` and
     ``kl_in`` (no KL), ``interrupt_phrase`` and ``answer_tokens`` (no interruption), ``without`` (not
-    ScaleRL), the critic's keys (no PPO), LoRA's keys (full fine-tuning), ``lora_targets`` all layers, and ``advantage`` (PPO) nothing.
+    ScaleRL), the critic's keys (no PPO), LoRA's keys (full fine-tuning; ``lora_targets``: all layers) and
+    ``advantage`` (PPO) nothing.
 
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low

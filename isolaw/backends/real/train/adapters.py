@@ -42,7 +42,11 @@ class Adapters:
         if self._is_adapter(name):
             return []
         layer = self._layer(name)
-        return [parameter, *(own[_NAME].weight for own in (layer.lora_A, layer.lora_B))] if layer else [parameter]
+        return (
+            [parameter, *(own[_NAME].weight for own in (layer.lora_A, layer.lora_B))]
+            if layer
+            else [parameter]
+        )
 
     def merged(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Tensor]]:
         """Yield a parameter with its adapter, under its name in the model's files; nothing for an adapter."""

@@ -190,9 +190,7 @@ class Trainer:
         """Return the accumulated gradient by name, as whole tensors, before `update`."""
         from deepspeed.utils import safe_get_full_grad
 
-        return {
-            name: safe_get_full_grad(p).float().cpu().clone() for name, p in self._trained()
-        }
+        return {name: safe_get_full_grad(p).float().cpu().clone() for name, p in self._trained()}
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Return what the optimiser updates, by name."""

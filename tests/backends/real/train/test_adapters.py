@@ -24,7 +24,10 @@ from isolaw.store import SweepStore
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 ROWS = Rollouts(
-    [[1, 5 + k % 4, 9] for k in range(8)], [[3 + k, 7, 2][: 1 + k % 3] for k in range(8)], [[]] * 8, [True] * 8
+    [[1, 5 + k % 4, 9] for k in range(8)],
+    [[3 + k, 7, 2][: 1 + k % 3] for k in range(8)],
+    [[]] * 8,
+    [True] * 8,
 )
 Tensors = dict[str, torch.Tensor]
 
@@ -180,8 +183,28 @@ def test_an_export_has_the_weights_that_are_sampled(sections, trainer, tmp_path:
 def test_sampler_and_trainer_agree_over_a_run(train, sampler: str) -> None:
     recipe = {"lora_rank": 8, "lr": 2e-2}
     curve = train(recipe=recipe, sweep={"compute": 40 * 32}, real={"sampler": sampler})
-    assert max(curve["train", "mismatch_max"].values()) <= 1e-4  # the mean per token is asserted at each step
+    assert max(curve["train", "mismatch"].values()) <= 1e-5  # the run itself asserts 1e-4 at each step
     assert curve.last.step == 40
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_rank_as_large_as_the_layers_learns_what_the_whole_model_does(train, made, seed: int) -> None:
+    """E = 64 is the most that a layer's rank can be."""
+
+    def rise(**recipe: Any) -> float:
+        curve = train(
+            sweep={"compute": 16_384, "seeds": [seed]},
+            grid={"problems_per_batch": [32]},
+            recipe={"warmup_steps": 10, **recipe},
+            problems={"set": str(made.sums), "n_train": None, "n_validation": None},
+            evaluation={"points": 2},
+            real={"sampler": "transformers"},
+        )
+        return float(curve["avg@4"][128] - curve["avg@4"][0])
+
+    lora, full = rise(lora_rank=64, lr=3e-3), rise(lr=1.5e-3)
+    assert lora >= 0.15
+    assert abs(lora - full) <= 0.15
 
 
 def test_the_weights_beneath_stay_as_they_are(resolved) -> None:

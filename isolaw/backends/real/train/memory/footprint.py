@@ -15,7 +15,7 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
                       N (b (6 I + 5 E + 2 Q + 2 K + 2 D) + 8 E)
         logits        chunks of `CHUNK` numbers, and the gradient of the head's weight in float32
 
-    With LoRA of P' numbers, optimiser and gradients are of P' numbers, weights of P + P', the reference is the
+    With LoRA of P' numbers, optimiser and gradients have P' numbers, the weights P + P'; the reference is the
     model without its adapters, and the head's weight has no gradient.
 
     kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
@@ -263,6 +263,6 @@ class Footprint:
         return self.b * (self.model.parameters + untied) // self.tensor_parallel
 
     def _syncing(self) -> int:
-        """Return what it takes to hand over weights one by one, each gathered from all processes, or merged."""
+        """Return what it takes to hand over weights one by one, each gathered or merged."""
         merging = (8 + self.b) * max(self.model.matrices) if self.adapters else 0
         return merging + (self.b * (BUCKET + self.model.embedding) if self.stage == 3 else 0)
