@@ -139,7 +139,7 @@ def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str,
         for name, parameter in wanted.items():
             parameter.copy_(stored.get_tensor(name))
         if adapters:
-            adapters.remove(model)
+            adapters.remove()
     generation = base / _GENERATION
     if generation.is_file():  # as it is: transformers refuses to write some that it reads
         model.generation_config = GenerationConfig()

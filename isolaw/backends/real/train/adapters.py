@@ -7,6 +7,7 @@ made one matrix at a time on the way to the sampler; W itself stays as it is, so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -35,37 +36,29 @@ class Adapters:
         with torch.random.fork_rng(devices=[]):  # in host memory: the same on every machine
             torch.manual_seed(lora.seed)
             inject_adapter_in_model(config, model, adapter_name=_NAME)
-        self.layers: dict[str, Any] = {name: model.get_submodule(name) for name in names}
+        self.model, self.layers = model, {name: model.get_submodule(name) for name in names}
 
-    def parts(self, name: str, parameter: nn.Parameter) -> list[nn.Parameter]:
-        """Return the parameters that `merged` reads for one of the model's."""
-        if self._is_adapter(name):
-            return []
-        layer = self._layer(name)
-        return (
-            [parameter, *(own[_NAME].weight for own in (layer.lora_A, layer.lora_B))]
-            if layer
-            else [parameter]
-        )
+    def merged(self, whole: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the model's own parameters with the adapters merged, under their names in the model's files.
 
-    def merged(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Tensor]]:
-        """Yield a parameter with its adapter, under its name in the model's files; nothing for an adapter."""
-        if self._is_adapter(name):
-            return
-        value, layer = parameter.detach(), self._layer(name)
-        if layer:
-            a, b = (own[_NAME].weight.detach() for own in (layer.lora_A, layer.lora_B))
-            value = merge(value, a, b, layer.scaling[_NAME])
-        yield name.replace(_WITHIN, ""), value
+        While ``whole`` of some parameters is entered, ZeRO-3 has gathered them.
+        """
+        for name, parameter in self.model.named_parameters():
+            if ".lora_A." in name or ".lora_B." in name:
+                continue
+            layer, wrapped, kind = name.rpartition(f"{_WITHIN}.")
+            has_adapter = wrapped and kind == "weight"
+            factors = self._factors(layer) if has_adapter else []
+            with whole(parameter, *factors):
+                value = parameter.detach()
+                yield name.replace(_WITHIN, ""), self._sum(layer) if has_adapter else value
 
     @torch.no_grad()
-    def remove(self, model: Any) -> None:
+    def remove(self) -> None:
         """Merge the adapters into the model's own weights, and take them out."""
         for name, layer in self.layers.items():
-            weight = layer.base_layer.weight
-            _, merged = next(self.merged(f"{name}{_WITHIN}.weight", weight))
-            weight.copy_(merged)
-            model.set_submodule(name, layer.base_layer)
+            layer.base_layer.weight.copy_(self._sum(name))
+            self.model.set_submodule(name, layer.base_layer)
 
     def without(self, policy: Any) -> Callable[..., Tensor]:
         """Return a policy that computes as if there were no adapters."""
@@ -83,15 +76,12 @@ class Adapters:
 
         return compute
 
-    def _layer(self, name: str) -> Any:
-        """Return the layer whose wrapped weight has that name, or None."""
-        layer, found, kind = name.rpartition(f"{_WITHIN}.")
-        return self.layers[layer] if found and kind == "weight" else None
+    def _factors(self, name: str) -> list[nn.Parameter]:
+        """Return A and B of a layer."""
+        return [own[_NAME].weight for own in (self.layers[name].lora_A, self.layers[name].lora_B)]
 
-    def _is_adapter(self, name: str) -> bool:
-        return ".lora_A." in name or ".lora_B." in name
-
-
-def merge(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-    """Return W + s B A, computed in float32 and rounded once to the type of W."""
-    return torch.addmm(weight.float(), b.float(), a.float(), alpha=scaling).to(weight.dtype)
+    def _sum(self, name: str) -> Tensor:
+        """Return W + s B A of a layer, computed in float32 and rounded once to the type of W."""
+        layer, (a, b) = self.layers[name], (own.detach().float() for own in self._factors(name))
+        weight = layer.base_layer.weight.detach()
+        return torch.addmm(weight.float(), b, a, alpha=layer.scaling[_NAME]).to(weight.dtype)

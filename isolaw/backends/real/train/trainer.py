@@ -201,13 +201,12 @@ class Trainer:
 
         Adapters are merged into them one by one.
         """
+        if self.adapters:
+            yield from self.adapters.merged(_whole)
+            return
         for name, parameter in self.module.named_parameters():
-            parts = self.adapters.parts(name, parameter) if self.adapters else [parameter]
-            with _whole(*parts):
-                if self.adapters:
-                    yield from self.adapters.merged(name, parameter)
-                else:
-                    yield name, parameter.detach()
+            with _whole(parameter):
+                yield name, parameter.detach()
 
     def save(self, folder: Path) -> None:
         """Write what is trained, and its moments; all processes take part, the first one writes."""
@@ -301,7 +300,7 @@ def _partitioned(parameter: torch.nn.Parameter) -> bool:
 
 def _whole(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
     """While entered, ZeRO-3 has gathered parameters from all processes."""
-    if not all(hasattr(parameter, "ds_id") for parameter in parameters) or not parameters:
+    if not hasattr(parameters[0], "ds_id"):
         return nullcontext()
     from deepspeed import zero
 
