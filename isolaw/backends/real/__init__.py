@@ -93,13 +93,13 @@ class Real:
             return issues
         stamps = models.stamp(folder), models.stamp(Path(options.model))
         longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
+        unplannable = [*lora.issues(spec.recipe, options.model), *_placement_issues(options)]
         return [
             *_missing_packages(options),
             *_recipe_issues(spec),
-            *lora.issues(spec.recipe, options.model),
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
-            *(_placement_issues(options) or planner.issues(spec)),
+            *(unplannable or planner.issues(spec)),
             *_async_issues(spec, options),
             *_prompt_issues(str(folder), options.model, longest, phrase, options.chat, stamps),
         ]

@@ -80,7 +80,8 @@ def parameters(model: str | Path) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _parameters(folder: str, stamp: str) -> int:
-    return sum(map(math.prod, _shapes(folder, stamp).values()))
+    headers = [_tensors(path)[1] for path in sorted(Path(folder).glob("*.safetensors"))]
+    return sum(math.prod(tensor["shape"]) for tensors in headers for tensor in tensors)
 
 
 def shapes(model: str | Path) -> dict[str, list[int]]:
