@@ -63,6 +63,7 @@ def measure(
     fake: bool = True,
     detail: bool = False,
     critic: bool = False,
+    lora_rank: int | None = None,
 ) -> dict[str, dict[str, int]]:
     """Return the peaks in bytes of the passes and of the optimiser's step, without and with a KL term.
 
@@ -87,7 +88,8 @@ def measure(
     out: dict[str, dict[str, int]] = {}
     without_data = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     with _group(gpus), without_data, live:
-        trainer = _trainer(config, zero_stage, micro_batch_tokens, dtype, gradient_checkpointing)
+        how = (zero_stage, micro_batch_tokens, dtype, gradient_checkpointing)
+        trainer = _trainer(config, *how, lora_rank=lora_rank)
         trainer.varlen = fake and dtype == "bfloat16"
         trainer.backward(Rollouts([[1]], [[1]], [[]], [True]), _loss(None), temperature=1.0)
         trainer.update(1.0)
@@ -105,9 +107,7 @@ def measure(
                 live.show()
         if critic:
             loss = _loss(None)
-            valued = _trainer(
-                config, zero_stage, micro_batch_tokens, dtype, gradient_checkpointing, value=True
-            )
+            valued = _trainer(config, *how, value=True, lora_rank=lora_rank)
             valued.varlen = trainer.varlen
             for _ in range(2):  # in the second AdamW's moments exist
                 live.reset()
@@ -162,6 +162,7 @@ def _trainer(
     dtype: str,
     gradient_checkpointing: bool,
     value: bool = False,
+    lora_rank: int | None = None,
 ) -> Any:
     """The trainer or the critic, its model made from a configuration, and with what it does on GPUs alone."""
     import torch
@@ -169,7 +170,8 @@ def _trainer(
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
-    from isolaw.backends.real.train import critic, packing, policy, trainer
+    from isolaw.backends.real.algorithms.lora import LoRA
+    from isolaw.backends.real.train import adapters, critic, packing, policy, trainer
 
     own = dict(config)
     shapes = AutoConfig.for_model(own.pop("model_type"), **own)
@@ -194,16 +196,26 @@ def _trainer(
     with (
         mock.patch.object(trainer, "agrees"),
         mock.patch.object(torch.optim, "AdamW", lambda *a, **k: fused(*a, **{**k, "fused": True})),
+        contextlib.ExitStack() as more,
     ):
         # What compares values has none to compare; a fake tensor cannot be swapped for itself elsewhere.
         partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda *_, **__: None
         torch.nn.Module.to = lambda self, *_, **__: self
+        inject = adapters.Adapters.__init__
+
+        def in_dtype(self: Any, model: Any, lora: Any) -> None:  # what `to` would do
+            torch.set_default_dtype(getattr(torch, dtype))
+            inject(self, model, lora)
+            torch.set_default_dtype(torch.float32)
+
+        more.enter_context(mock.patch.object(adapters.Adapters, "__init__", in_dtype))
         return (critic.Critic if value else trainer.Trainer)(
             "",
             dtype=dtype,
             zero_stage=zero_stage,
             micro_batch_tokens=tokens,
             gradient_checkpointing=gradient_checkpointing,
+            lora=LoRA(lora_rank) if lora_rank else None,
         )
 
 

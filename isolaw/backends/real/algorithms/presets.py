@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isolaw.backends.real.algorithms import lengths, scale_rl
+from isolaw.backends.real.algorithms import lengths, lora, scale_rl
 from isolaw.config import ProblemsSpec, Recipe
 from isolaw.config.sections import OFF
 from isolaw.errors import Issue, nearest
@@ -73,7 +73,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     ``interrupt_at`` off; ``overlong_on`` all responses; ``clip_low`` and ``clip_high`` (on-policy),
     ``value_clip`` (one update on a batch), ``importance_cap`` (no importance sampling), ``kl_estimator`` and
     ``kl_in`` (no KL), ``interrupt_phrase`` and ``answer_tokens`` (no interruption), ``without`` (not
-    ScaleRL), the critic's keys (no PPO) and ``advantage`` (PPO) nothing.
+    ScaleRL), the critic's keys (no PPO), LoRA's keys (full fine-tuning; ``lora_targets``: all layers) and
+    ``advantage`` (PPO) nothing.
 
     >>> easy = resolve_recipe(Recipe(), "easy")
     >>> easy.lr, easy.kl, easy.kl_estimator, easy.kl_in, easy.clip_low
@@ -108,6 +109,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
         full.setdefault("kl_estimator", "k3" if full["kl_in"] == "loss" else "k1")
     if recipe.algorithm == "ppo":
         full.setdefault("critic_lr", float(f"{_CRITIC_LR * full['lr']:.15g}"))
+    if recipe.lora_rank is not None:
+        full.setdefault("lora_alpha", lora.ALPHA)
     without_effect = ["clip_low", "clip_high"] if on_policy(recipe) else []
     without_effect += ["value_clip"] if _updates(recipe) == 1 else []
     if full["importance_sampling"] == "none":
@@ -195,6 +198,9 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     for key in CRITIC:
         unused = not ppo and getattr(r, key) is not None
         refuse(unused, key, "no such key, or recipe.algorithm = 'ppo'", "there is no critic")
+    for key in lora.KEYS:
+        unused = r.lora_rank is None and getattr(r, key) is not None
+        refuse(unused, key, "no such key, or a recipe.lora_rank", "there are no adapters")
     unused = ppo and _updates(r) == 1 and r.value_clip is not None
     note = "with one update on each batch the critic's values are those at its start"
     refuse(unused, "value_clip", f"no such key, or {several}", note)

@@ -44,6 +44,9 @@ class Critic(Trainer):
         model.set_output_embeddings(_scalar_head(model, self._zero))
         return ValueModel(model, gradient_checkpointing=gradient_checkpointing)
 
+    def _train_beside(self, policy: Any) -> None:
+        policy.model.get_output_embeddings().requires_grad_(True)
+
     @torch.no_grad()
     def values(self, rollouts: Rollouts) -> list[Tensor]:
         """Return V before each response token of each row."""

@@ -48,7 +48,7 @@ class Learner:
         self.reference = trainer.frozen(options.model) if self.recipe.kl else None
         self.ppo = None
         if self.recipe.algorithm == "ppo":
-            self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_keys(self.recipe, options))
+            self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_keys(spec, options))
 
     def training(self) -> Trainer:
         """Return the trainer, after the sampler has given up its GPU memory."""

@@ -58,7 +58,7 @@ class Run:
         process_group.start(o.timeout_hours)
         if o.generation == "colocated":
             samplers.import_sampler(o.sampler or "vllm")
-        self.trainer = own = Trainer(o.model, **trainer_keys(self.recipe, o))
+        self.trainer = own = Trainer(o.model, **trainer_keys(spec, o))
         self.ranks = RankGroup(own.rank, own.world, o.tensor_parallel or 1, own.device)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()

@@ -9,7 +9,8 @@ holds exactly if nothing rescales it: the trainer sets the boundaries of gradien
 (DeepSpeed would divide by its number of steps), and a factor undoes DeepSpeed's mean over processes.
 
 AdamW is torch's own; ZeRO 0 to 3, float32 or bfloat16 with float32 master weights. The state is whole tensors
-by name (safetensors), so that a run continues on another number of processes or ZeRO stage.
+by name (safetensors), so that a run continues on another number of processes or ZeRO stage. With LoRA it is
+the adapters alone (`adapters`), and `Trainer.weights` merges them.
 """
 
 from __future__ import annotations
@@ -25,33 +26,38 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from isolaw.backends.real import environment
+from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.backends.real.options import RealOptions
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train import process_group
+from isolaw.backends.real.train.adapters import Adapters
 from isolaw.backends.real.train.memory.footprint import BUCKET, LIVE
 from isolaw.backends.real.train.packing import Packed, micro_batches, pack
 from isolaw.backends.real.train.policy import Policy, agrees, load
-from isolaw.config import Recipe
+from isolaw.config import RunSpec
 
 # Keys of the section [real] that are the trainer's.
 _OPTIONS = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer"}
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def trainer_keys(recipe: Recipe, options: RealOptions) -> dict[str, Any]:
-    """Return a `Trainer`'s arguments but for the model, for a run's recipe and section ``[real]``."""
+def trainer_keys(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
+    """Return a `Trainer`'s arguments but for the model, for a run and its section ``[real]``."""
+    recipe = spec.recipe
     return {
         **options.model_dump(include=_OPTIONS),
         "weight_decay": recipe.weight_decay or 0.0,
         "max_grad_norm": recipe.max_grad_norm or 0.0,
         "float32_head": recipe.float32_head,
+        "lora": LoRA.of(recipe, spec.seed),
     }
 
 
 class Trainer:
     """The model of a folder under DeepSpeed, with options of the section ``[real]``.
 
-    ``max_grad_norm`` clips gradients (0: not); with ``float32_head`` logits are computed in float32.
+    ``max_grad_norm`` clips gradients (0: not); with ``float32_head`` logits are computed in float32; with
+    ``lora`` adapters are trained, and the model's own weights stay as they are.
     """
 
     prefix = ""  # of the names of its files in a state
@@ -68,6 +74,7 @@ class Trainer:
         gradient_checkpointing: bool = True,
         offload_optimizer: bool = False,
         float32_head: bool = False,
+        lora: LoRA | None = None,
     ) -> None:
         self.micro_batch_tokens = micro_batch_tokens
         self.dtype = dtype
@@ -81,8 +88,11 @@ class Trainer:
         self._zero = config if zero_stage == 3 else None
         self._float32_head = float32_head
         policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
+        self.adapters = Adapters(policy.model, lora) if lora else None
+        if self.adapters:
+            self._train_beside(policy)
         optimizer = torch.optim.AdamW(
-            policy.parameters(),
+            [p for p in policy.parameters() if p.requires_grad],
             lr=0.0,
             betas=(0.9, 0.999),
             weight_decay=weight_decay,
@@ -100,8 +110,16 @@ class Trainer:
         how = {"float32_head": self._float32_head, "gradient_checkpointing": gradient_checkpointing}
         return load(folder, self.dtype, self.device, zero=self._zero, **how)
 
+    def _train_beside(self, policy: Any) -> None:
+        """Make trainable what is trained beside adapters; of a policy nothing."""
+
     def frozen(self, model: str) -> Any:
-        """Return the policy of a model's folder with constant weights, divided under ZeRO-3, too."""
+        """Return the policy of a model's folder with constant weights, divided under ZeRO-3, too.
+
+        With LoRA it is the trained one, without its adapters.
+        """
+        if self.adapters:
+            return self.adapters.without(self.engine.module)
         policy = self._build(model).eval().requires_grad_(False)
         if not hasattr(next(policy.parameters()), "ds_id"):
             return policy
@@ -162,7 +180,7 @@ class Trainer:
         """Make the optimiser's step from the accumulated gradient; return its norm before clipping."""
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
-        whole = [p.grad for p in self.module.parameters() if p.grad is not None and not _partitioned(p)]
+        whole = [p.grad for _, p in self._trained() if p.grad is not None and not _partitioned(p)]
         norm = torch.nn.utils.get_total_norm(whole) if whole else None  # DeepSpeed only knows its own
         self.engine.step()
         self.steps += 1
@@ -172,20 +190,28 @@ class Trainer:
         """Return the accumulated gradient by name, as whole tensors, before `update`."""
         from deepspeed.utils import safe_get_full_grad
 
-        return {
-            name: safe_get_full_grad(p).float().cpu().clone() for name, p in self.module.named_parameters()
-        }
+        return {name: safe_get_full_grad(p).float().cpu().clone() for name, p in self._trained()}
+
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Return what the optimiser updates, by name."""
+        return [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the current weights by name, each as a whole tensor; all processes take part."""
+        """Yield the current weights by name, each as a whole tensor; all processes take part.
+
+        Adapters are merged into them one by one.
+        """
+        if self.adapters:
+            yield from self.adapters.merged(_whole)
+            return
         for name, parameter in self.module.named_parameters():
             with _whole(parameter):
                 yield name, parameter.detach()
 
     def save(self, folder: Path) -> None:
-        """Write weights and moments; all processes take part, the first one writes."""
+        """Write what is trained, and its moments; all processes take part, the first one writes."""
         tensors: dict[str, dict[str, torch.Tensor]] = {name: {} for name in ("model", *_MOMENTS)}
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in self._trained():
             for kind in tensors:
                 if kind == "model" or self.steps:
                     whole = _read(self.engine, parameter, kind)
@@ -203,7 +229,7 @@ class Trainer:
             self._materialise()
         for kind in ("model", *_MOMENTS) if steps else ("model",):
             stored = load_file(folder / f"{self.prefix}{kind}.safetensors")
-            for name, parameter in self.module.named_parameters():
+            for name, parameter in self._trained():
                 _write(self.engine, parameter, kind, stored[name].to(self.device))
         if steps:
             for state in _adam_states(self.engine.optimizer):
@@ -272,13 +298,13 @@ def _partitioned(parameter: torch.nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")
 
 
-def _whole(parameter: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
-    """While entered, ZeRO-3 has gathered a parameter from all processes."""
-    if not hasattr(parameter, "ds_id"):
+def _whole(*parameters: torch.nn.Parameter, modifier_rank: int | None = None) -> Any:
+    """While entered, ZeRO-3 has gathered parameters from all processes."""
+    if not hasattr(parameters[0], "ds_id"):
         return nullcontext()
     from deepspeed import zero
 
-    return zero.GatheredParameters([parameter], modifier_rank=modifier_rank)
+    return zero.GatheredParameters(list(parameters), modifier_rank=modifier_rank)
 
 
 def _read(engine: Any, parameter: torch.nn.Parameter, kind: str) -> torch.Tensor:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolaw.backends.real.algorithms import lora
 from isolaw.backends.real.algorithms.lengths import PHRASE
 from isolaw.backends.real.algorithms.presets import (
     ALGORITHMS,
@@ -82,6 +83,7 @@ def test_every_algorithm_resolves_to_a_recipe_without_problems(algorithm: str, k
         allowed |= {"importance_cap"}
     else:
         allowed |= {"no_positive_resampling", "without", "interrupt_at", "interrupt_phrase", "answer_tokens"}
+    allowed |= {"lora_rank", *lora.KEYS}
     allowed |= {"advantage"} if algorithm == "ppo" else set(CRITIC)
     assert still_open == allowed
     Recipe.model_validate(recipe.model_dump())
@@ -217,6 +219,17 @@ def test_the_critic_learns_ten_times_as_fast_with_kl_in_the_reward() -> None:
     assert (recipe.critic_lr, recipe.gamma, recipe.gae_lambda, recipe.value_clip) == (3e-3, 1.0, 0.95, None)
     assert (recipe.kl, recipe.kl_in, recipe.kl_estimator) == (1e-3, "reward", "k1")
     assert resolve_recipe(Recipe(algorithm="ppo")).critic_lr == 1e-5
+
+
+def test_loras_keys_count_with_a_rank_alone() -> None:
+    whole, lora = (resolve_recipe(Recipe(lora_rank=rank)) for rank in (None, 8))
+    assert (whole.lora_alpha, lora.lora_alpha, lora.lora_targets) == (None, 32.0, None)
+    assert not {"lora_rank", "lora_alpha", "lora_targets"} & whole.chosen().keys()
+    said = problems(lora_alpha=4.0, lora_targets=("q_proj",))
+    assert set(said) == {"recipe.lora_alpha", "recipe.lora_targets"}
+    assert "there are no adapters" in said["recipe.lora_alpha"]
+    assert problems(lora_rank=8, lora_alpha=4.0, lora_targets=("q_proj",)) == {}
+    assert Recipe(lora_targets=["b", "a", "b"]).lora_targets == ("a", "b")
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "ppo"])

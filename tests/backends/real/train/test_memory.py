@@ -88,7 +88,12 @@ def test_the_plan_is_within_a_tenth_of_what_was_measured_and_the_table_is_curren
 
 
 def footprint(
-    model: Decoder, row_tokens: int = 256, reference: bool = False, critic: bool = False, **more: Any
+    model: Decoder,
+    row_tokens: int = 256,
+    reference: bool = False,
+    critic: bool = False,
+    lora_rank: int | None = None,
+    **more: Any,
 ) -> Footprint:
     plain = {
         "dtype": "bfloat16", "processes": 8, "zero_stage": 2, "offload_optimizer": False,
@@ -96,7 +101,8 @@ def footprint(
         "sampler": "vllm", "gpu_memory": 0.4,
     }  # fmt: skip
     options = RealOptions(model="m", **{**plain, **more})
-    demand = Demand(model, 80 * GIB, row_tokens, reference, float32_head=False, critic=critic)
+    own = {"float32_head": False, "critic": critic, "lora_rank": lora_rank}
+    demand = Demand(model, 80 * GIB, row_tokens, reference, **own)
     return Footprint(demand, options)
 
 
@@ -137,11 +143,14 @@ def test_the_plan_is_within_a_tenth_of_deepspeed(measured: Callable[..., list[li
         {"zero_stage": 1},
         {"zero_stage": 2, "gradient_checkpointing": False},
         {"zero_stage": 3},
+        # A rank as large as the layers'.
+        {"zero_stage": 0, "dtype": "float32", "lora_rank": 256},
+        {"zero_stage": 3, "lora_rank": 256},
     ]
     common = {"gpus": 8, "micro_batch_tokens": 16_384, "row_tokens": 2_048, "critic": True}
     for way, peaks in zip(ways, measured(*({**common, **way} for way in ways)), strict=True):
         for peak, more in zip(peaks, ({}, {"reference": True}, {"critic": True}), strict=True):
-            planned = footprint(decoder, micro_batch_tokens=16_384, **more, **way)
+            planned = footprint(decoder, micro_batch_tokens=16_384, **{**more, **way})
             assert planned.tensors() == pytest.approx(peak, rel=0.1), way
 
 
@@ -174,6 +183,36 @@ def test_what_each_key_saves() -> None:
     assert total("train", gpu_memory=0.9) == total("train")
     assert total("sync", gpu_memory=0.9) == total("sync")
     assert total("sample", gpu_memory=0.5) - total("sample") == pytest.approx(8 * GIB)
+
+
+def test_a_state_of_lora_is_counted_from_the_configuration() -> None:
+    decoder = Decoder.of(BENCHMARK.MODELS["Qwen2.5-7B"])
+    assert decoder
+    # By hand, of 28 layers with E = 3584, K = 512, I = 18944: q, o; k, v; gate, up, down.
+    numbers = 28 * 16 * (2 * 2 * 3_584 + 2 * (3_584 + 512) + 3 * (3_584 + 18_944))
+    full, lora = (footprint(decoder, processes=1, lora_rank=rank).phases()["train"] for rank in (None, 16))
+    assert lora["optimiser"] == 12 * numbers
+    assert lora["weights"] - full["weights"] == 2 * numbers
+    assert lora["gradients"] == 4 * numbers
+    attention = Demand(decoder, 80 * GIB, 256, True, False, False, 16, ("q_proj",))
+    part = Footprint(attention, footprint(decoder, processes=1).options).phases()["train"]
+    assert part["optimiser"] == 12 * 28 * 16 * 2 * 3_584
+    assert "reference" not in part  # it is the model without its adapters
+
+
+def test_seven_billion_on_one_card_with_lora_alone(planned: Callable[..., engine.Plan]) -> None:
+    alone = ("real.processes=1", "real.zero_stage=0", "real.offload_optimizer=false", "recipe.kl=0.001")
+    with pytest.raises(SpecError, match=r"needs \d+\.\d GiB of each GPU, which has 79\.6"):
+        planned("real-qwen-easy.toml", "h100-80g:1", *alone)
+    (table,) = planned("real-qwen-easy.toml", "h100-80g:1", *alone, "recipe.lora_rank=32").notes
+    assert all(sum(parts.values()) <= 0.95 * 80 * GIB for parts in table["phases"].values())
+    assert table["gpu_memory"] >= 0.4  # for the sampler
+    ranks = ("grid.lora_rank=[1,256]", "recipe.lora_targets=['q_proj','v_proj']")
+    assert len(planned("real-qwen-easy.toml", "h100-80g:1", *alone, *ranks).notes) == 2
+    with pytest.raises(SpecError, match=r"found 'q_prj'; .*did you mean 'q_proj'"):
+        planned(
+            "real-qwen-easy.toml", "h100-80g:1", *alone, "recipe.lora_rank=8", "recipe.lora_targets=['q_prj']"
+        )
 
 
 # -- GPUs by name -----------------------------------------------------------------------------------------

@@ -36,10 +36,25 @@ class Decoder:
         return self.vocabulary * self.hidden
 
     @property
+    def linear(self) -> dict[str, tuple[int, int]]:
+        """Outputs and inputs of each linear map of a layer, by name."""
+        e, i, q, kv = self.hidden, self.intermediate, self.query, self.key_value
+        attention = {"q_proj": (q, e), "k_proj": (kv, e), "v_proj": (kv, e), "o_proj": (e, q)}
+        return {**attention, "gate_proj": (i, e), "up_proj": (i, e), "down_proj": (e, i)}
+
+    @property
     def matrices(self) -> tuple[int, ...]:
         """Numbers of each matrix of a layer."""
-        e, i = self.hidden, self.intermediate
-        return (e * self.query, e * self.key_value, e * self.key_value, self.query * e, e * i, e * i, i * e)
+        return tuple(outputs * inputs for outputs, inputs in self.linear.values())
+
+    def adapters(self, rank: int, targets: tuple[str, ...] | None) -> tuple[int, ...]:
+        """Return the numbers of each matrix of LoRA in a layer (None: for all its linear maps)."""
+        chosen = [
+            sizes
+            for name, sizes in self.linear.items()
+            if targets is None or any(f".{target}".endswith(f".{name}") for target in targets)
+        ]
+        return tuple(rank * size for sizes in chosen for size in sizes)
 
     @property
     def layer(self) -> int:

@@ -15,6 +15,9 @@ vocabulary V (`decoder.Decoder`), in b bytes a number on w processes, with micro
                       N (b (6 I + 5 E + 2 Q + 2 K + 2 D) + 8 E)
         logits        chunks of `CHUNK` numbers, and the gradient of the head's weight in float32
 
+    With LoRA of P' numbers, optimiser and gradients have P' numbers, the weights P + P'; the reference is the
+    model without its adapters, and the head's weight has no gradient.
+
     kept by the sampler while it draws: its weights, and key-value cache up to real.gpu_memory of the card.
 
 A phase takes what its largest moment does: for training the backward pass of the head, that of the first
@@ -70,6 +73,8 @@ class Demand:
     reference: bool  # whether there is a KL term
     float32_head: bool  # whether logits are computed in float32
     critic: bool = False  # whether there is a value model
+    lora_rank: int | None = None  # None: full fine-tuning
+    lora_targets: tuple[str, ...] | None = None  # None: all linear maps of a layer
 
 
 class Footprint:
@@ -83,6 +88,13 @@ class Footprint:
         self.stage = max(options.zero_stage, 1) if self.b < 4 or self.offload else options.zero_stage
         # A row longer than a micro-batch is computed alone.
         self.tokens = max(options.micro_batch_tokens or 0, demand.row_tokens)
+        model, rank = self.model, demand.lora_rank
+        adapters = model.adapters(rank, demand.lora_targets) if rank else ()
+        self.adapters = model.layers * sum(adapters)
+        self.inner = (rank or 0) * len(adapters) // 2  # numbers between A and B of a layer, for each token
+        # What is trained: all numbers, matrices of a layer, and the largest.
+        self.trained, self.matrices = self.adapters or model.parameters, adapters or model.matrices
+        self.largest = max(adapters) if adapters else model.embedding
         self.vllm, self.tensor_parallel = options.sampler == "vllm", options.tensor_parallel or 1
 
     def phases(self) -> dict[str, Parts]:
@@ -109,8 +121,8 @@ class Footprint:
     def host(self) -> int:
         """Return the bytes that a process keeps in host memory: the offloaded optimiser's."""
         each = 16 + self.b  # gradients, and the weights on their way back
-        parameters = self.model.parameters + (self.model.critic.parameters if self.demand.critic else 0)
-        return each * parameters // self.w if self.offload else 0
+        critic = self.adapters or self.model.critic.parameters
+        return each * (self.trained + critic * self.demand.critic) // self.w if self.offload else 0
 
     def sampler_minimum(self) -> int:
         """Return the least that vLLM takes: weights, work space, and the cache of one row of full length."""
@@ -125,16 +137,16 @@ class Footprint:
     # -- the trainer --------------------------------------------------------------------------------------
 
     def _kept(self) -> Parts:
-        p, b, stage = self.model.parameters, self.b, self.stage
-        weights = b * p // (self.w if stage == 3 else 1)
+        p, b, stage = self.trained, self.b, self.stage
+        weights = b * (self.model.parameters + self.adapters) // (self.w if stage == 3 else 1)
         optimiser = 8 * p if stage == 0 else 12 * p // self.w  # whole float32 weights are their own masters
         return {
             "weights": weights,
             "optimiser": 0 if self.offload else optimiser,
-            "reference": weights if self.demand.reference else 0,
+            "reference": weights if self.demand.reference and not self.adapters else 0,
             # DeepSpeed keeps them from one step to the next.
             "gradients": self._gradients() if stage in (1, 3) else 0,
-            "buckets": b * BUCKET if stage == 3 else b * self.model.embedding if self.offload else 0,
+            "buckets": b * BUCKET if stage == 3 else b * self.largest if self.offload else 0,
             "critic": self._critic(),
         }
 
@@ -148,17 +160,17 @@ class Footprint:
         return held + sum(own._kept().values())
 
     def _gradients(self) -> int:
-        p, w, b, stage, model = self.model.parameters, self.w, self.b, self.stage, self.model
+        p, w, b, stage = self.trained, self.w, self.b, self.stage
         if self.offload and stage > 1:
             return 0
         if stage == 1 and b < 4:  # autograd's own, next to the sums
             return (4 + b) * p
         if stage == 2 and b == 4:  # of whole parameters: those that overlap this process's part
-            return 4 * max(p // w, model.embedding)
+            return 4 * max(p // w, self.largest)
         sums = 4 * p // (w if stage >= 2 else 1)
         if stage == 2:  # of this process's part, autograd's own stay where larger than a bucket
-            large = sum(size for size in model.matrices if size > BUCKET) * model.layers
-            large += model.embedding if model.embedding > BUCKET else 0
+            large = sum(size for size in self.matrices if size > BUCKET) * self.model.layers
+            large += self.largest if not self.adapters and self.largest > BUCKET else 0
             sums += b * min(large, p // w)
         return sums
 
@@ -168,7 +180,8 @@ class Footprint:
 
     def _gathered_reference(self) -> int:
         """Return the weights of the reference that ZeRO-3 has gathered and still holds."""
-        return self.b * min(self.model.parameters, LIVE) if self.demand.reference and self.stage == 3 else 0
+        separate = self.demand.reference and not self.adapters
+        return self.b * min(self.model.parameters, LIVE) if separate and self.stage == 3 else 0
 
     def _training(self) -> Parts:
         """Return the largest moment of the passes and the update, beyond what is kept."""
@@ -177,11 +190,11 @@ class Footprint:
         exchanged = b * BUCKET if stage > 1 or (stage == 1 and b == 4) else 0
         # The head's gradient waits for the embedding's; so does the weight under ZeRO-3, unless too large.
         waiting = 2 if stage == 3 and model.embedding <= LIVE else 1
-        tied = waiting * b * model.embedding if model.tied and stage else 0
+        tied = waiting * b * model.embedding if model.tied and stage and not self.adapters else 0
         saved, reference = self._saved(), self._gathered_reference()
         layer = gradients | {
             "buckets": exchanged
-            + b * max(model.matrices)
+            + b * max(self.matrices)
             + self._gathered(model.layer)
             # The first layers' moment or the last ones': by then the reference's weights are gone.
             + max(tied, reference),
@@ -192,9 +205,9 @@ class Footprint:
             "activations": saved + (3 * b + 4) * self.tokens * model.hidden,
             "logits": self._logits(backward=True),
         }
-        p = model.parameters // self.w
+        p = self.trained // self.w
         # The norm is taken in float64 (stages 1, 2); stage 3 lays the gradients of a sub-group side by side.
-        step = {0: 0, 3: 4 * min(p, SUB_GROUP) + b * BUCKET}.get(stage, 8 * min(model.embedding, p))
+        step = {0: 0, 3: 4 * min(p, SUB_GROUP) + b * BUCKET}.get(stage, 8 * min(self.largest, p))
         update = gradients | {"buckets": 0 if self.offload else step}
         return max(layer, head, update, key=lambda moment: sum(moment.values()))
 
@@ -205,6 +218,7 @@ class Footprint:
         if not self.options.gradient_checkpointing:
             each = b * (4 * (model.intermediate + e) + 2 * model.query + 2 * model.key_value)
             each += 8 * e if b < 4 else 0
+            each += b * self.inner
         return self.tokens * model.layers * each
 
     def _recomputed(self) -> int:
@@ -213,6 +227,7 @@ class Footprint:
         if not self.options.gradient_checkpointing:
             return 2 * self.tokens * b * (model.intermediate + e)
         numbers = 6 * model.intermediate + 5 * e + 2 * (model.query + model.key_value + model.head_size)
+        numbers += self.inner
         return self.tokens * (b * numbers + (8 * e if b < 4 else 0))  # RMSNorm's, in float32
 
     def _logits(self, *, backward: bool) -> int:
@@ -220,7 +235,8 @@ class Footprint:
         embedding = self.model.embedding
         head = 4 * embedding if self.demand.float32_head and self.b < 4 else 0
         copies = 8 * min(CHUNK, self.tokens * self.model.vocabulary)
-        return head + (4 * embedding + max(copies, self.b * embedding) if backward else copies)
+        gradient = 4 * embedding if backward and not self.adapters else 0
+        return head + gradient + (max(copies, self.b * embedding) if gradient else copies)
 
     def _forward(self) -> Parts:
         """Return a forward pass without gradients, of the policy or of the reference."""
@@ -247,5 +263,6 @@ class Footprint:
         return self.b * (self.model.parameters + untied) // self.tensor_parallel
 
     def _syncing(self) -> int:
-        """Return what it takes to hand over weights one by one, each gathered from all processes."""
-        return self.b * (BUCKET + self.model.embedding) if self.stage == 3 else 0
+        """Return what it takes to hand over weights one by one, each gathered or merged."""
+        merging = (8 + self.b) * max(self.model.matrices) if self.adapters else 0
+        return merging + (self.b * (BUCKET + self.model.embedding) if self.stage == 3 else 0)

@@ -192,7 +192,8 @@ def _demand(spec: RunSpec) -> Demand | None:
     if recipe.interrupt_phrase is not None:
         row += _phrase_tokens(recipe.interrupt_phrase, folder, stamps[1])
     critic = recipe.algorithm == "ppo"
-    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head), critic)
+    lora = recipe.lora_rank, recipe.lora_targets
+    return Demand(model, gpu_bytes, row, bool(recipe.kl), bool(recipe.float32_head), critic, *lora)
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,106 @@
+"""LoRA: which layers get adapters, and of how many numbers. Imports nothing heavy; see `train.adapters`, too.
+
+    y = W x + (α / r) B A x,    A (r, inputs), B (outputs, r), W frozen      (arXiv 2106.09685, eq. 3)
+
+A starts as in the paper's code (Kaiming, from the run's seed) and B at 0, so that training starts at the base
+model. α is 32 by default, whatever r: the best lr then hardly depends on r
+(https://thinkingmachines.ai/blog/lora, "LoRA Without Regret", which also finds it ten times that of full
+fine-tuning, and adapters on all layers better than on attention alone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from isolaw.backends.real import environment, models
+from isolaw.backends.real.train.memory.decoder import Decoder
+from isolaw.config import Recipe
+from isolaw.errors import Issue, nearest
+
+ALPHA = 32.0
+_PACKAGES = ("peft", "accelerate")
+KEYS = ("lora_alpha", "lora_targets")  # without effect unless there is a rank
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """The adapters of a run; ``targets`` are the ends of their layers' names, None all linear layers."""
+
+    rank: int
+    alpha: float = ALPHA
+    targets: tuple[str, ...] | None = None
+    seed: int = 0
+
+    @classmethod
+    def of(cls, recipe: Recipe, seed: int = 0) -> LoRA | None:
+        """Return the adapters of a recipe; None for full fine-tuning."""
+        if recipe.lora_rank is None:
+            return None
+        return cls(recipe.lora_rank, recipe.lora_alpha or ALPHA, recipe.lora_targets, seed)
+
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        """Return which layers get adapters: of the numbered ones, which leaves out embedding and head.
+
+        >>> LoRA(8, targets=("q_proj",)).chosen(["layers.0.attn.q_proj", "layers.0.attn.xq_proj", "head"])
+        ['layers.0.attn.q_proj']
+        """
+        numbered = [name for name in names if any(part.isdigit() for part in name.split("."))]
+        if self.targets is None:
+            return numbered
+        ends = tuple(f".{target}" for target in self.targets)
+        return [name for name in numbered if f".{name}".endswith(ends)]
+
+    def numbers(self, model: str) -> int:
+        """Return how many numbers the adapters of a model's folder have."""
+        shapes = linear_layers(model)
+        return sum(self.rank * sum(shapes[name]) for name in self.chosen(shapes))
+
+
+def linear_layers(model: str) -> dict[str, tuple[int, int]]:
+    """Return outputs and inputs of the matrices in a model's files, or else of its configuration, by name."""
+    found = {
+        name.removesuffix(".weight"): (shape[0], shape[1])
+        for name, shape in models.shapes(model).items()
+        if name.endswith(".weight") and len(shape) == 2
+    }
+    if found or (decoder := Decoder.read(model)) is None:
+        return found
+    return {f"layers.{k}.{name}": own for k in range(decoder.layers) for name, own in decoder.linear.items()}
+
+
+def issues(recipe: Recipe, model: str) -> list[Issue]:
+    """Return the packages that LoRA misses, and the targets that no layer of a model has."""
+    if recipe.lora_rank is None:
+        return []
+    missing = [name for name in _PACKAGES if not environment.installed(name)]
+    note = f"needs {' and '.join(missing)}; `pip install --no-deps {' '.join(missing)}` installs it"
+    out = [Issue("recipe.lora_rank", note)] if missing else []
+    names = LoRA(1).chosen(linear_layers(model))
+    known = sorted({name.rpartition(".")[2] for name in names})
+    for target in recipe.lora_targets or ():
+        if names and not LoRA(1, targets=(target,)).chosen(names):
+            note, accepted = f"no linear layer of {model} has this name", ", ".join(known)
+            out.append(Issue("recipe.lora_targets", note, target, accepted, nearest(target, known)))
+    return out
+
+
+def unchosen(recipe: Recipe) -> list[str]:
+    """Return notes on what LoRA's defaults are where the recipe leaves them open.
+
+    >>> unchosen(Recipe()), unchosen(Recipe(lora_rank=16, lora_alpha=16.0, lr=1e-5))
+    ([], [])
+    """
+    if recipe.lora_rank is None:
+        return []
+    out = []
+    if recipe.lora_alpha is None:
+        out.append(
+            f"recipe.lora_alpha is not set, so {ALPHA:g} at every rank; adapters are scaled by alpha / rank"
+        )
+    if recipe.lr is None:
+        note = (
+            "recipe.lr is not set, so it is the default of full fine-tuning; LoRA usually needs a larger one"
+        )
+        out.append(note)
+    return out

@@ -1,0 +1,87 @@
+"""LoRA's adapters in a model (peft): what is trained in place of its weights, and the sum of both.
+
+The sampler draws from merged weights, W + (α / r) B A in float32, rounded once to the type of W. They are
+made one matrix at a time on the way to the sampler; W itself stays as it is, so nothing adds up over steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isolaw.backends.real import environment
+from isolaw.backends.real.algorithms.lora import LoRA
+from isolaw.errors import RunError
+
+_NAME = "default"  # peft's of the only adapter
+_WITHIN = ".base_layer"  # in the names of weights that peft has wrapped
+
+
+class Adapters:
+    """The adapters of a model, which gets them here; its own parameters are frozen."""
+
+    def __init__(self, model: Any, lora: LoRA) -> None:
+        with environment.importing():
+            from peft import LoraConfig, inject_adapter_in_model
+
+        names = lora.chosen(name for name, module in model.named_modules() if type(module) is nn.Linear)
+        if not names:
+            raise RunError(f"recipe.lora_targets: no linear layer of {type(model).__name__} has such a name")
+        config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=names)
+        model.requires_grad_(False)
+        with torch.random.fork_rng(devices=[]):  # in host memory: the same on every machine
+            torch.manual_seed(lora.seed)
+            inject_adapter_in_model(config, model, adapter_name=_NAME)
+        self.model, self.layers = model, {name: model.get_submodule(name) for name in names}
+
+    def merged(self, whole: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the model's own parameters with the adapters merged, under their names in the model's files.
+
+        While ``whole`` of some parameters is entered, ZeRO-3 has gathered them.
+        """
+        for name, parameter in self.model.named_parameters():
+            if ".lora_A." in name or ".lora_B." in name:
+                continue
+            layer, wrapped, kind = name.rpartition(f"{_WITHIN}.")
+            has_adapter = wrapped and kind == "weight"
+            factors = self._factors(layer) if has_adapter else []
+            with whole(parameter, *factors):
+                value = parameter.detach()
+                yield name.replace(_WITHIN, ""), self._sum(layer) if has_adapter else value
+
+    @torch.no_grad()
+    def remove(self) -> None:
+        """Merge the adapters into the model's own weights, and take them out."""
+        for name, layer in self.layers.items():
+            layer.base_layer.weight.copy_(self._sum(name))
+            self.model.set_submodule(name, layer.base_layer)
+
+    def without(self, policy: Any) -> Callable[..., Tensor]:
+        """Return a policy that computes as if there were no adapters."""
+
+        def compute(*inputs: Any) -> Tensor:
+            scaling = {name: layer.scaling[_NAME] for name, layer in self.layers.items()}
+            try:
+                for layer in self.layers.values():
+                    layer.scaling[_NAME] = 0.0
+                out: Tensor = policy(*inputs)
+                return out
+            finally:
+                for name, layer in self.layers.items():
+                    layer.scaling[_NAME] = scaling[name]
+
+        return compute
+
+    def _factors(self, name: str) -> list[nn.Parameter]:
+        """Return A and B of a layer."""
+        return [own[_NAME].weight for own in (self.layers[name].lora_A, self.layers[name].lora_B)]
+
+    def _sum(self, name: str) -> Tensor:
+        """Return W + s B A of a layer, computed in float32 and rounded once to the type of W."""
+        layer, (a, b) = self.layers[name], (own.detach().float() for own in self._factors(name))
+        weight = layer.base_layer.weight.detach()
+        return torch.addmm(weight.float(), b, a, alpha=layer.scaling[_NAME]).to(weight.dtype)
