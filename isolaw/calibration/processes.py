@@ -31,9 +31,7 @@ def each(
         return out
     # Forked, so that a script of the user's needs no guard; Ctrl-C is for this process.
     ignore = (signal.SIGINT, signal.SIG_IGN)
-    pool = ProcessPoolExecutor(
-        jobs or len(os.sched_getaffinity(0)), get_context("fork"), signal.signal, ignore
-    )
+    pool = ProcessPoolExecutor(jobs, get_context("fork"), signal.signal, ignore)
     try:
         for found in pool.map(function, *zip(*arguments, strict=True), chunksize=4):
             out.append(found)
