@@ -49,7 +49,7 @@ class Coordinate:
 
 
 CONSTANTS = (
-    Coordinate("lr", "log", 0.02, 1.2, "η, the learning rate at B = 1"),
+    Coordinate("lr", "log", 0.01, 1.5, "η, the learning rate at B = 1"),
     Coordinate("kl", "log", 0.2, 1.2, "β, the weight of the KL penalty"),
     Coordinate("sigma2", "log", 600.0, 1.3, "σ², the noise of a rollout's gradient"),
     Coordinate("rho", "logit", 0.3, 1.0, "ρ, its share in right answers"),
