@@ -95,7 +95,7 @@ def test_rounds_of_another_question_are_not_used(runs: Runs, tmp_path: Path) -> 
 def test_files_that_are_not_its_own(runs: Runs, tmp_path: Path) -> None:
     out = tmp_path / "p.toml"
     out.write_text("[sweep]\n")
-    with pytest.raises(DataError, match="p.toml"):
+    with pytest.raises(DataError, match=r"p\.toml"):
         calibrate(runs, out=out, progress=lambda _: pytest.fail("nothing is simulated"))
     assert out.read_text() == "[sweep]\n"
     out.unlink()
