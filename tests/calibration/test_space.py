@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import norm
 
+from isolaw.calibration.observed import BINS
+from isolaw.calibration.rounds import FIRST, MEMBERS, NEXT, ROUNDS
 from isolaw.calibration.space import CONSTANTS, Beforehand, Space, parameters
 from isolaw.simulators.problems import difficulty
 
@@ -45,3 +49,27 @@ def test_without_a_penalty_its_weight_is_zero_and_not_varied() -> None:
     found = parameters(space.values(np.zeros(space.size)))
     assert found.kl_easy == found.kl_hard == 0.0
     assert found.lr_easy == found.lr_hard == CONSTANTS[0].centre
+
+
+def test_the_table_of_priors_in_the_docs_is_current() -> None:
+    def number(value: float) -> str:
+        return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
+
+    lines = ["| name | 90 % of the prior | centre | meaning |", "|---|--:|--:|---|"]
+    for c in CONSTANTS:
+        low, high = (number(float(c.value(end))) for end in (-1.645, 1.645))
+        lines.append(f"| `{c.name}` | {low} to {high} | {number(c.centre)} | {c.meaning} |")
+    page = (Path(__file__).parents[2] / "docs" / "calibrate.md").read_text()
+    table = page.partition("<!-- priors -->")[2].partition("<!-- /priors -->")[0]
+    assert table.strip() == "\n".join(lines), "docs/calibrate.md: expected\n" + "\n".join(lines)
+
+
+def test_the_numbers_of_simulations_in_the_docs_are_current() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "calibrate.md").read_text()
+    for words in (
+        f"It draws {FIRST} sets of constants",
+        f"{ROUNDS - 1} of {NEXT} simulations each",
+        f"Then {MEMBERS} draws of the last posterior",
+        f"(at most {BINS} bins and step 0)",
+    ):
+        assert words in page, words
