@@ -9,6 +9,7 @@ A budget of C rollouts is split as C = B_p · n · M. isolaw fits, from small ru
     isolaw.plan("sweep.toml", spend="20%")          which runs to make, on simulated truths
     isolaw.check_recipe("sweep.toml", out="DIR")    the learning rate first
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
+    isolaw.calibrate(runs, out="preset.toml")       fit the simulator to runs, to predict far beyond them
     isolaw.write_report(runs, law, "report.html")   a page about them
 
 Every command has its function here, imported when it is first used: importing the package costs nothing.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from isolaw.backends.real.export import export
     from isolaw.backends.real.rollout.split import split
     from isolaw.calibration.calibrate import calibrate
+    from isolaw.calibration.prediction import predict_by_simulation
     from isolaw.config import SweepSpec
     from isolaw.costs import read_cost
     from isolaw.design.advice import advise
@@ -59,8 +61,8 @@ _WHERE = {
     "SizeCurves": "isolaw.fits.studies.model_size.curves",
     "SweepSpec": "isolaw.config",
     "advise": "isolaw.design.advice",
-    "calibrate": "isolaw.calibration.calibrate",
     "backtest": "isolaw.fits.studies.backtest",
+    "calibrate": "isolaw.calibration.calibrate",
     "check_recipe": "isolaw.recipe_check.check",
     "compare": "isolaw.fits.studies.recipes",
     "compare_by": "isolaw.fits.studies.axis",
@@ -73,6 +75,7 @@ _WHERE = {
     "law_figure": "isolaw.report.figures.law",
     "paper_figures": "isolaw.report.figures.paper",
     "plan": "isolaw.design.forecast",
+    "predict_by_simulation": "isolaw.calibration.prediction",
     "read": "isolaw.readers.read",
     "read_cost": "isolaw.costs",
     "retune": "isolaw.fits.studies.retune",
@@ -85,8 +88,8 @@ _WHERE = {
 __all__ = [
     "Allocation", "IsolawError", "Law", "Runs", "SizeCurves", "SweepSpec", "__version__", "advise",
     "backtest", "calibrate", "check_recipe", "compare", "compare_by", "diagnose", "export", "findings", "fit",
-    "fit_points", "fit_sizes", "law_figure", "paper_figures", "plan", "read", "read_cost", "retune", "split",
-    "status", "summary", "sweep", "write_report",
+    "fit_points", "fit_sizes", "law_figure", "paper_figures", "plan", "predict_by_simulation", "read",
+    "read_cost", "retune", "split", "status", "summary", "sweep", "write_report",
 ]  # fmt: skip
 
 

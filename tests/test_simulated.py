@@ -47,7 +47,10 @@ BATTERY = [
 ]
 # Every command that prints a result which rests on runs, in each of its ways.
 OUTPUTS = {
-    "plan": [["{plan}", "--spend", "60%", "--repetitions", "1", "--jobs", "1"]],
+    "plan": [
+        ["{plan}", "--spend", "60%", "--repetitions", "1", "--jobs", "1"],
+        ["{plan}", "--spend", "60%", "--repetitions", "1", "--jobs", "1", "--preset", "{preset}"],
+    ],
     "sweep": [
         ["{file}", "--out", "{new}"],
         ["{file}", "--out", "{new}", "--dry-run"],
@@ -64,7 +67,13 @@ OUTPUTS = {
         ["{rates}", "--retune", "lr", *DRAWS],
         ["--points", "{points}"],
     ],
-    "predict": [["{law}", "--compute", "3e5"], ["{law}", "--compute", "9e9"]],
+    "predict": [
+        ["{law}", "--compute", "3e5"],
+        ["{law}", "--compute", "9e9"],
+        ["{law}", "--compute", "3e5", "--method", "simulate", "--preset", "{preset}"],
+        ["--compute", "3e5", "--method", "simulate", "--preset", "{preset}"],
+    ],
+    "calibrate": [["{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg"]],
     "backtest": [["{sweep}", "--fit-below", "5e4", *DRAWS]],
     "compare": [["{sweep}", "{table}"], ["{rates}", "--by", "lr", "--base", "0.1"]],
     "size": [["{sizes}", *DRAWS]],
@@ -155,14 +164,15 @@ def test_every_command_is_listed() -> None:
         assert ways
 
 
+@pytest.mark.usefixtures("quick_calibration")
 @pytest.mark.parametrize(("command", "own"), _CASES)
 def test_simulated(
-    isolaw: Call, simulated: dict[str, Path], tmp_path: Path, command: str, own: list[str]
+    isolaw: Call, simulated: dict[str, Path], preset_file: Path, tmp_path: Path, command: str, own: list[str]
 ) -> None:
-    words = [word.format(**simulated, new=tmp_path / "text") for word in own]
+    words = [word.format(**simulated, preset=preset_file, new=tmp_path / "text") for word in own]
     _, out, err = isolaw(command, *words)
     assert out.startswith("Simulated runs."), out + err
-    words = [word.format(**simulated, new=tmp_path / "json") for word in own]
+    words = [word.format(**simulated, preset=preset_file, new=tmp_path / "json") for word in own]
     _, out, err = isolaw(command, *words, "--json")
     document = json.loads(out)
     assert next(iter(document)) == "simulated", err

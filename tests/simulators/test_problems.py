@@ -146,3 +146,19 @@ def test_what_is_no_problem_set(text: str, words: list[str]) -> None:
         difficulty(text)
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_beta_distribution_is_a_set_and_a_part_of_one() -> None:
+    found = difficulty("beta(3, 4)")
+    assert found == difficulty("beta(3.0,4)")
+    assert found.easy
+    assert not difficulty("beta(1,9)").easy
+    p = found.sample(np.random.default_rng(0), 20_000)
+    assert p.mean() == pytest.approx(3 / 7, abs=0.005)
+    assert p.var() == pytest.approx(12 / (49 * 8), rel=0.03)
+    both = difficulty("0.5 beta(3,4) + 0.5 hard")
+    assert both.weights == (0.5, 0.5)
+    assert ((difficulty("beta(0.01,0.01)").sample(np.random.default_rng(0), 1000) % 1) > 0).all()
+    for wrong in ("beta(1,-2)", "beta(0,1)", "beta(1)", "beta(a,b)", "beta(1,inf)"):
+        with pytest.raises(SpecError, match="no such problem set"):
+            difficulty(wrong)

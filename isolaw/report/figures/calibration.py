@@ -52,6 +52,8 @@ def calibration_figure(found: Calibration) -> Figure:
             axes.set_xscale("log")
         for axes in grid.flat[len(panels) :]:
             axes.remove()
+        for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:  # the lowest of each column
+            axes.tick_params(labelbottom=True)
         figure.supxlabel("C, rollouts generated", fontsize=9)
         figure.supylabel(plain(f"{seen.metric} ({seen.eval_set})"), fontsize=9)
         label = Simulated.among([seen.runs.simulated, Simulated.YES])
@@ -61,9 +63,7 @@ def calibration_figure(found: Calibration) -> Figure:
         )  # fmt: skip
         if len(batches) > 1:
             handles = [mpl.lines.Line2D([], [], color=colours[b], label=f"B_p = {b}") for b in batches]
-            figure.legend(
-                handles=handles, loc="outside lower center", ncols=len(batches), frameon=False, fontsize=7
-            )
+            figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
 
@@ -84,6 +84,8 @@ def _draw(axes: Axes, cell: Cell, reward: Floats, replayed: Floats, colour: str)
     later = cell.compute > 0
     low, middle, high = np.quantile(replayed, (BANDS[0], 0.5, BANDS[1]), axis=0)[:, later]
     x = cell.compute[later]
-    axes.fill_between(x, low, high, color=colour, alpha=0.25, lw=0)
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, lw=0)
+    for edge in (low, high):  # where bands of several B_p overlap
+        axes.plot(x, edge, color=colour, lw=0.5, alpha=0.7)
     axes.plot(x, middle, color=colour, lw=1.0)
     axes.plot(x, reward[later], "o", ms=2.5, color=colour, mec="white", mew=0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +67,12 @@ def calibration_summary(found: Calibration, out: str | None = None) -> list[str]
     if seen.assumed:
         lines += ["", "Assumptions:", *(f"- {text}" for text in seen.assumed)]
     if out is not None:
-        budget = f"{10 * end:.0e}".replace("e+0", "e")
+        budget, file = f"{10 * end:.0e}".replace("e+0", "e"), shlex.quote(out)
         lines += [
             "",
-            f"Next: isolaw predict --method simulate --preset {out} --compute {budget}",
-            f"      isolaw plan SWEEP.toml --preset {out}",
-            f"      isolaw sweep --set bandit.preset={out} --out DIR",
+            f"Next: isolaw predict --method simulate --preset {file} --compute {budget}",
+            f"      isolaw plan SWEEP.toml --preset {file}",
+            f"      isolaw sweep --set bandit.preset={file} --out DIR",
         ]
     return lines
 

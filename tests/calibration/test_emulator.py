@@ -1,0 +1,51 @@
+"""The regression and its posterior, against one that has a closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from isolaw.calibration.emulator import Emulator, effective, monomials
+
+
+def test_posterior_of_a_linear_simulator_with_gaussian_noise() -> None:
+    """z = A x + b + e with x ~ N(0, I): mean (I + A'A / s²)⁻¹ A'(z₀ − b) / s², covariance the inverse."""
+    rng = np.random.default_rng(0)
+    slopes, level, sd = np.array([[0.8, 0.1], [0.0, 0.5], [0.3, -0.6], [0.2, 0.2]]), 0.4, 0.3
+    x = rng.standard_normal((4000, 2))
+    rewards = x @ slopes.T + level + sd * rng.standard_normal((4000, 4))
+    measured = slopes @ [0.7, -0.5] + level
+    emulator = Emulator.fit(x, rewards, np.ones(4000), measured)
+    precision = np.eye(2) + slopes.T @ slopes / sd**2
+    mean = np.linalg.solve(precision, slopes.T @ (measured - level) / sd**2)
+
+    axis = np.linspace(-3, 3, 241)
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    log = emulator.log_posterior(grid)
+    weight = np.exp(log - log.max())
+    found = np.average(grid, axis=0, weights=weight)
+    away = grid - found
+    covariance = (away * weight[:, None]).T @ away / weight.sum()
+    assert found == pytest.approx(mean, abs=0.03)
+    assert covariance == pytest.approx(np.linalg.inv(precision), rel=0.08, abs=0.003)
+    wide = emulator.log_posterior(grid, misfit=4.0)
+    assert np.ptp(wide) < np.ptp(log)  # a misfit widens it
+
+
+def test_it_follows_a_curve_and_knows_less_where_nothing_was_simulated() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, (400, 1))
+    rewards = np.hstack([x**2, 1 - 0.5 * x**2]) + 0.01 * rng.standard_normal((400, 2))
+    measured = np.array([0.25, 0.875])  # x = ±½
+    emulator = Emulator.fit(x, rewards, np.ones(400), measured)
+    grid = np.linspace(-1, 1, 201)[:, None]
+    log = emulator.log_posterior(grid)
+    best = [grid[side, 0][log[side].argmax()] for side in (slice(0, 100), slice(101, None))]
+    assert best == pytest.approx([-0.5, 0.5], abs=0.03)
+    h = emulator.distance(np.array([[0.0], [5.0]]))[1]
+    assert h[1] > 10 * h[0]
+
+
+def test_monomials_and_effective_number() -> None:
+    assert monomials(np.zeros((2, 11))).shape == (2, 1 + 11 + 66)
+    assert effective(np.array([1.0, 1.0, 0.0])) == pytest.approx(2.0)
