@@ -70,10 +70,10 @@ OUTPUTS = {
     "predict": [
         ["{law}", "--compute", "3e5"],
         ["{law}", "--compute", "9e9"],
-        ["{law}", "--compute", "3e5", "--method", "simulate", "--preset", "{preset}"],
-        ["--compute", "3e5", "--method", "simulate", "--preset", "{preset}"],
+        ["{law}", "--compute", "3e5", "--method", "simulate", "--preset", "{preset}", "--jobs", "1"],
+        ["--compute", "3e5", "--method", "simulate", "--preset", "{preset}", "--jobs", "1"],
     ],
-    "calibrate": [["{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg"]],
+    "calibrate": [["{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--jobs", "1"]],
     "backtest": [["{sweep}", "--fit-below", "5e4", *DRAWS]],
     "compare": [["{sweep}", "{table}"], ["{rates}", "--by", "lr", "--base", "0.1"]],
     "size": [["{sizes}", *DRAWS]],

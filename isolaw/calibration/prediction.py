@@ -151,7 +151,7 @@ def predict_by_simulation(
     seed
         of the simulations.
     jobs
-        threads; by default one for each core.
+        processes; by default one for each core.
 
     Raises
     ------
@@ -223,7 +223,7 @@ def extended(measured: Collection[Key]) -> set[Key]:
 def _check(law: Law) -> None:
     """Whether a law can be compared with a simulation: a mean of successes, against rollouts."""
     document = law.document
-    if not metrics.is_mean_accuracy(document.metric):
+    if (parsed := metrics.parse(document.metric)) is not None and parsed[0] != "avg":
         raise InputError(f"law: found the reward {document.metric}; expected a mean of successes, e.g. avg@4")
     if document.setting != "fixed-b" and document.x.unit != "rollouts":
         raise InputError(f"law: found budgets in {document.x.unit}; expected a law in rollouts")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="A file of isolaw calibrate --out, or a preset that ships with isolaw; for --method simulate.",
 )  # fmt: skip
 @click.option(
-    "--jobs", type=POSITIVE, help="Number of threads of simulations.  [default here: one for each core]"
+    "--jobs", type=POSITIVE, help="Number of processes of a simulation.  [default here: one for each core]"
 )
 @json_option
 def predict(

@@ -9,13 +9,12 @@ S − 1 − `PARTS` degrees of freedom.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from isolaw.calibration.forecast import check_reach, protocol_of
+from isolaw.calibration.processes import each
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.space import parameters
 from isolaw.design.decisions import Key
@@ -52,33 +51,26 @@ def truths_of(
     check_reach(preset, target)
     compute = np.append(0.0, np.geomspace(min(b * n for b, n in cells), target, _POINTS))
     protocol = protocol_of(preset, dict.fromkeys(cells, 1.0), compute[1:])
-    places = [sorted(cells).index(cell) for cell in cells]
     chosen = members_of(preset)
-
-    def one(task: int) -> tuple[Floats, Floats]:
-        member, seed = chosen[task // SEEDS], hash_of(task, _SEEDS)
-        values = dict(preset.members[member])
-        problems = difficulty(str(values.pop("problems")))
-        rewards, spread = np.empty((2, len(cells), compute.size))
-        for k, (mean, variance) in enumerate(protocol.moments(parameters(values), problems, seed)):
-            at = protocol.cells[k].compute
+    members = [preset.members[i] for i in chosen for _ in range(SEEDS)]
+    arguments = [
+        (parameters(own), difficulty(str(own["problems"])), hash_of(task, _SEEDS))
+        for task, own in enumerate(members)
+    ]
+    made = each(protocol.moments, arguments, jobs, lambda done: progress(done / len(members)))
+    rewards, spread = np.empty((2, len(members), len(cells), compute.size))
+    places = [sorted(cells).index(cell) for cell in cells]
+    for task, found in enumerate(made):
+        for k, place in enumerate(places):
+            at, (mean, variance) = protocol.cells[place].compute, found[place]
             room = np.maximum(mean * (1 - mean), _LEAST)
-            rewards[k] = np.interp(compute, at, mean)
-            spread[k] = np.interp(compute, at, np.clip(1 - variance / room, 0.0, 1.0))
-        return rewards[places], spread[places]
-
-    tasks = len(chosen) * SEEDS
-    made: list[tuple[Floats, Floats]] = []
-    with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
-        for found in pool.map(one, range(tasks)):
-            made.append(found)
-            progress(len(made) / tasks)
+            rewards[task, k] = np.interp(compute, at, mean)
+            spread[task, k] = np.interp(compute, at, np.clip(1 - variance / room, 0.0, 1.0))
     out = []
     for i, member in enumerate(chosen):
-        own = made[i * SEEDS : (i + 1) * SEEDS]
-        rewards, spread = (np.array([pair[part] for pair in own]) for part in range(2))
-        name = f"{preset.name} {member}"
-        out.append(Truth(name, tuple(cells), compute, *decomposed(rewards), spread.mean(axis=0)))
+        own = slice(i * SEEDS, (i + 1) * SEEDS)
+        parts = *decomposed(rewards[own]), spread[own].mean(axis=0)
+        out.append(Truth(f"{preset.name} {member}", tuple(cells), compute, *parts))
     return out
 
 

@@ -25,8 +25,8 @@ def table(synthetic: Callable[..., Runs], tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("quick_calibration")
 def test_a_calibration_and_what_follows_it(isolaw: Call, table: Path, tmp_path: Path) -> None:
-    out, figure = tmp_path / "mine.toml", tmp_path / "mine.png"
-    code, text, err = isolaw("calibrate", table, "--out", out, "--figure", figure, "--n-train", "100")
+    out, figure, few = tmp_path / "mine.toml", tmp_path / "mine.png", ("--n-train", 100, "--jobs", 1)
+    code, text, err = isolaw("calibrate", table, "--out", out, "--figure", figure, *few)
     assert code == 0, err
     lines = text.splitlines()
     assert lines[0].startswith("Simulated runs. The interference simulator, fitted to 2 runs of 2 configura")
@@ -38,7 +38,7 @@ def test_a_calibration_and_what_follows_it(isolaw: Call, table: Path, tmp_path: 
     code, text, err = isolaw(*command, "--jobs", "1")
     assert code == 0, err
     assert "preset mine, 8 members" in text
-    code, text, err = isolaw("calibrate", table, "--n-train", "100", "--json")
+    code, text, err = isolaw("calibrate", table, *few, "--json")
     data = json.loads(text)
     assert data["simulated"] is True
     assert {"lr", "sigma2", "mean"} <= {c["name"] for c in data["constants"]}
@@ -63,7 +63,7 @@ def test_predictions_side_by_side(
 ) -> None:
     runs = synthetic([(8, n) for n in (4, 8, 16, 32)], compute=2e5, checkpoints=15)
     law = library.fit(runs, bootstrap=20).save(tmp_path / "law.json")
-    words = ["predict", law, "--method", "simulate", "--preset", preset_file, "--compute"]
+    words = ["predict", law, "--method", "simulate", "--preset", preset_file, "--jobs", 1, "--compute"]
     code, text, err = isolaw(*words, "3e5")
     assert code == 0, err
     assert text.startswith("Simulated runs. From a calibrated mechanism: preset preset, 4 members")
