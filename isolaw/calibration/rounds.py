@@ -72,12 +72,14 @@ def rounds(
     ``report`` is called with the number of simulations so far.
     """
     found = list(done)
+    now = posterior(found, measured, seed)
     for index in range(len(found), ROUNDS):
         if index == 0:
             rng = np.random.default_rng([seed, 0, _CHOICE])
             x = rng.standard_normal((FIRST, space.size))
         else:
-            draws = posterior(found, measured, seed).draws
+            assert now is not None
+            draws = now.draws
             rng = np.random.default_rng([seed, index, _CHOICE])
             x = draws[rng.choice(len(draws), NEXT, replace=False)]
         before = sum(len(r.x) for r in found)
@@ -85,26 +87,37 @@ def rounds(
         rewards = simulated(protocol, space, x, seeds, jobs, partial(_beyond, report, before))
         found.append(Round(x, rewards))
         yield found[-1]
-    yield posterior(found, measured, seed)
+        now = _after(found, now, measured, seed)
+    assert now is not None
+    yield now
 
 
 def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
     report(before + count)
 
 
-def posterior(found: list[Round], measured: Floats, seed: int) -> Posterior:
-    """Return draws of the posterior that all rounds so far give.
+def posterior(found: list[Round], measured: Floats, seed: int) -> Posterior | None:
+    """Return draws of the posterior that these rounds give, None without any.
 
     Round by round, since each one's draws say around which x the next regression is made.
     """
-    x, rewards = found[0].x, found[0].rewards
-    far = np.sqrt(np.mean((rewards - measured) ** 2, axis=1))
-    weights = 1 / (1 + (far / np.quantile(far, 0.25)) ** 4)  # far from everything: luck decides nothing yet
-    result = _drawn(x, rewards, weights, measured, [seed, 0, _WALK])
-    for index, one in enumerate(found[1:], 1):
-        x, rewards = np.concatenate([x, one.x]), np.concatenate([rewards, one.rewards])
-        result = _drawn(x, rewards, _near(x, result.draws), measured, [seed, index, _WALK])
+    result: Posterior | None = None
+    for count in range(1, len(found) + 1):
+        result = _after(found[:count], result, measured, seed)
     return result
+
+
+def _after(found: list[Round], before: Posterior | None, measured: Floats, seed: int) -> Posterior:
+    """The posterior of these rounds, given that of all but the last."""
+    x, rewards = np.concatenate([r.x for r in found]), np.concatenate([r.rewards for r in found])
+    if before is None:
+        far = np.sqrt(np.mean((rewards - measured) ** 2, axis=1))
+        weights = 1 / (
+            1 + (far / np.quantile(far, 0.25)) ** 4
+        )  # far off, luck decides nothing
+    else:
+        weights = _near(x, before.draws)
+    return _drawn(x, rewards, weights, measured, [seed, len(found) - 1, _WALK])
 
 
 def _near(x: Floats, draws: Floats) -> Floats:
