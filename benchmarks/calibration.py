@@ -3,6 +3,7 @@
     known      presets whose constants are known: 9 n with one seed each to 1e6, a recommendation for 1e7
     published  the paper's drawn curves of the easy set at B_p = 32, calibrated to C = 1e6, judged to 4e6
     rest       real runs calibrated on their first 40 %, judged on the rest
+    presets    the presets that isolaw ships: isolaw/simulators/presets
     tables     benchmarks/calibration.json, and the tables in docs/calibrate.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
@@ -18,6 +19,7 @@ import json
 import sys
 import tempfile
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,14 +33,16 @@ from isolaw.calibration.calibrate import VERSION, calibrate
 from isolaw.calibration.forecast import forecast
 from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.simulation import Cell, Protocol
+from isolaw.config.writing import toml_text
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
 from isolaw.fits.curves.learning_curves import fit_curves
 from isolaw.replication.jitter import constants_of, jittered
 from isolaw.simulators.interference import PRESETS, SIZES
-from isolaw.simulators.presets import read_preset
+from isolaw.simulators.presets import FOLDER, read_preset
 from isolaw.simulators.problems import difficulty
 
+DATA = Path(__file__).parents[1] / "examples" / "data"
 KEPT = Path(__file__).parent / ".designs" / "calibration"
 LEVELS = tuple(2**k for k in range(3, 12))
 BATCH, MEASURED, TARGET = 32, 1_000_000, 10_000_000
@@ -170,9 +174,8 @@ def _stays(reward: Any, last: int = 5) -> float:
 
 def rest(jobs: int) -> list[dict[str, Any]]:
     """Return the errors on the rest of real runs, a row for each sweep."""
-    data = Path(__file__).parents[1] / "examples" / "data"
-    tan = isolaw.read(data / "tan_rollout_n_base.csv", mapping=data / "tan_rollout_n_base.toml")
-    real = data / "real-arithmetic.parquet"
+    tan = isolaw.read(DATA / "tan_rollout_n_base.csv", mapping=DATA / "tan_rollout_n_base.toml")
+    real = DATA / "real-arithmetic.parquet"
     sweeps: dict[str, tuple[Any, dict[str, Any]]] = {
         "Tan et al., 7B": (tan, {"metric": "holdout_acc_raw", "n_train": 54_000}),
     }
@@ -228,12 +231,39 @@ def _calibrated(runs: Any, how: dict[str, Any], jobs: int) -> tuple[Any, Any]:
 
 def published_runs() -> Any:
     """Return the paper's drawn curves (easy, B_p = 32) as runs."""
-    data = Path(__file__).parents[1] / "examples" / "data" / "frontier_curves_fixedBp_main_easy.csv"
     return isolaw.read(
-        data,
+        DATA / "frontier_curves_fixedBp_main_easy.csv",
         columns={"n": "n", "B_p": "B_p", "compute": "compute_rollouts", "avg@4": "validation_reward"},
         constants={"n_problems": 300, "n_samples": ANSWERS},
     )
+
+
+def presets(jobs: int) -> None:
+    """Write the presets that isolaw ships.
+
+    ``published-hard`` is ``published-easy`` on hard problems without a KL term, as the paper trains there: no
+    curve of the hard set is published.
+    """
+    FOLDER.mkdir(exist_ok=True)
+    easy, hard, tan = (
+        FOLDER / f"{name}.toml" for name in ("published-easy", "published-hard", "qwen-7b-base")
+    )
+    if not easy.exists():
+        calibrate(published_runs(), problems="easy", n_train=6000, out=easy, jobs=jobs)
+    data = tomllib.loads(easy.read_text(encoding="utf-8"))
+    data["preset"]["problems"] = "hard"
+    data["constants"]["kl_easy"] = data["constants"]["kl_hard"] = 0.0
+    ensemble = data["ensemble"]
+    ensemble["kl"], ensemble["problems"] = ([v] * len(ensemble["kl"]) for v in (0.0, "hard"))
+    data["provenance"]["assumed"] += [
+        "the constants are those of published-easy: no curve of the hard set is published",
+        "problems are the simulator's hard set (success before training up to .0625), without a KL term",
+    ]
+    head = easy.read_text(encoding="utf-8").partition("\n")[0]
+    hard.write_text(f"{head}\n{toml_text(data)}", encoding="utf-8")
+    if not tan.exists():
+        runs = isolaw.read(DATA / "tan_rollout_n_base.csv", mapping=DATA / "tan_rollout_n_base.toml")
+        calibrate(runs, metric="holdout_acc_raw", n_train=54_000, out=tan, jobs=jobs)
 
 
 def published(jobs: int) -> dict[str, Any]:
@@ -274,12 +304,15 @@ def published(jobs: int) -> dict[str, Any]:
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("known", "published", "rest"))
+    parser.add_argument("command", choices=("known", "published", "rest", "presets"))
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     if given.command == "published":
         published(given.jobs)
+        return
+    if given.command == "presets":
+        presets(given.jobs)
         return
     if given.command == "rest":
         rest(given.jobs)
