@@ -43,6 +43,9 @@ from isolaw.simulators.presets import FOLDER, read_preset
 from isolaw.simulators.problems import difficulty
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
+SUMMARY = Path(__file__).with_suffix(".json")
+DOCS = Path(__file__).parents[1] / "docs" / "calibrate.md"
+MARKS = "<!-- calibration -->", "<!-- /calibration -->"
 KEPT = Path(__file__).parent / ".designs" / "calibration"
 LEVELS = tuple(2**k for k in range(3, 12))
 BATCH, MEASURED, TARGET = 32, 1_000_000, 10_000_000
@@ -56,8 +59,7 @@ CELLS = [(BATCH, n) for n in LEVELS]
 
 def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
     """Return what the calibration and the estimator recommend in one preset, and what that loses."""
-    KEPT.mkdir(parents=True, exist_ok=True)
-    path = KEPT / f"{kind}-{index}-v{VERSION}-e{ESTIMATOR}-s{Bandit.version}.json"
+    path = kept(f"{kind}-{index}")
     if path.exists():
         return dict(json.loads(path.read_text()))
     changed = jittered("interference", constants_of("interference", "P", {}), index)
@@ -185,6 +187,7 @@ def rest(jobs: int) -> list[dict[str, Any]]:
     for name, (runs, how) in sweeps.items():
         out.append({"sweep": name, **_rest(runs, how, jobs)})
         print(json.dumps(out[-1]), flush=True)
+    kept("rest").write_text(json.dumps(out))
     return out
 
 
@@ -298,18 +301,86 @@ def published(jobs: int) -> dict[str, Any]:
     ahead4 = forecast(preset, 4e6, [(BATCH, n) for n in LEVELS], jobs=jobs)
     result["n_star"] = {"n": ahead4.best[1], "interval": list(ahead4.interval(1)), "published": 512}
     print(json.dumps(result, indent=1), flush=True)
+    kept("published").write_text(json.dumps(result))
     return result
+
+
+def kept(name: str) -> Path:
+    """Return where the result of a command is kept, by the versions that made it."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    return KEPT / f"{name}-v{VERSION}-e{ESTIMATOR}-s{Bandit.version}.json"
+
+
+def summary() -> dict[str, Any]:
+    """Return what was measured: a row for each judged preset, the paper's curves, the rest of real runs."""
+    paths = [kept(f"{kind}-{index}") for kind in SETS for index in JUDGING]
+    names = "n", "regret", "interval", "covers", "band", "seconds"
+    rows = []
+    for one in (json.loads(path.read_text()) for path in paths if path.exists()):
+        own = {name: one["calibrated"][name] for name in names}
+        theirs = {name: one["estimator"].get(name) for name in ("n", "regret")}
+        rows.append(
+            {**{k: one[k] for k in ("kind", "index", "best")}, "calibrated": own, "estimator": theirs}
+        )
+    found = {name: kept(name) for name in ("published", "rest")}
+    more = {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}
+    versions = {"calibration": VERSION, "estimator": ESTIMATOR, "simulator": Bandit.version}
+    return {**versions, "known": rows, **more}
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Return the tables of docs/calibrate.md."""
+    head = "preset", "best n", "law's n", "loses", "calibrated n", "loses", "90 % of members", "in the band"
+    out = [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
+    for row in found["known"]:
+        own, law = row["calibrated"], row["estimator"]
+        low, high = own["interval"]
+        theirs = ("none", "") if law["n"] is None else (f"{law['n']:,}", f"{law['regret']:.4f}")
+        cells = [f"{row['best']:,}", *theirs, f"{own['n']:,}", f"{own['regret']:.4f}", f"{low:,}–{high:,}"]
+        out.append(f"| {row['kind']} {row['index']} | {' | '.join(cells)} | {own['band']:.0%} |")
+    rest_ = found.get("rest", [])
+    if rest_:
+        out += ["", "| runs | calibrated | mean of the last five stays | exponential | Hill | misfit τ |"]
+        out.append("|---|--:|--:|--:|--:|--:|")
+        for row in rest_:
+            errors = " | ".join(f"{row[key]:.4f}" for key in ("calibrated", "stays", "exp", "hill"))
+            out.append(f"| {row['sweep']} | {errors} | {row['misfit']:.1f} |")
+    if "published" in found:
+        own = found["published"]
+        out += [
+            "",
+            "| n of the drawn curves | calibrated on C ≤ 1e6 | exponential | Hill |",
+            "|---|--:|--:|--:|",
+        ]
+        for n, error in own["by n"].items():
+            theirs = [own[f].get(n) for f in ("exp", "hill")]
+            cells = [f"{error:.4f}", *("" if v is None else f"{v:.4f}" for v in theirs)]
+            out.append(f"| {n} | {' | '.join(cells)} |")
+        out.append(f"| all | {own['error']:.4f} | | |")
+    return out
+
+
+def tables() -> None:
+    """Write ``benchmarks/calibration.json`` and the tables between the marks of docs/calibrate.md."""
+    found = summary()
+    SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
+    begin, end = MARKS
+    before, rest_ = DOCS.read_text().split(begin)
+    DOCS.write_text(before + "\n".join([begin, "", *lines(found), "", end]) + rest_.split(end)[1])
 
 
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("known", "published", "rest", "presets"))
+    parser.add_argument("command", choices=("known", "published", "rest", "presets", "tables"))
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     if given.command == "published":
         published(given.jobs)
+        return
+    if given.command == "tables":
+        tables()
         return
     if given.command == "presets":
         presets(given.jobs)

@@ -112,9 +112,7 @@ def _after(found: list[Round], before: Posterior | None, measured: Floats, seed:
     x, rewards = np.concatenate([r.x for r in found]), np.concatenate([r.rewards for r in found])
     if before is None:
         far = np.sqrt(np.mean((rewards - measured) ** 2, axis=1))
-        weights = 1 / (
-            1 + (far / np.quantile(far, 0.25)) ** 4
-        )  # far off, luck decides nothing
+        weights = 1 / (1 + (far / np.quantile(far, 0.25)) ** 4)  # far off, luck decides nothing
     else:
         weights = _near(x, before.draws)
     return _drawn(x, rewards, weights, measured, [seed, len(found) - 1, _WALK])
