@@ -3,7 +3,7 @@
     known      presets whose constants are known: 9 n with one seed each to 1e6, a recommendation for 1e7
     published  the paper's drawn curves of the easy set at B_p = 32, calibrated to C = 1e6, judged to 4e6
     rest       real runs calibrated on their first 40 %, judged on the rest
-    presets    the presets that isolaw ships: isolaw/simulators/presets
+    presets    the preset that isolaw ships: isolaw/simulators/presets
     tables     benchmarks/calibration.json, and the tables in docs/calibrate.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
@@ -19,7 +19,6 @@ import json
 import sys
 import tempfile
 import time
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,6 @@ from isolaw.calibration.calibrate import VERSION, calibrate
 from isolaw.calibration.forecast import forecast
 from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.simulation import Cell, Protocol
-from isolaw.config.writing import toml_text
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
 from isolaw.fits.curves.learning_curves import fit_curves
@@ -176,10 +174,9 @@ def _stays(reward: Any, last: int = 5) -> float:
 
 def rest(jobs: int) -> list[dict[str, Any]]:
     """Return the errors on the rest of real runs, a row for each sweep."""
-    tan = isolaw.read(DATA / "tan_rollout_n_base.csv", mapping=DATA / "tan_rollout_n_base.toml")
     real = DATA / "real-arithmetic.parquet"
     sweeps: dict[str, tuple[Any, dict[str, Any]]] = {
-        "Tan et al., 7B": (tan, {"metric": "holdout_acc_raw", "n_train": 54_000}),
+        "Tan et al., 7B": (tan_runs(), {"metric": "holdout_acc_raw", "n_train": 54_000}),
     }
     for kind, lr in (("easy", 1e-3), ("easy", 5e-4), ("hard", 1e-3)):
         sweeps[f"tiny, {kind}, lr {lr:g}"] = (isolaw.read(real), {"fixed": {"problem_set": kind, "lr": lr}})
@@ -241,32 +238,18 @@ def published_runs() -> Any:
     )
 
 
-def presets(jobs: int) -> None:
-    """Write the presets that isolaw ships.
+def tan_runs() -> Any:
+    """Return the sweep of n by Tan et al. (arXiv 2509.25300): Qwen2.5-7B base, 500 held-out problems."""
+    own = DATA / "tan_rollout_n_base"
+    size = {"n_problems": 500, "n_samples": 1}
+    return isolaw.read(own.with_suffix(".csv"), mapping=own.with_suffix(".toml"), constants=size)
 
-    ``published-hard`` is ``published-easy`` on hard problems without a KL term, as the paper trains there: no
-    curve of the hard set is published.
-    """
+
+def presets(jobs: int) -> None:
+    """Write the preset that isolaw ships."""
     FOLDER.mkdir(exist_ok=True)
-    easy, hard, tan = (
-        FOLDER / f"{name}.toml" for name in ("published-easy", "published-hard", "qwen-7b-base")
-    )
-    if not easy.exists():
-        calibrate(published_runs(), problems="easy", n_train=6000, out=easy, jobs=jobs)
-    data = tomllib.loads(easy.read_text(encoding="utf-8"))
-    data["preset"]["problems"] = "hard"
-    data["constants"]["kl_easy"] = data["constants"]["kl_hard"] = 0.0
-    ensemble = data["ensemble"]
-    ensemble["kl"], ensemble["problems"] = ([v] * len(ensemble["kl"]) for v in (0.0, "hard"))
-    data["provenance"]["assumed"] += [
-        "the constants are those of published-easy: no curve of the hard set is published",
-        "problems are the simulator's hard set (success before training up to .0625), without a KL term",
-    ]
-    head = easy.read_text(encoding="utf-8").partition("\n")[0]
-    hard.write_text(f"{head}\n{toml_text(data)}", encoding="utf-8")
-    if not tan.exists():
-        runs = isolaw.read(DATA / "tan_rollout_n_base.csv", mapping=DATA / "tan_rollout_n_base.toml")
-        calibrate(runs, metric="holdout_acc_raw", n_train=54_000, out=tan, jobs=jobs)
+    out = FOLDER / "qwen-7b-base.toml"
+    calibrate(tan_runs(), metric="holdout_acc_raw", n_train=54_000, out=out, jobs=jobs)
 
 
 def published(jobs: int) -> dict[str, Any]:

@@ -15,7 +15,13 @@ levels of a problem set that all configurations share are in it as such. Then, w
 
 (the synthetic likelihood of Wood 2010, Nature 466, 1102, with a regression in place of repeated simulations,
 as in Meeds and Welling 2014, arXiv 1401.2838). h is the regression's own uncertainty, which grows away from
-the simulations. τ ≥ 1 is the misfit: where even the best constants leave more than Σ explains, e'Σ⁻¹e / K.
+the simulations. τ ≥ 1 is the misfit, from simulations and not from their regression, which may promise what
+no constants keep: with z_j what simulation j measures, e_j = z₀ − z_j has the noise of two sets of runs, and
+
+    τ = max(1, 5 % quantile over j of e_j'Σ⁻¹e_j / 2K)
+
+So early rounds, none of whose simulations is near, give wide posteriors, and a mechanism that cannot measure
+what was measured keeps one.
 """
 
 from __future__ import annotations
@@ -25,10 +31,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from isolaw.calibration.space import BOUND
 from isolaw.simulators.model import Floats
 
 COMPONENTS = 14
 _RIDGE = 1e-2
+_NEAREST = 0.05  # share of the simulations
 _LEAST_NOISE = 1e-4  # of a component
 
 
@@ -46,7 +54,8 @@ def monomials(x: Floats) -> Floats:
 class Emulator:
     """The regression at one stage of a calibration.
 
-    ``measured`` is z₀ (K,), ``residual`` what of the measured rewards no component has (root mean square).
+    ``measured`` is z₀ (K,), ``misfit`` τ, ``residual`` what of the measured rewards no component has (root
+    mean square).
     """
 
     centre: Floats
@@ -57,6 +66,7 @@ class Emulator:
     factor: tuple[Floats, bool]
     measured: Floats
     residual: float
+    misfit: float
 
     @classmethod
     def fit(cls, x: Floats, rewards: Floats, weights: Floats, measured: Floats) -> Emulator:
@@ -80,7 +90,11 @@ class Emulator:
         covariance = (left * w[:, None]).T @ left / (w.sum() * freedom)
         covariance += np.eye(components) * _LEAST_NOISE**2
         residual = float(np.sqrt(np.mean((measured - middle - basis @ z0) ** 2)))
-        return cls(centre, scale, coefficients, inverse, covariance, cho_factor(covariance), z0, residual)
+        factor = cho_factor(covariance)
+        away = z0 - z
+        square = np.einsum("ij,ji->i", away, cho_solve(factor, away.T))
+        misfit = max(1.0, float(np.quantile(square, _NEAREST)) / (2 * components))
+        return cls(centre, scale, coefficients, inverse, covariance, factor, z0, residual, misfit)
 
     def distance(self, x: Floats) -> tuple[Floats, Floats]:
         """Return e'Σ⁻¹e / h and h of points (J, d), both (J,)."""
@@ -89,11 +103,12 @@ class Emulator:
         h = 1 + np.einsum("ij,jk,ik->i", phi, self.inverse, phi)
         return np.einsum("ij,ji->i", error, cho_solve(self.factor, error.T)) / h, h
 
-    def log_posterior(self, x: Floats, misfit: float = 1.0) -> Floats:
+    def log_posterior(self, x: Floats) -> Floats:
         """Return log p(x | z₀) up to a constant, (J,)."""
         distance, h = self.distance(x)
         prior = np.sum(x**2, axis=1)
-        return np.asarray(-0.5 * (prior + distance / misfit + len(self.measured) * np.log(h)))
+        found = -0.5 * (prior + distance / self.misfit + len(self.measured) * np.log(h))
+        return np.where(np.abs(x).max(axis=1) <= BOUND, found, -np.inf)
 
 
 def effective(weights: Floats) -> float:

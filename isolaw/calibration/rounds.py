@@ -17,7 +17,7 @@ import numpy as np
 from isolaw.calibration.emulator import Emulator, effective
 from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Protocol
-from isolaw.calibration.space import Space, parameters
+from isolaw.calibration.space import BOUND, Space, parameters
 from isolaw.simulators.model import Floats
 from isolaw.simulators.problems import difficulty
 
@@ -76,7 +76,7 @@ def rounds(
     for index in range(len(found), ROUNDS):
         if index == 0:
             rng = np.random.default_rng([seed, 0, _CHOICE])
-            x = rng.standard_normal((FIRST, space.size))
+            x = np.clip(rng.standard_normal((FIRST, space.size)), -BOUND, BOUND)
         else:
             assert now is not None
             draws = now.draws
@@ -136,30 +136,16 @@ def _drawn(x: Floats, rewards: Floats, weights: Floats, measured: Floats, stream
 
     emulator = Emulator.fit(x, rewards, weights, measured)
     rng = np.random.default_rng(stream)
-    best = np.argsort(-emulator.log_posterior(x) - 1e9 * (weights <= 0))[:_WALKERS]
+    best = np.argsort(-emulator.log_posterior(x))[:_WALKERS]
     start = x[rng.choice(best, _WALKERS)] + 0.05 * rng.standard_normal((_WALKERS, x.shape[1]))
-    result = Posterior(x, 1.0, 0.0, 0.0)
-    misfit = 1.0
-    for _ in range(2):  # the second with the misfit that the first found
-        moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
-        sampler = emcee.EnsembleSampler(
-            _WALKERS,
-            x.shape[1],
-            lambda q, t=misfit: emulator.log_posterior(q, t),
-            moves=moves,
-            vectorize=True,
-        )
-        state = np.random.RandomState(int(rng.integers(2**31))).get_state()
-        sampler.random_state = state
-        sampler.run_mcmc(start, _BURN_IN + _STEPS, skip_initial_state_check=True)
-        draws = sampler.get_chain(discard=_BURN_IN, thin=_THIN, flat=True)
-        noise = float(np.sqrt(np.trace(emulator.covariance) / len(measured)))
-        result = Posterior(draws, misfit, noise, emulator.residual)
-        found = max(1.0, float(emulator.distance(draws)[0].min()) / len(emulator.measured))
-        if found < 1.05 * misfit:
-            break
-        misfit, start = found, sampler.get_last_sample().coords
-    return result
+    moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
+    sampler = emcee.EnsembleSampler(_WALKERS, x.shape[1], emulator.log_posterior, moves=moves, vectorize=True)
+    sampler.random_state = np.random.RandomState(int(rng.integers(2**31))).get_state()
+    start = np.clip(start, -0.99 * BOUND, 0.99 * BOUND)
+    sampler.run_mcmc(start, _BURN_IN + _STEPS, skip_initial_state_check=True)
+    draws = sampler.get_chain(discard=_BURN_IN, thin=_THIN, flat=True)
+    noise = float(np.sqrt(np.trace(emulator.covariance) / len(measured)))
+    return Posterior(draws, emulator.misfit, noise, emulator.residual)
 
 
 def hash_of(seed: int, index: int) -> int:

@@ -5,9 +5,9 @@ Each constant is a standard normal coordinate x of its own, and independent of t
     log    value = centre · exp(sd · x)                for what is positive
     logit  value = σ(logit(centre) + sd · x)           for what is a share
 
-so a coordinate with |x| > 2 is one that only 5 % of the prior has. Centres are round numbers between those of
-three hand-made presets, and the standard deviations allow factors of 10 either way for most: wide on purpose,
-since runs of one model are no prior for another.
+so a coordinate with |x| > 2 is one that only 5 % of the prior has, and |x| > 3 is excluded. Centres are round
+numbers between those of three hand-made presets, and the standard deviations allow factors of 10 either way
+for most: wide on purpose, since runs of one model are no prior for another.
 
 The difficulty of problems before training is Beta(μ ν, (1 − μ) ν), its mean μ and its ν from what the runs
 measured before their first step (`isolaw.calibration.observed`), with the uncertainty that leaves.
@@ -25,6 +25,7 @@ from scipy.special import expit, logit
 from isolaw.simulators.interference import InterferenceParameters
 from isolaw.simulators.model import Floats
 
+BOUND = 3.0  # of |x|: nothing beyond is considered
 EDGE = 2.0  # |x| beyond which a constant is at the edge of what was believed before
 IDENTIFIED = 0.5  # a standard deviation of x below which the runs have told more than the prior
 # Of Beta(μ ν, (1 − μ) ν): neither all problems alike nor all either solved or not.

@@ -67,9 +67,9 @@ def shipped() -> list[str]:
 def read_preset(name: str | Path) -> Preset:
     """Return a shipped preset by its name, or one from a file; raise `InputError` where there is none.
 
-    >>> read_preset("published-esay")
+    >>> read_preset("qwen-7b-bsae")
     Traceback (most recent call last):
-    isolaw.errors.InputError: preset: no such preset or file; found 'published-esay' (did you mean ...
+    isolaw.errors.InputError: preset: no such preset or file; found 'qwen-7b-bsae' (did you mean ...
     """
     if str(name) in shipped():
         return _shipped(str(name))
