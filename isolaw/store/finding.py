@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 from pathlib import Path
 
 from isolaw.errors import StoreError
 from isolaw.store.run import RunStore
 from isolaw.store.sweep import SweepStore
+from isolaw.store.tables import attributes_of, columns_of
 
 _SHOWN, _MOST = 5, 40
 _CUT = 16  # of an id: enough to be unambiguous
@@ -36,7 +38,18 @@ def find_run(name: str | Path) -> RunStore:
 
 def _runs_of(sweep: SweepStore) -> list[str]:
     """Return a line for each run, up to `_MOST`; none for a folder that is no sweep's."""
-    specs = sweep.specs()[0] if sweep.exists else {}
-    facts = sorted((s.rollouts_per_problem, s.problems_per_batch, s.seed, run) for run, s in specs.items())
-    lines = [f"{run[:_CUT]}: n = {n:,}, B_p = {b:,}, seed {seed}" for n, b, seed, run in facts]
+    if not sweep.exists:
+        return []
+    axes: list[str] = []
+    with contextlib.suppress(StoreError):  # a damaged file decides nothing here
+        axes = list(sweep.read_spec().grid.recipe_axes)
+    facts = []
+    for run, s in sweep.specs()[0].items():
+        known = columns_of(s) | attributes_of(s)
+        also = [f"{key} = {known[key]}" for key in axes if key in known]
+        facts.append((s.rollouts_per_problem, s.problems_per_batch, s.seed, also, run))
+    lines = [
+        ", ".join([f"{run[:_CUT]}: n = {n:,}", f"B_p = {b:,}", f"seed {seed}", *also])
+        for n, b, seed, also, run in sorted(facts)
+    ]
     return lines[:_MOST] + ([f"and {len(lines) - _MOST:,} more"] if len(lines) > _MOST else [])

@@ -26,3 +26,10 @@ def test_a_run_by_its_folder_and_by_a_prefix(tiny, tmp_path: Path) -> None:
         find_run(tmp_path / "out")
     assert f"  - {run.name[:16]}: n = " in str(raised.value)
     assert str(raised.value).count("\n") == len(list((tmp_path / "out" / "runs").iterdir())) == 4
+
+
+def test_runs_are_listed_with_what_the_sweep_varies(tiny, tmp_path: Path) -> None:
+    grid = {"problems_per_batch": [8], "rollouts_per_problem": [4], "lr": [0.01, 0.02]}
+    engine.sweep(tiny(grid=grid, sweep={"seeds": 1}), tmp_path / "out")
+    with pytest.raises(StoreError, match=r"seed 0, lr = 0.01\n.*seed 0, lr = 0.02"):
+        find_run(tmp_path / "out")

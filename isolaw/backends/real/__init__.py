@@ -268,7 +268,7 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     if spec.recipe.interrupt_at is not None:
         note = "a response is interrupted in two requests, and a streaming sampler draws it in one"
         accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'
-        out.append(Issue("recipe.interrupt_at", note, spec.recipe.interrupt_at, accepted))
+        out.append(Issue("recipe.interrupt_at", note, list(spec.recipe.interrupt_at), accepted))
     if spec.recipe.staleness and (spec.recipe.top_p or 1.0) < 1:
         note = "the recorded log-probabilities would be those of the cut distribution, and no policy's"
         out.append(Issue("recipe.top_p", note, spec.recipe.top_p, f"1, or {colocated}"))

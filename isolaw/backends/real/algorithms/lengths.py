@@ -19,7 +19,7 @@ from isolaw.errors import Issue
 PHRASE = "Okay, time is up. Let me stop thinking and formulate a final answer now.</think>"
 _ANSWER_PART = 7  # of the response, 2,048 of 14,336
 _FIRST = 10 / 12  # of the last place of an interruption
-_KEYS = ("interrupt_at", "interrupt_phrase", "answer_tokens")
+KEYS = ("interrupt_at", "interrupt_phrase", "answer_tokens")
 
 
 def penalty_tokens(longest: int) -> int:
@@ -62,7 +62,7 @@ def issues(recipe: Recipe) -> list[Issue]:
         accepted = "no such key, or recipe.interrupt_at"
         out += [
             Issue(f"recipe.{key}", "nothing is interrupted", getattr(recipe, key), accepted)
-            for key in _KEYS
+            for key in KEYS
             if getattr(recipe, key) is not None
         ]
         return out

@@ -70,13 +70,18 @@ def linear_layers(model: str) -> dict[str, tuple[int, int]]:
 
 
 def issues(recipe: Recipe, model: str) -> list[Issue]:
-    """Return the packages that LoRA misses, and the targets that no layer of a model has."""
+    """Return the packages that LoRA misses, a rank beyond the full one, and targets that no layer has."""
     if recipe.lora_rank is None:
         return []
     missing = [name for name in _PACKAGES if not environment.installed(name)]
     note = f"needs {' and '.join(missing)}; `pip install --no-deps {' '.join(missing)}` installs it"
     out = [Issue("recipe.lora_rank", note)] if missing else []
-    names = LoRA(1).chosen(linear_layers(model))
+    shapes = linear_layers(model)
+    names, adapted = LoRA(1).chosen(shapes), LoRA(1, targets=recipe.lora_targets).chosen(shapes)
+    full = max((min(shapes[name]) for name in adapted), default=recipe.lora_rank)
+    if recipe.lora_rank > full:
+        note = f"larger than the full rank of any layer of {model}"
+        out.append(Issue("recipe.lora_rank", note, recipe.lora_rank, f"at most {full}"))
     known = sorted({name.rpartition(".")[2] for name in names})
     for target in recipe.lora_targets or ():
         if names and not LoRA(1, targets=(target,)).chosen(names):

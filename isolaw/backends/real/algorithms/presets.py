@@ -86,6 +86,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     >>> scale_rl.staleness, scale_rl.no_positive_resampling, scale_rl.float32_head
     (8, 0.9, False)
     """
+    if recipe.algorithm == scale_rl.NAME:
+        recipe = scale_rl.taken_out(recipe)
     given = {key: value for key, value in recipe.model_dump().items() if value is not None}
     algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # an unknown one is refused later
     if recipe.algorithm == scale_rl.NAME:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from isolaw.backends.real.algorithms import lengths
 from isolaw.config import Recipe
 from isolaw.errors import Issue
 
@@ -45,6 +46,12 @@ PARTS: dict[str, Part] = {
     "interruptions": Part({}, {"overlong_on": "correct"}),
     "staleness": Part({"staleness": 8}, {"staleness": 0}),
 }
+# Keys that say how a part works, and nothing without it.
+_SETTINGS: dict[str, tuple[str, ...]] = {
+    "no_positive_resampling": ("no_positive_resampling",),
+    "interruptions": lengths.KEYS,
+    "staleness": ("staleness",),
+}
 _COMMON: dict[str, Any] = {"importance_sampling": "none", "kl": 0.0, "entropy": 0.0}
 
 
@@ -58,6 +65,23 @@ def settings(without: tuple[str, ...] = ()) -> dict[str, Any]:
     for name, part in PARTS.items():
         out |= part.instead if name in without else part.keys
     return out
+
+
+def taken_out(recipe: Recipe) -> Recipe:
+    """Return a recipe less the settings of the parts that it takes out; responses stay as long.
+
+    So one file sets the parts and has ``without`` as an axis.
+
+    >>> less = taken_out(Recipe(algorithm="scale_rl", staleness=4, without=("staleness",)))
+    >>> less.staleness, less.without
+    (None, ('staleness',))
+    """
+    gone = [key for part in recipe.without or () for key in _SETTINGS.get(part, ())]
+    update: dict[str, Any] = dict.fromkeys(gone)
+    if "answer_tokens" in gone and recipe.interrupt_at and recipe.answer_tokens:
+        whole = recipe.interrupt_at[1] + recipe.answer_tokens
+        update["max_response_tokens"] = recipe.max_response_tokens or whole
+    return recipe.model_copy(update=update)
 
 
 def has(recipe: Recipe, part: str) -> bool:

@@ -111,7 +111,8 @@ def check_phrase(phrase: str, tokenizer: Any) -> list[Issue]:
     known = tokenizer.decode(encode_phrase(phrase, tokenizer))
     if "".join(known.split()) == "".join(phrase.split()) != "":
         return []
-    note = f"the model's tokenizer knows only {known!r} of it"
+    some = f"only {known!r}" if known.strip() else "nothing"
+    note = f"the model's tokenizer knows {some} of it"
     return [Issue("recipe.interrupt_phrase", note, phrase, "a phrase in the model's tokens")]
 
 

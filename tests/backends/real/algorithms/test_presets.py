@@ -354,10 +354,30 @@ def test_a_part_that_is_taken_out_changes_its_own_keys_alone(part: str) -> None:
     assert changed == own
     # What a user sets back, or takes out by its keys, is told so: no run has two identities.
     for without, keys in (((part,), PARTS[part].keys), ((), PARTS[part].instead)):
-        if PARTS[part].keys and None not in keys.values():
+        settings = without and part in ("staleness", "no_positive_resampling")  # below
+        if keys and None not in keys.values() and part != "interruptions" and not settings:
             said = problems(algorithm="scale_rl", without=without, **keys)
             assert list(said) == [f"recipe.{next(iter(PARTS[part].keys))}"]
             assert part in next(iter(said.values()))
+
+
+@pytest.mark.parametrize(
+    ("part", "settings"),
+    [
+        ("interruptions", {"interrupt_at": (5, 6), "answer_tokens": 5, "interrupt_phrase": "="}),
+        ("staleness", {"staleness": 2}),
+        ("no_positive_resampling", {"no_positive_resampling": 0.8}),
+    ],
+)
+def test_a_part_that_is_taken_out_takes_its_settings_along(part: str, settings: dict[str, Any]) -> None:
+    """A file sets the parts and has ``without`` as an axis."""
+    whole = resolve_recipe(Recipe(algorithm="scale_rl", **settings))
+    assert {key: getattr(whole, key) for key in settings} == settings
+    less = resolve_recipe(Recipe(algorithm="scale_rl", without=(part,), **settings))
+    longest = {"max_response_tokens": whole.max_response_tokens}
+    assert less == resolve_recipe(Recipe(algorithm="scale_rl", without=(part,), **longest))
+    assert not any(getattr(less, key) for key in settings)
+    assert recipe_issues(less, 8) == []
 
 
 def test_the_parts_are_those_that_a_file_may_name() -> None:

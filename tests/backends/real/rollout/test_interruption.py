@@ -113,7 +113,7 @@ def test_a_phrase_that_the_model_cannot_say_is_refused_and_one_that_it_can_needs
         return " ".join(map(str, BACKEND.check(spec.model_copy(update={"recipe": changed}))))
 
     assert said("=" * 5) == ""
-    assert "recipe.interrupt_phrase: the model's tokenizer knows only ''" in said("Time is up.")
+    assert "recipe.interrupt_phrase: the model's tokenizer knows nothing of it" in said("Time is up.")
     assert "too long" in said("=" * 12)  # 32 tokens of context, prompts of up to 9
 
 

@@ -213,6 +213,13 @@ def test_seven_billion_on_one_card_with_lora_alone(planned: Callable[..., engine
         planned(
             "real-qwen-easy.toml", "h100-80g:1", *alone, "recipe.lora_rank=8", "recipe.lora_targets=['q_prj']"
         )
+    # Keys of Qwen2.5-7B: 512 of 3,584.
+    keys = "recipe.lora_targets=['k_proj']"
+    with pytest.raises(
+        SpecError,
+        match=r"recipe\.lora_rank.*larger than the full rank of any .*; found 513; expected at most 512",
+    ):
+        planned("real-qwen-easy.toml", "h100-80g:1", *alone, "recipe.lora_rank=513", keys)
 
 
 # -- GPUs by name -----------------------------------------------------------------------------------------

@@ -34,9 +34,17 @@ KILLS_SAMPLER = os.environ.get("ISOLAW_KILLS_SAMPLER", "transformers")
 STEPS, K = 12 + 6 * KILLS, 2
 
 
-@pytest.mark.parametrize("sampler", ["vllm", "transformers"])
-def test_without_staleness_it_is_the_synchronous_run(train, resolved, sampler: str) -> None:
-    more = {"evaluation": EVERY_STEP, "recipe": {"algorithm": "dapo", "no_positive_resampling": 0.9}}
+DAPO = {"algorithm": "dapo", "no_positive_resampling": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "recipe"),
+    [("vllm", DAPO), ("transformers", DAPO), ("transformers", {"epochs": 2, "minibatches": 2})],
+)
+def test_without_staleness_it_is_the_synchronous_run(
+    train, resolved, sampler: str, recipe: dict[str, Any]
+) -> None:
+    more = {"evaluation": EVERY_STEP, "recipe": recipe}
     ours, theirs = ({"real": {"sampler": sampler, "generation": kind}} for kind in ("async", "colocated"))
     assert resolved(**more, **ours).run_id == resolved(**more, **theirs).run_id
     synchronous = train(**more, **theirs).lines()

@@ -34,6 +34,8 @@ RECIPE = PLAIN | {
     "staleness": 1, "epochs": 2, "minibatches": 2, "clip_low": 0.02, "clip_high": 0.03, "value_clip": 0.05,
     "entropy": 0.01, "importance_sampling": "token",
 }  # fmt: skip
+# Answers have up to four tokens, the end included: most are interrupted, and some of them are cut.
+INTERRUPTED = {"interrupt_at": [1, 3], "answer_tokens": 2, "interrupt_phrase": "=1", "max_response_tokens": 5}
 Tensors = dict[str, torch.Tensor]
 
 
@@ -54,18 +56,35 @@ def run(resolved):
 # -- against plain loops ----------------------------------------------------------------------------------
 
 
-def row_states(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tensor:
-    """The last hidden states before each token of a response."""
-    return model.base_model(torch.tensor([prompt + tokens])).last_hidden_state[0, len(prompt) - 1 : -1]
+Row = tuple[list[int], list[int], list[int]]  # prompt, response, which of its tokens were inserted
 
 
-def row_values(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tensor:
-    return row_states(model, prompt, tokens) @ model.get_output_embeddings().weight[0]
+def rows_of(batch: Any) -> list[Row]:
+    drawn = batch.rollouts
+    return list(zip(drawn.prompts, drawn.tokens, drawn.inserted, strict=True))
 
 
-def row_logprobs(model: Any, prompt: list[int], tokens: list[int]) -> torch.Tensor:
-    logits = row_states(model, prompt, tokens) @ model.get_output_embeddings().weight.T
-    return torch.log_softmax(logits, -1)[range(len(tokens)), tokens]
+def places(row: Row) -> list[int]:
+    """Where in a response its drawn tokens are."""
+    _, tokens, (first, end) = row
+    return [t for t in range(len(tokens)) if not first <= t < end]
+
+
+def row_states(model: Any, row: Row) -> torch.Tensor:
+    """The last hidden states before each drawn token of a response."""
+    prompt, tokens, _ = row
+    states = model.base_model(torch.tensor([prompt + tokens])).last_hidden_state[0]
+    return states[[len(prompt) - 1 + t for t in places(row)]]
+
+
+def row_values(model: Any, row: Row) -> torch.Tensor:
+    return row_states(model, row) @ model.get_output_embeddings().weight[0]
+
+
+def row_logprobs(model: Any, row: Row) -> torch.Tensor:
+    drawn = [row[1][t] for t in places(row)]
+    logits = row_states(model, row) @ model.get_output_embeddings().weight.T
+    return torch.log_softmax(logits, -1)[range(len(drawn)), drawn]
 
 
 def plain(model: Any) -> Any:
@@ -77,16 +96,13 @@ def plain(model: Any) -> Any:
 
 def explicit(one: Run, batch: Any, own: dict[str, Any], beta: float, gamma: float, lam: float) -> list[Any]:
     """Advantages, values and targets of each token, in loops."""
-    rows = list(zip(batch.rollouts.prompts, batch.rollouts.tokens, strict=True))
     rewards = batch.rewards.flatten().tolist()
     out = []
-    for (prompt, tokens), reward in zip(rows, rewards, strict=True):
+    for row, reward in zip(rows_of(batch), rewards, strict=True):
         with torch.no_grad():
-            values = row_values(own["critic"], prompt, tokens).tolist()
-            kl = (
-                row_logprobs(own["policy"], prompt, tokens) - row_logprobs(own["base"], prompt, tokens)
-            ).tolist()
-        n = len(tokens)
+            values = row_values(own["critic"], row).tolist()
+            kl = (row_logprobs(own["policy"], row) - row_logprobs(own["base"], row)).tolist()
+        n = len(values)
         paid = [-beta * k for k in kl]
         paid[-1] += reward
         errors = [paid[t] + (gamma * values[t + 1] if t + 1 < n else 0.0) - values[t] for t in range(n)]
@@ -98,14 +114,18 @@ def explicit(one: Run, batch: Any, own: dict[str, Any], beta: float, gamma: floa
     return [([(a - mean) / deviation for a in raw], values, returns) for raw, values, returns in out]
 
 
-def test_an_update_is_that_of_plain_loops(run, made) -> None:
+@pytest.mark.parametrize("more", [{}, INTERRUPTED], ids=["whole", "interrupted"])
+def test_an_update_is_that_of_plain_loops(run, made, more: dict[str, Any]) -> None:
+    """Tokens that were inserted have no advantage, no target and no gradient: the next drawn one follows."""
     from transformers import AutoModelForCausalLM
 
-    one = run(recipe=PLAIN, grid={"problems_per_batch": [6], "rollouts_per_problem": [3]})
+    one = run(recipe=PLAIN | more, grid={"problems_per_batch": [6], "rollouts_per_problem": [3]})
     for _ in range(6):
         one.advance()
     batch = one.generate()
     assert len(set(batch.lengths.flatten().tolist())) > 1
+    interrupted = sum(end > 0 for _, end in batch.rollouts.inserted)
+    assert 3 < interrupted < 18 if more else interrupted == 0
     trainers = {"policy": one.trainer, "critic": one.learner.ppo.critic}
     own = {name: plain(trainer.module) for name, trainer in trainers.items()}
     own["base"] = AutoModelForCausalLM.from_pretrained(made.model, dtype=torch.float32)
@@ -119,11 +139,10 @@ def test_an_update_is_that_of_plain_loops(run, made) -> None:
             assert not found[row, len(column) :].any()
     assert targets.values.std() > 0.01  # the critic has learned something
     # The gradients of both: of means over the tokens of the batch.
-    rows = list(zip(batch.rollouts.prompts, batch.rollouts.tokens, strict=True))
     count = int(batch.lengths.sum())
-    for (prompt, tokens), (advantages, _, returns) in zip(rows, expected, strict=True):
-        policy = -(row_logprobs(own["policy"], prompt, tokens) * torch.tensor(advantages)).sum() / count
-        value = (row_values(own["critic"], prompt, tokens) - torch.tensor(returns)).square().sum() / 2 / count
+    for row, (advantages, _, returns) in zip(rows_of(batch), expected, strict=True):
+        policy = -(row_logprobs(own["policy"], row) * torch.tensor(advantages)).sum() / count
+        value = (row_values(own["critic"], row) - torch.tensor(returns)).square().sum() / 2 / count
         (policy + value).backward()
     gradients: dict[str, Tensors] = {}
     for name, trainer in trainers.items():
