@@ -250,6 +250,8 @@ def presets(jobs: int) -> None:
     FOLDER.mkdir(exist_ok=True)
     out = FOLDER / "qwen-7b-base.toml"
     calibrate(tan_runs(), metric="holdout_acc_raw", n_train=54_000, out=out, jobs=jobs)
+    root = f"{DATA.parents[1]}/"  # of this copy of the repository
+    out.write_text(out.read_text(encoding="utf-8").replace(root, ""), encoding="utf-8")
 
 
 def published(jobs: int) -> dict[str, Any]:
