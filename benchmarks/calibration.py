@@ -315,8 +315,19 @@ def summary() -> dict[str, Any]:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """Return the tables of docs/calibrate.md."""
-    head = "preset", "best n", "law's n", "loses", "calibrated n", "loses", "90 % of members", "in the band"
-    out = [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
+    out = []
+    if found["known"]:
+        head = (
+            "preset",
+            "best n",
+            "law's n",
+            "loses",
+            "calibrated n",
+            "loses",
+            "90 % of members",
+            "in the band",
+        )
+        out += [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
     for row in found["known"]:
         own, law = row["calibrated"], row["estimator"]
         low, high = own["interval"]
