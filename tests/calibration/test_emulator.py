@@ -28,8 +28,12 @@ def test_posterior_of_a_linear_simulator_with_gaussian_noise() -> None:
     covariance = (away * weight[:, None]).T @ away / weight.sum()
     assert found == pytest.approx(mean, abs=0.03)
     assert covariance == pytest.approx(np.linalg.inv(precision), rel=0.08, abs=0.003)
-    wide = emulator.log_posterior(grid, misfit=4.0)
-    assert np.ptp(wide) < np.ptp(log)  # a misfit widens it
+    assert emulator.misfit == 1.0
+    beyond = np.linalg.svd(slopes)[0][:, 2]  # where no x leads
+    apart = Emulator.fit(x, rewards, np.ones(4000), measured + 8 * sd * beyond)
+    assert apart.misfit > 4
+    assert np.ptp(apart.log_posterior(grid)) < np.ptp(log)  # which widens it
+    assert np.isneginf(emulator.log_posterior(np.array([[3.01, 0.0]]))).all()
 
 
 def test_it_follows_a_curve_and_knows_less_where_nothing_was_simulated() -> None:
