@@ -19,7 +19,6 @@ import json
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,9 @@ import numpy as np
 import isolaw
 from isolaw.backends.bandit import Bandit
 from isolaw.calibration.calibrate import VERSION, calibrate
-from isolaw.calibration.forecast import forecast
+from isolaw.calibration.forecast import POINTS, forecast
 from isolaw.calibration.observed import lr_factor
+from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
@@ -75,8 +75,7 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
     low, high = ahead.interval(1)
     band = np.quantile(ahead.rewards, (0.05, 0.95), axis=0)
     later = (ahead.compute > MEASURED * 1.05)[None, :] & np.isfinite(curves)
-    at = np.array([np.interp(ahead.compute, c, r) for c, r in zip(*_grid(curves, ahead), strict=True)])
-    held = ((at >= band[0]) & (at <= band[1]))[later]
+    held = ((curves >= band[0]) & (curves <= band[1]))[later]
     result = {
         "kind": kind,
         "index": index,
@@ -103,14 +102,8 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
     return result
 
 
-def _grid(curves: Any, ahead: Any) -> tuple[list[Any], list[Any]]:
-    return [ahead.compute] * len(curves), list(curves)
-
-
 def _truth(kind: str, changed: dict[str, float], jobs: int) -> tuple[Any, Any]:
     """The mean reward of each cell at the target, and at the forecast's C."""
-    from isolaw.calibration.forecast import POINTS
-
     own = replace(PRESETS["P"], **changed)
     lr, kl = (own.lr_easy, own.kl_easy) if kind == "easy" else (own.lr_hard, own.kl_hard)
     own = replace(own, lr_easy=lr, kl_easy=kl)
@@ -120,8 +113,7 @@ def _truth(kind: str, changed: dict[str, float], jobs: int) -> tuple[Any, Any]:
         steps = sorted({0, *(int(c * (1 + 1e-12)) // (b * n) for c in grid)})
         cells.append(Cell(b, n, lr_factor(b * n), tuple(steps), (0,) * len(steps)))
     protocol = Protocol(tuple(cells), *SIZES, False)
-    with ThreadPoolExecutor(jobs) as pool:
-        made = list(pool.map(lambda s: protocol.simulate_cells(own, difficulty(kind), s), range(SEEDS)))
+    made = each(protocol.simulate_cells, [(own, difficulty(kind), seed) for seed in range(SEEDS)], jobs)
     curves = np.array(
         [
             np.interp(grid, cell.compute, np.mean([one[k] for one in made], axis=0))
@@ -168,10 +160,6 @@ def _rewards(preset: Any, cells: list[tuple[int, int]], compute: list[Any], jobs
     return out
 
 
-def _stays(reward: Any, last: int = 5) -> float:
-    return float(np.mean(reward[-last:]))
-
-
 def rest(jobs: int) -> list[dict[str, Any]]:
     """Return the errors on the rest of real runs, a row for each sweep."""
     real = DATA / "real-arithmetic.parquet"
@@ -209,7 +197,7 @@ def _rest(runs: Any, how: dict[str, Any], jobs: int) -> dict[str, Any]:
         before = before[before["compute"] <= before["run_id"].map(ends)].groupby("compute")["value"].mean()
         x, y = before.index.to_numpy(float), before.to_numpy()
         errors["calibrated"].append(predicted - mean)
-        errors["stays"].append(_stays(y) - mean)
+        errors["stays"].append(y[-5:].mean() - mean)
         for family in ("exp", "hill"):
             keep = x > 0 if family == "hill" else x >= 0
             fit = fit_curves(x[keep], y[keep][None], np.ones((1, int(keep.sum()))), family)
@@ -372,17 +360,11 @@ def main() -> None:
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
-    if given.command == "published":
-        published(given.jobs)
-        return
     if given.command == "tables":
         tables()
         return
-    if given.command == "presets":
-        presets(given.jobs)
-        return
-    if given.command == "rest":
-        rest(given.jobs)
+    if given.command != "known":
+        {"published": published, "rest": rest, "presets": presets}[given.command](given.jobs)
         return
     for index in TUNING if given.tuning else JUDGING:
         for kind in SETS:

@@ -44,10 +44,10 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Constant:
-    """What the runs tell about one constant: its mean and 90 % interval, and x's standard deviation.
+    """What the runs tell about one constant: its median and 90 % interval, and x's standard deviation.
 
-    ``identified`` is whether that is less than half the prior's, ``at_edge`` whether most of the posterior is
-    where 5 % of the prior is.
+    ``identified`` is whether ``narrowed``, the last of these, is less than half the prior's; ``at_edge``
+    whether most of the posterior is where 5 % of the prior is.
     """
 
     name: str

@@ -240,10 +240,10 @@ def _from_counts(runs: Runs, table: pd.DataFrame, eval_set: str) -> dict[tuple[s
     if rows.empty:
         return {}
     samples = int(rows["samples"].min())
+    rows = rows[rows["samples"] == samples]
     return {
         (kind, 2): float(metrics.evaluate(f"{kind}@2", rows["correct"].to_numpy(), samples))
         for kind in ("best", "worst")
-        if (rows["samples"] == samples).all()
     }
 
 

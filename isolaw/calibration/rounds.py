@@ -2,8 +2,8 @@
 
 The first round draws constants from the prior. Each further one draws them from the posterior that an
 `Emulator` of all simulations so far gives, so simulations gather where they matter, and the regression there
-becomes exact enough. While it is not, its residuals are wide and so is the posterior: nothing has to be
-tempered. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
+becomes exact enough. While it is not, its residuals and the misfit τ keep the posterior wide. emcee
+(Foreman-Mackey et al. 2013) draws from the posteriors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ def simulated(
     report: Callable[[int], None],
 ) -> Floats:
     """Return what each point of ``x`` (J, d) measures with its seed, (J, P)."""
-
     values = [space.values(own) for own in x]
     populations = [(parameters(own), difficulty(space.problems_of(own))) for own in values]
     arguments = [(*own, seed) for own, seed in zip(populations, seeds, strict=True)]
