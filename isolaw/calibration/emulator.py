@@ -11,17 +11,20 @@ by how well its rewards agree, which would select lucky noise. Each simulation h
 answers of its own, so Σ is what two sets of runs of one population differ by, and what the quadratic lacks;
 levels of a problem set that all configurations share are in it as such. Then, with z₀ the measured rewards,
 
-    −2 log p(x | z₀) = |x|² + e'Σ⁻¹e / (τ h) + K log h,   e = z₀ − B'φ(x),   h = 1 + φ'(Φ'WΦ)⁻¹φ
+    −2 log p(x | z₀) = |x|² + e'(h Σ + δ²)⁻¹e + log |h Σ + δ²|,   e = z₀ − B'φ(x),   h = 1 + φ'(Φ'WΦ)⁻¹φ
 
 (the synthetic likelihood of Wood 2010, Nature 466, 1102, with a regression in place of repeated simulations,
 as in Meeds and Welling 2014, arXiv 1401.2838). h is the regression's own uncertainty, which grows away from
-the simulations. τ ≥ 1 is the misfit, from simulations and not from their regression, which may promise what
-no constants keep: with z_j what simulation j measures, e_j = z₀ − z_j has the noise of two sets of runs, and
+the simulations. δ is the misfit: what the mechanism cannot measure with any constants, in each component
+(Kennedy and O'Hagan 2001, JRSS B 63, 425). It comes from simulations and not from their regression, which may
+promise what no constants keep: with z_j what simulation j measures, e_j = z₀ − z_j has the noise of two sets
+of runs, and δ is the least with
 
-    τ = max(1, 5 % quantile over j of e_j'Σ⁻¹e_j / 2K)
+    5 % quantile over j of e_j'(2 Σ + δ²)⁻¹e_j ≤ K
 
-So early rounds, none of whose simulations is near, give wide posteriors, and a mechanism that cannot measure
-what was measured keeps one.
+So early rounds, none of whose simulations is near, give wide posteriors. Where the mechanism misses what was
+measured by δ, constants count as alike that differ by less: a factor on Σ in the place of δ would forgive the
+large features of the curves as much as the small ones, of which Σ is sure.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import brentq
 
 from isolaw.calibration.space import BOUND
 from isolaw.simulators.model import Floats
@@ -54,16 +57,15 @@ def monomials(x: Floats) -> Floats:
 class Emulator:
     """The regression at one stage of a calibration.
 
-    ``measured`` is z₀ (K,), ``misfit`` τ, ``residual`` what of the measured rewards no component has (root
-    mean square).
+    In units of Σ's eigenvectors: ``measured`` is z₀ (K,), ``noise2`` (K,) their variances. ``misfit`` is δ;
+    ``residual`` what of the measured rewards no component has (root mean square).
     """
 
     centre: Floats
     scale: Floats
     coefficients: Floats
     inverse: Floats
-    covariance: Floats
-    factor: tuple[Floats, bool]
+    noise2: Floats
     measured: Floats
     residual: float
     misfit: float
@@ -90,25 +92,31 @@ class Emulator:
         covariance = (left * w[:, None]).T @ left / (w.sum() * freedom)
         covariance += np.eye(components) * _LEAST_NOISE**2
         residual = float(np.sqrt(np.mean((measured - middle - basis @ z0) ** 2)))
-        factor = cho_factor(covariance)
-        away = z0 - z
-        square = np.einsum("ij,ji->i", away, cho_solve(factor, away.T))
-        misfit = max(1.0, float(np.quantile(square, _NEAREST)) / (2 * components))
-        return cls(centre, scale, coefficients, inverse, covariance, factor, z0, residual, misfit)
+        noise2, axes = np.linalg.eigh(covariance)
+        z0, z = z0 @ axes, z @ axes
+        misfit = _misfit((z0 - z) ** 2, 2 * noise2)
+        return cls(centre, scale, coefficients @ axes, inverse, noise2, z0, residual, misfit)
 
-    def distance(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return e'Σ⁻¹e / h and h of points (J, d), both (J,)."""
+    def log_posterior(self, x: Floats) -> Floats:
+        """Return log p(x | z₀) up to a constant, of points (J, d), shape (J,)."""
         phi = monomials((x - self.centre) / self.scale)
         error = self.measured - phi @ self.coefficients
         h = 1 + np.einsum("ij,jk,ik->i", phi, self.inverse, phi)
-        return np.einsum("ij,ji->i", error, cho_solve(self.factor, error.T)) / h, h
-
-    def log_posterior(self, x: Floats) -> Floats:
-        """Return log p(x | z₀) up to a constant, (J,)."""
-        distance, h = self.distance(x)
-        prior = np.sum(x**2, axis=1)
-        found = -0.5 * (prior + distance / self.misfit + len(self.measured) * np.log(h))
+        variance = h[:, None] * self.noise2 + self.misfit**2
+        far = np.sum(error**2 / variance + np.log(variance), axis=1)
+        found = -0.5 * (np.sum(x**2, axis=1) + far)
         return np.where(np.abs(x).max(axis=1) <= BOUND, found, -np.inf)
+
+
+def _misfit(square: Floats, variance: Floats) -> float:
+    """δ of the squared differences (J, K) of simulations, which have ``variance`` (K,) without it."""
+
+    def excess(log_delta: float) -> float:
+        found = np.sum(square / (variance + np.exp(2 * log_delta)), axis=1)
+        return float(np.quantile(found, _NEAREST)) - variance.size
+
+    least, most = np.log(_LEAST_NOISE), np.log(np.sqrt(square.max()) + 1)
+    return 0.0 if excess(least) <= 0 else float(np.exp(brentq(excess, least, most)))
 
 
 def effective(weights: Floats) -> float:

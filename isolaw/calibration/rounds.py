@@ -2,8 +2,9 @@
 
 The first round draws constants from the prior. Each further one draws them from the posterior that an
 `Emulator` of all simulations so far gives, so simulations gather where they matter, and the regression there
-becomes exact enough. While it is not, its residuals and the misfit τ keep the posterior wide. emcee
-(Foreman-Mackey et al. 2013) draws from the posteriors.
+becomes exact enough. While it is not, its residuals and the misfit δ keep the posterior wide. No posterior
+leaves the region whose simulations the regression weighed: what a quadratic promises beyond it is arbitrary,
+and rounds that followed it would jump to and fro. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +41,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws (J, d) from a posterior; ``misfit`` is τ; ``noise``, ``residual`` are rewards (`Emulator`)."""
+    """Draws (J, d) from a posterior; ``misfit``, ``noise``, ``residual`` are rewards, root mean squares (`Emulator`)."""
 
     draws: Floats
     misfit: float
@@ -109,42 +111,65 @@ def posterior(found: list[Round], measured: Floats, seed: int) -> Posterior | No
 def _after(found: list[Round], before: Posterior | None, measured: Floats, seed: int) -> Posterior:
     """The posterior of these rounds, given that of all but the last."""
     x, rewards = np.concatenate([r.x for r in found]), np.concatenate([r.rewards for r in found])
-    if before is None:
-        far = np.sqrt(np.mean((rewards - measured) ** 2, axis=1))
-        weights = 1 / (1 + (far / np.quantile(far, 0.25)) ** 4)  # far off, luck decides nothing
-    else:
-        weights = _near(x, before.draws)
-    return _drawn(x, rewards, weights, measured, [seed, len(found) - 1, _WALK])
+    stream = [seed, len(found) - 1, _WALK]
+    if before is not None:
+        return _drawn(x, rewards, measured, _near(x, before.draws), stream)
+    far = np.sqrt(np.mean((rewards - measured) ** 2, axis=1))
+    weights = 1 / (1 + (far / np.quantile(far, 0.25)) ** 4)  # far off, luck decides nothing
+    return _drawn(x, rewards, measured, _Region(weights), stream)
 
 
-def _near(x: Floats, draws: Floats) -> Floats:
-    """The weights of points: a Gaussian kernel around draws, as wide as the number of points demands."""
-    centre, covariance = draws.mean(axis=0), np.cov(draws.T) + 1e-6 * np.eye(x.shape[1])
+@dataclass(frozen=True)
+class _Region:
+    """The weights (J,) of points, and the ellipsoid (x − centre)'``shape``(x − centre) ≤ d around them."""
+
+    weights: Floats
+    centre: Floats | float = 0.0
+    shape: Floats | None = None
+
+    def holds(self, x: Floats) -> Any:
+        """Whether points (J, d) are within, of shape (J,)."""
+        if self.shape is None:
+            return np.ones(len(x), dtype=bool)
+        away = x - self.centre
+        return np.einsum("ij,jk,ik->i", away, self.shape, away) <= x.shape[1]
+
+
+def _near(x: Floats, draws: Floats) -> _Region:
+    """A Gaussian kernel around draws, as wide as the number of points demands; e^(−d/2) at its edge."""
+    centre = draws.mean(axis=0)
+    inverse = np.linalg.inv(np.cov(draws.T) + 1e-6 * np.eye(x.shape[1]))
     away = x - centre
-    square = np.einsum("ij,ji->i", away, np.linalg.solve(covariance, away.T))
+    square = np.einsum("ij,jk,ik->i", away, inverse, away)
     d = x.shape[1]
     wanted = min(_PER_MONOMIAL * (1 + d + d * (d + 1) / 2), 0.7 * len(x))
     width = _WIDTH2
     while effective(weights := np.exp(-0.5 * square / width)) < wanted:
         width *= 1.2
-    return np.asarray(weights)
+    return _Region(np.asarray(weights), centre, np.asarray(inverse / width))
 
 
-def _drawn(x: Floats, rewards: Floats, weights: Floats, measured: Floats, stream: list[int]) -> Posterior:
+def _drawn(x: Floats, rewards: Floats, measured: Floats, region: _Region, stream: list[int]) -> Posterior:
     import emcee
 
-    emulator = Emulator.fit(x, rewards, weights, measured)
+    emulator = Emulator.fit(x, rewards, region.weights, measured)
+
+    def log_posterior(points: Floats) -> Floats:
+        return np.where(region.holds(points), emulator.log_posterior(points), -np.inf)
+
     rng = np.random.default_rng(stream)
-    best = np.argsort(-emulator.log_posterior(x))[:_WALKERS]
+    found = log_posterior(x)
+    best = [i for i in np.argsort(-found)[:_WALKERS] if np.isfinite(found[i])]
     start = x[rng.choice(best, _WALKERS)] + 0.05 * rng.standard_normal((_WALKERS, x.shape[1]))
-    moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
-    sampler = emcee.EnsembleSampler(_WALKERS, x.shape[1], emulator.log_posterior, moves=moves, vectorize=True)
-    sampler.random_state = np.random.RandomState(int(rng.integers(2**31))).get_state()
     start = np.clip(start, -0.99 * BOUND, 0.99 * BOUND)
+    moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
+    sampler = emcee.EnsembleSampler(_WALKERS, x.shape[1], log_posterior, moves=moves, vectorize=True)
+    sampler.random_state = np.random.RandomState(int(rng.integers(2**31))).get_state()
     sampler.run_mcmc(start, _BURN_IN + _STEPS, skip_initial_state_check=True)
     draws = sampler.get_chain(discard=_BURN_IN, thin=_THIN, flat=True)
-    noise = float(np.sqrt(np.trace(emulator.covariance) / len(measured)))
-    return Posterior(draws, emulator.misfit, noise, emulator.residual)
+    noise = float(np.sqrt(emulator.noise2.sum() / len(measured)))
+    misfit = emulator.misfit * float(np.sqrt(emulator.measured.size / len(measured)))
+    return Posterior(draws, misfit, noise, emulator.residual)
 
 
 def hash_of(seed: int, index: int) -> int:
