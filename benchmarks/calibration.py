@@ -3,7 +3,7 @@
     known      presets whose constants are known: 9 n with one seed each to 1e6, a recommendation for 1e7
     published  the paper's drawn curves of the easy set at B_p = 32, calibrated to C = 1e6, judged to 4e6
     rest       real runs calibrated on their first 40 %, judged on the rest
-    presets    the preset that isolaw ships: isolaw/simulators/presets
+    presets    the presets that isolaw ships: isolaw/simulators/presets
     tables     benchmarks/calibration.json, and the tables in docs/calibrate.md
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
@@ -19,6 +19,7 @@ import json
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ import numpy as np
 
 import isolaw
 from isolaw.backends.bandit import Bandit
-from isolaw.calibration.calibrate import VERSION, calibrate
+from isolaw.calibration.calibrate import HEAD, VERSION, calibrate
 from isolaw.calibration.forecast import POINTS, forecast
 from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Cell, Protocol
+from isolaw.config.writing import toml_text
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
 from isolaw.fits.curves.learning_curves import fit_curves
@@ -88,7 +90,7 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
             "covers": bool(any(low <= n <= high for n in near)),
             "band": float(np.mean(held)),
             "error": float(np.sqrt(np.mean((ahead.final.mean(axis=0) - rewards) ** 2))),
-            "misfit": found.posterior.misfit,
+            "discrepancy": found.posterior.discrepancy,
             "covered": found.covered,
             "seconds": seconds,
             "ensemble": ahead.final.mean(axis=0).tolist(),
@@ -205,7 +207,7 @@ def _rest(runs: Any, how: dict[str, Any], jobs: int) -> dict[str, Any]:
     return {
         **{k: float(np.sqrt(np.mean(np.concatenate(v) ** 2))) for k, v in errors.items()},
         "bias": float(np.mean(np.concatenate(errors["calibrated"]))),
-        "misfit": found.posterior.misfit,
+        "discrepancy": found.posterior.discrepancy,
         "error": found.error,
         "cells": len(cells),
     }
@@ -234,12 +236,27 @@ def tan_runs() -> Any:
 
 
 def presets(jobs: int) -> None:
-    """Write the preset that isolaw ships."""
+    """Write the presets that isolaw ships.
+
+    published-hard has the constants of published-easy, the simulator's hard problems and no KL penalty, since
+    the paper's hard curves cannot be had: its appendix says only how hard the problems are, and KL off.
+    """
     FOLDER.mkdir(exist_ok=True)
-    out = FOLDER / "qwen-7b-base.toml"
-    calibrate(tan_runs(), metric="holdout_acc_raw", n_train=54_000, out=out, jobs=jobs)
+    qwen, easy, hard = (
+        FOLDER / f"{name}.toml" for name in ("qwen-7b-base", "published-easy", "published-hard")
+    )
+    calibrate(tan_runs(), metric="holdout_acc_raw", n_train=54_000, out=qwen, jobs=jobs)
+    calibrate(published_runs(), problems="easy", n_train=6000, out=easy, jobs=jobs)
     root = f"{DATA.parents[1]}/"  # of this copy of the repository
-    out.write_text(out.read_text(encoding="utf-8").replace(root, ""), encoding="utf-8")
+    for file in (qwen, easy):
+        file.write_text(file.read_text(encoding="utf-8").replace(root, ""), encoding="utf-8")
+    data = tomllib.loads(easy.read_text(encoding="utf-8"))
+    data["preset"]["problems"] = "hard"
+    data["constants"] |= {"kl_easy": 0.0, "kl_hard": 0.0}
+    members = len(data["ensemble"]["problems"])
+    data["ensemble"] |= {"problems": ["hard"] * members, "kl": [0.0] * members}
+    data["provenance"]["assumed"].append("hard problems and no KL penalty; nothing was fitted to hard runs")
+    hard.write_text(HEAD + toml_text(data), encoding="utf-8")
 
 
 def published(jobs: int) -> dict[str, Any]:
@@ -257,7 +274,7 @@ def published(jobs: int) -> dict[str, Any]:
         "error": float(np.sqrt(np.mean(np.concatenate(list(errors.values())) ** 2))),
         "by n": {int(n): float(np.sqrt(np.mean(e**2))) for n, e in errors.items()},
         "bias by n": {int(n): float(np.mean(e)) for n, e in errors.items()},
-        "misfit": found.posterior.misfit,
+        "discrepancy": found.posterior.discrepancy,
     }
     for family in ("exp", "hill"):
         own = {}
@@ -324,11 +341,14 @@ def lines(found: dict[str, Any]) -> list[str]:
         out.append(f"| {row['kind']} {row['index']} | {' | '.join(cells)} | {own['band']:.0%} |")
     rest_ = found.get("rest", [])
     if rest_:
-        out += ["", "| runs | calibrated | mean of the last five stays | exponential | Hill | misfit τ |"]
+        out += [
+            "",
+            "| runs | calibrated | mean of the last five stays | exponential | Hill | discrepancy δ |",
+        ]
         out.append("|---|--:|--:|--:|--:|--:|")
         for row in rest_:
             errors = " | ".join(f"{row[key]:.4f}" for key in ("calibrated", "stays", "exp", "hill"))
-            out.append(f"| {row['sweep']} | {errors} | {row['misfit']:.1f} |")
+            out.append(f"| {row['sweep']} | {errors} | {row['discrepancy']:.3f} |")
     if "published" in found:
         own = found["published"]
         out += [

@@ -34,7 +34,7 @@ from isolaw.simulators.model import Floats
 from isolaw.simulators.presets import FORMAT, is_preset
 
 VERSION = 4
-_HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
+HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
 SIMULATIONS = FIRST + (ROUNDS - 1) * NEXT + MEMBERS
 BANDS = (0.05, 0.95)
 _REPLAYED = 2**20  # of seeds, apart from the rounds'
@@ -64,7 +64,7 @@ class Constant:
 class Calibration:
     """An ensemble (E, d) of equally likely points of ``observed.space``, the central one first.
 
-    ``replayed`` (E, P) is what each member measures in the place of the runs. ``posterior`` has the misfit.
+    ``replayed`` (E, P) is what each member measures in the place of the runs. ``posterior`` has the discrepancy.
     """
 
     observed: Observed
@@ -115,7 +115,7 @@ class Calibration:
         """Write the preset file; raise `DataError` rather than replace something else."""
         file = Path(path)
         check_replaceable(file, "a preset", "preset.toml", is_preset)
-        text = _HEAD + self.toml()
+        text = HEAD + self.toml()
         with replacing(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
@@ -138,7 +138,7 @@ class Calibration:
             "compute": [float(min(c.compute[-1] for c in cells)), float(max(c.compute[-1] for c in cells))],
             "error": round(self.error, 5),
             "noise": round(self.posterior.noise, 5),
-            "misfit": round(self.posterior.misfit, 3),
+            "discrepancy": round(self.posterior.discrepancy, 5),
             "covered": round(self.covered, 3),
             "simulations": SIMULATIONS,
             "assumed": list(self.observed.assumed),

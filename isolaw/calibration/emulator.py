@@ -15,7 +15,7 @@ levels of a problem set that all configurations share are in it as such. Then, w
 
 (the synthetic likelihood of Wood 2010, Nature 466, 1102, with a regression in place of repeated simulations,
 as in Meeds and Welling 2014, arXiv 1401.2838). h is the regression's own uncertainty, which grows away from
-the simulations. δ is the misfit: what the mechanism cannot measure with any constants, in each component
+the simulations. δ is the discrepancy: what the mechanism cannot measure with any constants, in each component
 (Kennedy and O'Hagan 2001, JRSS B 63, 425). It comes from simulations and not from their regression, which may
 promise what no constants keep: with z_j what simulation j measures, e_j = z₀ − z_j has the noise of two sets
 of runs, and δ is the least with
@@ -57,7 +57,7 @@ def monomials(x: Floats) -> Floats:
 class Emulator:
     """The regression at one stage of a calibration.
 
-    In units of Σ's eigenvectors: ``measured`` is z₀ (K,), ``noise2`` (K,) their variances. ``misfit`` is δ;
+    In units of Σ's eigenvectors: ``measured`` is z₀ (K,), ``noise2`` (K,) their variances. ``discrepancy`` is δ;
     ``residual`` what of the measured rewards no component has (root mean square).
     """
 
@@ -68,7 +68,7 @@ class Emulator:
     noise2: Floats
     measured: Floats
     residual: float
-    misfit: float
+    discrepancy: float
 
     @classmethod
     def fit(cls, x: Floats, rewards: Floats, weights: Floats, measured: Floats) -> Emulator:
@@ -94,21 +94,25 @@ class Emulator:
         residual = float(np.sqrt(np.mean((measured - middle - basis @ z0) ** 2)))
         noise2, axes = np.linalg.eigh(covariance)
         z0, z = z0 @ axes, z @ axes
-        misfit = _misfit((z0 - z) ** 2, 2 * noise2)
-        return cls(centre, scale, coefficients @ axes, inverse, noise2, z0, residual, misfit)
+        discrepancy = _discrepancy((z0 - z) ** 2, 2 * noise2)
+        return cls(centre, scale, coefficients @ axes, inverse, noise2, z0, residual, discrepancy)
+
+    def error(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return e (J, K) and h (J,) of points (J, d)."""
+        phi = monomials((x - self.centre) / self.scale)
+        h = 1 + np.einsum("ij,jk,ik->i", phi, self.inverse, phi)
+        return self.measured - phi @ self.coefficients, h
 
     def log_posterior(self, x: Floats) -> Floats:
         """Return log p(x | z₀) up to a constant, of points (J, d), shape (J,)."""
-        phi = monomials((x - self.centre) / self.scale)
-        error = self.measured - phi @ self.coefficients
-        h = 1 + np.einsum("ij,jk,ik->i", phi, self.inverse, phi)
-        variance = h[:, None] * self.noise2 + self.misfit**2
+        error, h = self.error(x)
+        variance = h[:, None] * self.noise2 + self.discrepancy**2
         far = np.sum(error**2 / variance + np.log(variance), axis=1)
         found = -0.5 * (np.sum(x**2, axis=1) + far)
         return np.where(np.abs(x).max(axis=1) <= BOUND, found, -np.inf)
 
 
-def _misfit(square: Floats, variance: Floats) -> float:
+def _discrepancy(square: Floats, variance: Floats) -> float:
     """δ of the squared differences (J, K) of simulations, which have ``variance`` (K,) without it."""
 
     def excess(log_delta: float) -> float:

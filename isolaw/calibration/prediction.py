@@ -23,11 +23,12 @@ from isolaw.fits.cell import Cell
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.flags import Code, Flag
 from isolaw.fits.frontier.candidates import cost_flags
+from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, seconds_of
 from isolaw.simulators.presets import Preset, read_preset
 
-POOR = 1.5  # the misfit τ from which a preset does not describe its runs
+POOR = TOLERANCE  # the discrepancy beyond which a preset cannot tell configurations apart that matter
 
 
 class Split(NamedTuple):
@@ -230,16 +231,10 @@ def _check(law: Law) -> None:
 
 
 def _flags_of(preset: Preset) -> list[Flag]:
-    misfit = float(preset.provenance.get("misfit", 1.0))
-    if misfit <= POOR:
+    if preset.discrepancy <= POOR:
         return []
-    return [
-        Flag(
-            Code.PRESET_MISFIT,
-            f"{preset.name} leaves {misfit:.1f} times the variance that noise has in its runs, so its "
-            "mechanism does not describe them",
-        )
-    ]
+    text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
+    return [Flag(Code.PRESET_MISFIT, f"{text}; the intervals include that")]
 
 
 def _rates(

@@ -2,7 +2,7 @@
 
 The first round draws constants from the prior. Each further one draws them from the posterior that an
 `Emulator` of all simulations so far gives, so simulations gather where they matter, and the regression there
-becomes exact enough. While it is not, its residuals and the misfit δ keep the posterior wide. No posterior
+becomes exact enough. While it is not, its residuals and the discrepancy δ keep the posterior wide. No posterior
 leaves the region whose simulations the regression weighed: what a quadratic promises beyond it is arbitrary,
 and rounds that followed it would jump to and fro. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
 """
@@ -41,10 +41,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws (J, d) from a posterior; ``misfit``, ``noise``, ``residual`` are rewards, root mean squares (`Emulator`)."""
+    """Draws (J, d) from a posterior; ``discrepancy``, ``noise``, ``residual`` are rewards, root mean squares (`Emulator`)."""
 
     draws: Floats
-    misfit: float
+    discrepancy: float
     noise: float
     residual: float
 
@@ -160,16 +160,17 @@ def _drawn(x: Floats, rewards: Floats, measured: Floats, region: _Region, stream
     rng = np.random.default_rng(stream)
     found = log_posterior(x)
     best = [i for i in np.argsort(-found)[:_WALKERS] if np.isfinite(found[i])]
-    start = x[rng.choice(best, _WALKERS)] + 0.05 * rng.standard_normal((_WALKERS, x.shape[1]))
-    start = np.clip(start, -0.99 * BOUND, 0.99 * BOUND)
+    start = x[rng.choice(best, _WALKERS)]
+    moved = start + 0.05 * rng.standard_normal(start.shape)
+    start = np.where(np.isfinite(log_posterior(moved))[:, None], moved, start)
     moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
     sampler = emcee.EnsembleSampler(_WALKERS, x.shape[1], log_posterior, moves=moves, vectorize=True)
     sampler.random_state = np.random.RandomState(int(rng.integers(2**31))).get_state()
     sampler.run_mcmc(start, _BURN_IN + _STEPS, skip_initial_state_check=True)
     draws = sampler.get_chain(discard=_BURN_IN, thin=_THIN, flat=True)
     noise = float(np.sqrt(emulator.noise2.sum() / len(measured)))
-    misfit = emulator.misfit * float(np.sqrt(emulator.measured.size / len(measured)))
-    return Posterior(draws, misfit, noise, emulator.residual)
+    discrepancy = emulator.discrepancy * float(np.sqrt(emulator.measured.size / len(measured)))
+    return Posterior(draws, discrepancy, noise, emulator.residual)
 
 
 def hash_of(seed: int, index: int) -> int:

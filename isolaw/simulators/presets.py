@@ -53,6 +53,11 @@ class Preset:
         """What was measured, e.g. ``avg@4 on validation``."""
         return str(self._source("reward"))
 
+    @property
+    def discrepancy(self) -> float:
+        """By how much the constants miss the runs, apart from noise (`isolaw.calibration.emulator`)."""
+        return float(self.provenance.get("discrepancy", 0.0))
+
     def _source(self, key: str) -> Any:
         if key not in self.provenance:
             raise InputError(f"{self.name}.toml: provenance.{key} is missing")

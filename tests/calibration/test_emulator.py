@@ -28,10 +28,11 @@ def test_posterior_of_a_linear_simulator_with_gaussian_noise() -> None:
     covariance = (away * weight[:, None]).T @ away / weight.sum()
     assert found == pytest.approx(mean, abs=0.03)
     assert covariance == pytest.approx(np.linalg.inv(precision), rel=0.08, abs=0.003)
-    assert emulator.misfit == 1.0
+    assert emulator.discrepancy == 0.0
     beyond = np.linalg.svd(slopes)[0][:, 2]  # where no x leads
     apart = Emulator.fit(x, rewards, np.ones(4000), measured + 8 * sd * beyond)
-    assert apart.misfit > 4
+    # Of four components one is 8 s off, and the nearest simulations nearly meet all: 64 s² / (2 s² + δ²) = 4
+    assert apart.discrepancy == pytest.approx(np.sqrt(14) * sd, rel=0.15)
     assert np.ptp(apart.log_posterior(grid)) < np.ptp(log)  # which widens it
     assert np.isneginf(emulator.log_posterior(np.array([[3.01, 0.0]]))).all()
 
@@ -46,7 +47,7 @@ def test_it_follows_a_curve_and_knows_less_where_nothing_was_simulated() -> None
     log = emulator.log_posterior(grid)
     best = [grid[side, 0][log[side].argmax()] for side in (slice(0, 100), slice(101, None))]
     assert best == pytest.approx([-0.5, 0.5], abs=0.03)
-    h = emulator.distance(np.array([[0.0], [5.0]]))[1]
+    h = emulator.error(np.array([[0.0], [5.0]]))[1]
     assert h[1] > 10 * h[0]
 
 

@@ -133,7 +133,7 @@ def test_hours_pay_for_other_computes(preset: Preset) -> None:
 
 
 def test_a_preset_that_misses_its_runs_says_so(preset: Preset) -> None:
-    poor = replace(preset, provenance={**preset.provenance, "misfit": 3.0})
+    poor = replace(preset, provenance={**preset.provenance, "discrepancy": 0.02})
     assert Code.PRESET_MISFIT in codes(predict_by_simulation(poor, 2e4, jobs=1))
     assert Code.PRESET_MISFIT not in codes(predict_by_simulation(preset, 2e4, jobs=1))
 

@@ -30,7 +30,7 @@ def to_dict(found: Calibration) -> dict[str, Any]:
         "constants": [asdict(c) for c in found.constants],
         "error": found.error,
         "noise": found.posterior.noise,
-        "misfit": found.posterior.misfit,
+        "discrepancy": found.posterior.discrepancy,
         "covered": found.covered,
         "assumed": list(found.observed.assumed),
     }
@@ -47,10 +47,10 @@ def calibration_summary(found: Calibration, out: str | None = None) -> list[str]
         f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
         f"{found.covered:.0%} of them are within its 90 % band.",
     ]
-    if found.posterior.misfit > POOR:
+    if found.posterior.discrepancy > POOR:
         lines.append(
-            f"Caution: the best constants leave {found.posterior.misfit:.1f} times the variance that noise "
-            "has. The simulator does not describe these runs: do not decide by its predictions alone."
+            f"Caution: no constants meet these runs: the best miss them by {found.posterior.discrepancy:.3f}, "
+            "apart from noise. Smaller differences between configurations are not to be trusted."
         )
     rows = [["constant", "estimate", "90 % interval", "", "meaning"]]
     for c in found.constants:

@@ -131,7 +131,9 @@ def test_lora(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert line.startswith(f"recipe.{list(wrong)[-1]}: ")
         assert told in line
     installed = environment.installed
-    monkeypatch.setattr(environment, "installed", lambda name: name == "accelerate" or (name != "peft" and installed(name)))
+    monkeypatch.setattr(
+        environment, "installed", lambda name: name == "accelerate" or (name != "peft" and installed(name))
+    )
     refusals = refused(folder, recipe={"lora_rank": 2})
     (line,) = (line for line in refusals if line.startswith("recipe."))
     assert line == "recipe.lora_rank: needs peft; `pip install --no-deps peft` installs it"
