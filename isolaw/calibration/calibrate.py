@@ -64,7 +64,7 @@ class Constant:
 class Calibration:
     """An ensemble (E, d) of equally likely points of ``observed.space``, the central one first.
 
-    ``replayed`` (E, P) is what each member measures in the place of the runs. ``posterior`` has the discrepancy.
+    ``replayed`` (E, P) is what each member measures in the place of the runs.
     """
 
     observed: Observed

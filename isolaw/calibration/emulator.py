@@ -57,8 +57,8 @@ def monomials(x: Floats) -> Floats:
 class Emulator:
     """The regression at one stage of a calibration.
 
-    In units of Σ's eigenvectors: ``measured`` is z₀ (K,), ``noise2`` (K,) their variances. ``discrepancy`` is δ;
-    ``residual`` what of the measured rewards no component has (root mean square).
+    In units of Σ's eigenvectors: ``measured`` is z₀ (K,), ``noise2`` (K,) their variances.
+    ``discrepancy`` is δ, ``residual`` what of the measured rewards no component has (root mean square).
     """
 
     centre: Floats

@@ -2,9 +2,10 @@
 
 The first round draws constants from the prior. Each further one draws them from the posterior that an
 `Emulator` of all simulations so far gives, so simulations gather where they matter, and the regression there
-becomes exact enough. While it is not, its residuals and the discrepancy δ keep the posterior wide. No posterior
-leaves the region whose simulations the regression weighed: what a quadratic promises beyond it is arbitrary,
-and rounds that followed it would jump to and fro. emcee (Foreman-Mackey et al. 2013) draws from the posteriors.
+becomes exact enough. While it is not, its residuals and the discrepancy δ keep the posterior wide. No
+posterior leaves the region whose simulations the regression weighed: what a quadratic promises beyond it is
+arbitrary, and rounds that followed it would jump to and fro. emcee (Foreman-Mackey et al. 2013) draws from
+the posteriors.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws (J, d) from a posterior; ``discrepancy``, ``noise``, ``residual`` are rewards, root mean squares (`Emulator`)."""
+    """Draws (J, d) from a posterior; the others are of rewards, root mean squares (`Emulator`)."""
 
     draws: Floats
     discrepancy: float

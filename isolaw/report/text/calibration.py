@@ -49,8 +49,8 @@ def calibration_summary(found: Calibration, out: str | None = None) -> list[str]
     ]
     if found.posterior.discrepancy > POOR:
         lines.append(
-            f"Caution: no constants meet these runs: the best miss them by {found.posterior.discrepancy:.3f}, "
-            "apart from noise. Smaller differences between configurations are not to be trusted."
+            "Caution: no constants meet these runs. Apart from noise, the best miss them by "
+            f"{found.posterior.discrepancy:.3f}: do not trust smaller differences between configurations."
         )
     rows = [["constant", "estimate", "90 % interval", "", "meaning"]]
     for c in found.constants:
