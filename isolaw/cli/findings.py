@@ -17,7 +17,10 @@ _FAILURES_SHOWN = 5
 
 @click.command()
 @click.option("--model", default="interference", help="Simulator: interference or arms.")
-@click.option("--preset", help="Preset of the simulator's constants.  [default: the model's first preset]")
+@click.option(
+    "--preset",
+    help="Preset of the simulator's constants, or file of a calibrated one.  [default: the model's first]",
+)
 @click.option(
     "--seeds", type=click.IntRange(min=2), default=8,
     help="Number of judging seeds (100, 101, …).",
@@ -29,7 +32,8 @@ _FAILURES_SHOWN = 5
 @click.option("--out", type=click.Path(), help="Save runs, table and figures here; continue if it exists.")
 @click.option(
     "--jitter", type=click.IntRange(min=0), default=0,
-    help="Also judge this many variants of the preset, each constant scaled by a factor from 1/2 to 2.",
+    help="Also judge this many variants of the preset: members of its ensemble if it is calibrated, "
+    "otherwise with each constant scaled by a factor from 1/2 to 2.",
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of threads.  [default: cores + 2]")
 @json_option

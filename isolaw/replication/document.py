@@ -44,7 +44,8 @@ def findings(
     """Test the findings F1 to F7 of arXiv 2603.12151 on a simulator, with intervals over seeds.
 
     ``settings`` are ``section.key=value``, as in `isolaw.replication.battery`. A directory ``out`` keeps the
-    runs, and a second call continues them. ``jitter`` more presets around the first are judged, too.
+    runs, and a second call continues them. ``jitter`` more presets around the first are judged, too: members
+    of its ensemble where it is calibrated.
     ``progress`` is called with what is at work and the share of it since the last call. Returns the document
     of `judge`.
 
@@ -58,7 +59,7 @@ def findings(
     chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
     document = judge(chosen, out, jobs, partial(progress, "the battery"))
     if jitter:
-        own = partial(progress, f"{jitter} jittered presets")
+        own = partial(progress, f"{jitter} more presets")
         document["jitter"] = study(chosen, jitter, out, jobs, own)
     return document
 
@@ -98,7 +99,7 @@ def description(battery: Battery) -> dict[str, Any]:
     run = battery.resolved(SETS[0])
     return {
         "model": run.options["model"],
-        "preset": run.options["preset"],
+        "preset": battery.base.bandit.get("preset", run.options["preset"]),
         "constants": run.options["parameters"],
         "recipe": battery.base.recipe.model_dump(exclude_defaults=True),
         "eta": {name: battery.eta(name) for name in SETS},

@@ -1,9 +1,11 @@
 """Does a finding hold for presets around the one that was judged?
 
-Every nonzero constant of the preset, η and β too, but no whole number such as the number of features, is
-multiplied by its own 2^U, U uniform in [−1, 1], and kept within the model's bounds. The same rules judge such
-a preset on a smaller battery: 4 other seeds, without the smallest n, two training set sizes, no re-tuned η.
-With 4 seeds intervals are wider (t₃ = 3.2 in place of t₇ = 2.4), so the shares are on the low side.
+Around a calibrated preset these are the members of its ensemble: what the runs leave open. Constants that the
+user has set hold for all of them. Around any other, every nonzero constant of the preset, η and β too, but no
+whole number such as the number of features, is multiplied by its own 2^U, U uniform in [−1, 1], and kept
+within the model's bounds. The same rules judge such a preset on a smaller battery: 4 other seeds, without the
+smallest n, two training set sizes, no re-tuned η. With 4 seeds intervals are wider (t₃ = 3.2 in place of
+t₇ = 2.4), so the shares are on the low side.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.backends.bandit.options import simulator
+from isolaw.backends.bandit.options import is_calibrated, simulator
+from isolaw.calibration.space import parameters
 from isolaw.config import canonical_json
+from isolaw.errors import InputError
 from isolaw.replication.battery import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
 from isolaw.replication.document import description, judge, save
 from isolaw.replication.execution import Progress
 from isolaw.replication.verdicts import VERDICTS
+from isolaw.simulators.presets import Preset, read_preset
 
 _FIRST_SEED, _SEEDS = 1000, 4
 _STREAM = 2603  # shared with no run
@@ -54,15 +59,25 @@ def jittered(model: str, constants: Mapping[str, float], index: int) -> dict[str
     }
 
 
+def ensemble(battery: Battery) -> Preset | None:
+    """Return the calibrated preset that a battery judges, None for another."""
+    name = battery.base.bandit.get("preset")
+    return read_preset(name) if name is not None and is_calibrated(name) else None
+
+
 def around(battery: Battery, index: int) -> Battery:
     """Return the small battery of the preset number ``index``."""
     run = battery.resolved(SETS[0])
     model, preset = run.options["model"], run.options["preset"]
-    constants = constants_of(model, preset, run.options["parameters"])
+    own = dict(battery.base.bandit.get("parameters", {}))
+    if (found := ensemble(battery)) is not None:
+        varied = {**asdict(parameters(found.members[index])), **own}
+    else:
+        constants = constants_of(model, preset, run.options["parameters"])
+        varied = {**run.options["parameters"], **jittered(model, constants, index)}
     alone = constants_of("tabular", next(iter(simulator("tabular").PRESETS)), {})
     data = battery.base.model_dump(mode="json", exclude_unset=True)
-    parameters = {**run.options["parameters"], **jittered(model, constants, index)}
-    data["bandit"] = {**data["bandit"], "parameters": parameters}
+    data["bandit"] = {**data["bandit"], "parameters": varied}
     levels = battery.levels
     data["grid"] = {**data["grid"], "rollouts_per_problem": levels[len(levels) > LEAST_LEVELS :]}
     return Battery(
@@ -82,12 +97,17 @@ def study(
     jobs: int = 1,
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Judge ``presets`` jittered presets, or those that ``out/jitter`` lacks, and count verdicts.
+    """Judge ``presets`` presets around a battery's, or those that ``out/jitter`` lacks, and count verdicts.
 
     The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts, and nothing
-    keeps its runs. Returns ``presets``, ``seeds``, ``constants`` (the jittered ones) and ``verdicts``: for
-    each row of the table, such as ``F1 easy``, how many presets gave yes, partly and no.
+    keeps its runs. Returns ``presets``, whether they are ``members`` of an ensemble, ``seeds``, ``constants``
+    (the varied ones) and ``verdicts``: for each row of the table, such as ``F1 easy``, how many presets gave
+    yes, partly and no. Raises `InputError` where an ensemble has fewer members.
     """
+    found = ensemble(battery)
+    if found is not None and presets > len(found.members):
+        text = f"found {presets}; expected at most {len(found.members)}, the members of {found.name}"
+        raise InputError(f"jitter: {text}")
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):
         verdicts = _judged(around(battery, index), index, out, jobs, lambda share: progress(share / presets))
@@ -95,6 +115,7 @@ def study(
             counts.setdefault(row, Counter())[verdict] += 1
     return {
         "presets": presets,
+        "members": found is not None,
         "seeds": _SEEDS,
         "constants": sorted(around(battery, 0).base.bandit["parameters"]),
         "verdicts": {row: {v: found[v] for v in VERDICTS} for row, found in counts.items()},

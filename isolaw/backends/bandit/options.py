@@ -45,7 +45,7 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     options = parse_section(BanditOptions, spec.options, prefix="bandit")
     module = simulator(options.model)
     preset = options.preset or next(iter(module.PRESETS))
-    if options.model == "interference" and preset not in module.PRESETS and _calibrated(preset):
+    if options.model == "interference" and preset not in module.PRESETS and is_calibrated(preset):
         spec, options = _from_calibrated(spec, options, preset)
         preset = next(iter(module.PRESETS))
     constants = asdict(module.PRESETS[preset]) if preset in module.PRESETS else {}
@@ -73,7 +73,8 @@ def resolved(spec: RunSpec, version: int) -> RunSpec:
     return spec.model_copy(update=update)
 
 
-def _calibrated(preset: str) -> bool:
+def is_calibrated(preset: str) -> bool:
+    """Return whether ``bandit.preset`` names a calibrated population: one that ships, or a file."""
     return preset in shipped() or preset.endswith(".toml")
 
 

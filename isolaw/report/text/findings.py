@@ -55,6 +55,8 @@ def _rows(document: Mapping[str, Any]) -> list[list[str]]:
     """The table with its head; the last column only with jitter."""
     jitter = document["jitter"]
     out = [list(_HEAD)]
+    if jitter and jitter.get("members"):
+        out[0][-1] = "members: yes, partly"
     for finding in document["findings"]:
         counts = (jitter or {}).get("verdicts", {}).get(f"{finding['finding']} {finding['set']}")
         share = "" if counts is None else f"{counts['yes']}, {counts['partly']} of {jitter['presets']}"
