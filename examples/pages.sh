@@ -8,7 +8,7 @@ run() { printf '\n$ %s\n' "$*"; "$@"; }
 
 run isolaw sweep examples/bandit-easy.toml --out "$out/demo" \
   --set 'evaluation.metrics=["avg@4", "best@4", "worst@4", "histogram"]'
-run isolaw report "$out/demo" -o "$out/demo.html" --compute 3e7 --max-batch-rollouts 65536
+run isolaw report "$out/demo" -o "$out/demo.html" --compute 6e6 --max-batch-rollouts 65536
 run isolaw report examples/data/tan_rollout_n_base.csv --mapping examples/data/tan_rollout_n_base.toml \
   -o "$out/qwen.html"
 run isolaw report examples/data/real-arithmetic.parquet --fixed problem_set=hard -o "$out/real.html"
