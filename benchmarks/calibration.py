@@ -9,7 +9,8 @@
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
 (`isolaw.replication.jitter`). `TUNING` were looked at while the calibration was made; `JUDGING` judge it. The
 calibration sees what a user's runs would show: neither the constants nor the kind of the problem set. The
-true reward of a cell is the mean of `SEEDS` other problem sets with exact pass rates.
+true reward of a cell is the mean of `SEEDS` other problem sets with exact pass rates. `MEMBERS` of
+published-easy are truths, too: their constants are far from the centre of the prior.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from isolaw.calibration.forecast import POINTS, forecast
 from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Cell, Protocol
+from isolaw.calibration.space import parameters
 from isolaw.config.writing import toml_text
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
@@ -51,6 +53,7 @@ LEVELS = tuple(2**k for k in range(3, 12))
 BATCH, MEASURED, TARGET = 32, 1_000_000, 10_000_000
 SETS = ("easy", "hard")
 TUNING, JUDGING = (300, 301, 400, 401), range(500, 506)
+PUBLISHED, MEMBERS = "published-easy", (0, 20, 40)
 SEEDS = 24
 SHARE = 0.4
 ANSWERS = 40  # behind a point of a drawn curve: three parameters fitted to some 30 evaluations of 4 answers
@@ -62,10 +65,10 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
     path = kept(f"{kind}-{index}")
     if path.exists():
         return dict(json.loads(path.read_text()))
-    changed = jittered("interference", constants_of("interference", "P", {}), index)
-    rewards, curves = _truth(kind, changed, jobs)
+    changed, kind_of, n_train = _population(kind, index)
+    rewards, curves = _truth(kind_of, changed, n_train, jobs)
     with tempfile.TemporaryDirectory() as folder:
-        runs = _runs(kind, changed, Path(folder))
+        runs = _runs(kind_of, changed, n_train, Path(folder))
         began = time.monotonic()
         found = calibrate(runs, out=Path(folder) / "preset.toml", jobs=jobs)
         seconds = time.monotonic() - began
@@ -104,7 +107,15 @@ def known(kind: str, index: int, jobs: int) -> dict[str, Any]:
     return result
 
 
-def _truth(kind: str, changed: dict[str, float], jobs: int) -> tuple[Any, Any]:
+def _population(kind: str, index: int) -> tuple[dict[str, float], str, int]:
+    """The constants of a truth, its problem set and D."""
+    if kind == PUBLISHED:
+        member = read_preset("published-easy").members[index]
+        return asdict(parameters(member)), "easy", 6000
+    return jittered("interference", constants_of("interference", "P", {}), index), kind, SIZES[0]
+
+
+def _truth(kind: str, changed: dict[str, float], n_train: int, jobs: int) -> tuple[Any, Any]:
     """The mean reward of each cell at the target, and at the forecast's C."""
     own = replace(PRESETS["P"], **changed)
     lr, kl = (own.lr_easy, own.kl_easy) if kind == "easy" else (own.lr_hard, own.kl_hard)
@@ -114,7 +125,7 @@ def _truth(kind: str, changed: dict[str, float], jobs: int) -> tuple[Any, Any]:
     for b, n in CELLS:
         steps = sorted({0, *(int(c * (1 + 1e-12)) // (b * n) for c in grid)})
         cells.append(Cell(b, n, lr_factor(b * n), tuple(steps), (0,) * len(steps)))
-    protocol = Protocol(tuple(cells), *SIZES, False)
+    protocol = Protocol(tuple(cells), n_train, SIZES[1], False)
     made = each(protocol.simulate_cells, [(own, difficulty(kind), seed) for seed in range(SEEDS)], jobs)
     curves = np.array(
         [
@@ -125,12 +136,12 @@ def _truth(kind: str, changed: dict[str, float], jobs: int) -> tuple[Any, Any]:
     return curves[:, -1], curves
 
 
-def _runs(kind: str, changed: dict[str, float], folder: Path) -> Any:
+def _runs(kind: str, changed: dict[str, float], n_train: int, folder: Path) -> Any:
     spec = {
         "sweep": {"backend": "bandit", "compute": MEASURED, "seeds": [7]},
         "grid": {"problems_per_batch": [BATCH], "rollouts_per_problem": list(LEVELS)},
         "limits": {"max_batch_rollouts": BATCH * LEVELS[-1]},
-        "problems": {"set": kind},
+        "problems": {"set": kind, "n_train": n_train},
         "bandit": {"parameters": changed},
         "evaluation": {"points": 40},
     }
@@ -303,7 +314,8 @@ def kept(name: str) -> Path:
 
 def summary() -> dict[str, Any]:
     """Return what was measured: a row for each judged preset, the paper's curves, the rest of real runs."""
-    paths = [kept(f"{kind}-{index}") for kind in SETS for index in JUDGING]
+    truths = [*((kind, i) for kind in SETS for i in JUDGING), *((PUBLISHED, i) for i in MEMBERS)]
+    paths = [kept(f"{kind}-{index}") for kind, index in truths]
     names = "n", "regret", "interval", "covers", "band", "seconds"
     rows = []
     for one in (json.loads(path.read_text()) for path in paths if path.exists()):
@@ -386,11 +398,11 @@ def main() -> None:
     if given.command != "known":
         {"published": published, "rest": rest, "presets": presets}[given.command](given.jobs)
         return
-    for index in TUNING if given.tuning else JUDGING:
-        for kind in SETS:
-            row = known(kind, index, given.jobs)
-            print(json.dumps({k: v for k, v in row.items() if k != "rewards"}), flush=True)
-            print(np.round(row["rewards"], 3), file=sys.stderr)
+    truths = [(kind, index) for index in (TUNING if given.tuning else JUDGING) for kind in SETS]
+    for kind, index in truths if given.tuning else [*truths, *((PUBLISHED, i) for i in MEMBERS)]:
+        row = known(kind, index, given.jobs)
+        print(json.dumps({k: v for k, v in row.items() if k != "rewards"}), flush=True)
+        print(np.round(row["rewards"], 3), file=sys.stderr)
 
 
 if __name__ == "__main__":

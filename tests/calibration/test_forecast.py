@@ -56,6 +56,16 @@ def test_a_forecast(preset: Preset) -> None:
     assert (found.regret.min(axis=1) == 0).all()
 
 
+def test_the_discrepancy_is_of_members_and_cells(preset: Preset) -> None:
+    poor = replace(preset, provenance={**preset.provenance, "discrepancy": 0.01})
+    ahead, without = (forecast(own, 20_000, [(8, 32), (8, 4)], jobs=1) for own in (poor, preset))
+    away = ahead.rewards - without.rewards
+    assert away.std(axis=0)[:, -1] == pytest.approx(0.01, rel=0.8)
+    np.testing.assert_allclose(away.mean(axis=0)[:, -1], 0, atol=1e-12)
+    last = np.isfinite(away[0, 1])
+    np.testing.assert_allclose(away[0, 1, last], away[0, 1, -1])  # the same at each C
+
+
 def test_a_budget_in_other_units_has_other_rollouts_in_each_cell(preset: Preset) -> None:
     """Half as many rollouts are those of half the budget, where nothing else is random."""
     one, half = forecast(preset, 20_000, CELLS[:1]), forecast(preset, 40_000, CELLS[:1], rates=[0.5])

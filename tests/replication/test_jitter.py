@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from isolaw.errors import InputError
 from isolaw.replication import jitter
 from isolaw.replication.battery import Battery
 from isolaw.replication.jitter import around, constants_of, jittered, study
 from isolaw.simulators import interference
+from isolaw.simulators.presets import read_preset
 
 
 def test_every_number_of_the_preset_but_whole_ones_and_zeros() -> None:
@@ -57,6 +59,18 @@ def test_the_small_battery(small: Callable[..., Battery]) -> None:
     assert not [n for n in names if n.endswith("-eta")]
     assert len([n for n in names if n.startswith("easy-d") and n != "easy-decoupled"]) == 1
     assert 0.01 <= tried.tabular_constants["lr_easy"] <= 0.04
+
+
+def test_around_a_calibrated_preset_are_its_members(small: Callable[..., Battery]) -> None:
+    chosen = small(preset="published-easy", settings=["bandit.parameters.kl_hard=0"])
+    assert chosen.n_train == small().n_train  # as it was set
+    member = read_preset("published-easy").members[3]
+    easy, hard = (around(chosen, 3).resolved(name) for name in ("easy", "hard"))
+    found = easy.options["parameters"]
+    assert [found[k] for k in ("sigma2", "q", "lr_easy")] == [member[k] for k in ("sigma2", "q", "lr")]
+    assert (easy.recipe.kl, hard.recipe.kl) == (member["kl"], 0)
+    with pytest.raises(InputError, match="found 101; expected at most 100, the members of published-easy"):
+        study(chosen, 101)
 
 
 def test_counts_and_what_was_judged_before(

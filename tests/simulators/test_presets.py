@@ -31,6 +31,14 @@ def test_shipped_ones_are_whole() -> None:
         assert found.cells
 
 
+def test_the_hard_preset_is_the_easy_one_on_hard_problems_without_kl() -> None:
+    easy, hard = read_preset("published-easy"), read_preset("published-hard")
+    for one, other in zip(easy.members, hard.members, strict=True):
+        assert other == {**one, "problems": "hard", "kl": 0.0}
+    assert hard.constants == {**easy.constants, "kl_easy": 0.0, "kl_hard": 0.0}
+    assert easy.discrepancy > 0
+
+
 def test_a_name_near_a_shipped_one_is_suggested(
     preset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
