@@ -73,7 +73,9 @@ OUTPUTS = {
         ["{law}", "--compute", "3e5", "--method", "simulate", "--preset", "{preset}", "--jobs", "1"],
         ["--compute", "3e5", "--method", "simulate", "--preset", "{preset}", "--jobs", "1"],
     ],
-    "calibrate": [["{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--jobs", "1"]],
+    "calibrate": [
+        ["{sweep}", "--out", "{new}.toml", "--figure", "{new}.svg", "--report", "{new}.html", "--jobs", "1"]
+    ],
     "backtest": [["{sweep}", "--fit-below", "5e4", *DRAWS]],
     "compare": [["{sweep}", "{table}"], ["{rates}", "--by", "lr", "--base", "0.1"]],
     "size": [["{sizes}", *DRAWS]],

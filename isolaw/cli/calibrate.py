@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ _KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until
     "--figure", type=click.Path(),
     help="Draw the runs and the simulator's 90 % band to this file (.png, .svg or .pdf).",
 )  # fmt: skip
+@click.option("--report", type=click.Path(), help="Write a page about the fit to this HTML file.")
 @click.option(
     "--metric", help="Reward metric, a mean of successes.  [default: avg@4, else the only one in the runs]"
 )
@@ -34,7 +36,11 @@ _KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until
 @click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the simulations.")
 @json_option
-def calibrate(sources: tuple[str, ...], figure: str | None, as_json: bool, **options: Any) -> int:
+@click.pass_context
+def calibrate(
+    ctx: click.Context, /, sources: tuple[str, ...], figure: str | None, report: str | None, as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
     """Fit the simulator to runs, to predict budgets beyond them.
 
     SOURCE is what isolaw read takes. The preset is an ensemble: its members differ in what the runs leave
@@ -43,17 +49,26 @@ def calibrate(sources: tuple[str, ...], figure: str | None, as_json: bool, **opt
     """
     from isolaw.calibration.calibrate import calibrate as fit
     from isolaw.report.figures import calibration as drawing
+    from isolaw.report.page import calibration as page
+    from isolaw.report.page import provenance
     from isolaw.report.text.calibration import calibration_summary, to_dict
 
     if figure is not None:
         drawing.check(figure)
-    runs = read_to_fit(sources, options).runs
+    if report is not None:
+        page.check_replaceable(report)
+    reading = read_to_fit(sources, options)
+    runs = reading.runs
     own = {name: options[name] for name in _KEYWORDS}
     with notes_on_failure(runs.notes), interruptible(), progress_bar("simulating") as update:
         found = fit(runs, **own, progress=lambda share: update(completed=share))
     print_result(as_json, to_dict(found), calibration_summary(found, options["out"]))
     if figure is not None:
         note(f"Figure: {drawing.write_figure(found, figure)}")
+    if report is not None:
+        files = provenance.sources(file for run in reading.ready for file in run.sources)
+        text = page.render(found, shlex.join(["isolaw", *ctx.obj]), files, options["out"])
+        note(f"Report: {page.write(text, report)}")
     if options["out"] is None:
         note("note: the preset is not saved; add --out preset.toml")
     return 0

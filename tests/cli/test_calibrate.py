@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -38,11 +39,17 @@ def test_a_calibration_and_what_follows_it(isolaw: Call, table: Path, tmp_path: 
     code, text, err = isolaw(*command, "--jobs", "1")
     assert code == 0, err
     assert "preset mine, 8 members" in text
-    code, text, err = isolaw("calibrate", table, *few, "--json")
+    page = tmp_path / "mine.html"
+    code, text, err = isolaw("calibrate", table, *few, "--report", page, "--json")
     data = json.loads(text)
     assert data["simulated"] is True
     assert {"lr", "sigma2", "mean"} <= {c["name"] for c in data["constants"]}
     assert "add --out" in err
+    assert f"Report: {page}" in err
+    shown = page.read_text()
+    assert f"<code>isolaw calibrate {table} --n-train 100" in shown
+    assert hashlib.sha256(table.read_bytes()).hexdigest() in shown
+    assert "The preset is not saved" in shown
 
 
 def test_mistakes_are_named_before_anything_is_simulated(isolaw: Call, table: Path, tmp_path: Path) -> None:
@@ -52,6 +59,9 @@ def test_mistakes_are_named_before_anything_is_simulated(isolaw: Call, table: Pa
     code, _, err = isolaw("calibrate", table, "--out", tmp_path / "notes.toml")
     assert code == 2
     assert "notes.toml" in err
+    (tmp_path / "notes.html").write_text("<p>notes</p>")
+    code, _, err = isolaw("calibrate", table, "--report", tmp_path / "notes.html")
+    assert (code, "notes.html: exists and is not a report; it is left unchanged" in err) == (2, True)
     code, _, err = isolaw("calibrate", table, "--problems", "esay")
     assert (code, "did you mean 'easy'" in err) == (2, True)
     code, _, err = isolaw("calibrate", table, "--fixed", "n=4")

@@ -30,7 +30,7 @@ from isolaw.report.page.build import Facts, content
 from isolaw.report.study import Study, is_of
 from isolaw.source import ReadKeywords, Source, as_runs
 
-__all__ = ["Facts", "check_replaceable", "render", "write", "write_report"]
+__all__ = ["Facts", "check_replaceable", "filled", "render", "write", "write_report"]
 
 _SCRIPTS = (
     "vendor/plotly-cartesian.min.js",
@@ -92,6 +92,17 @@ def render(study: Study, facts: Facts) -> str:
     scripts = [_asset(name) for name in _SCRIPTS]
     page = content(study, facts, plotly_version())
     keys = ("budgets", "first", "charts", "runs", "palette", "simulated")
+    return filled(
+        "page.html.j2",
+        **page,
+        scripts=[Markup(script) for script in scripts],
+        hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
+        data=Markup(as_script({key: page[key] for key in keys})),
+    )
+
+
+def filled(template: str, **content: Any) -> str:
+    """Return a template of ``assets`` with its content, the style, and the mark of a page of isolaw."""
     environment = Environment(
         loader=PackageLoader("isolaw.report.page", "assets"),
         autoescape=True,
@@ -99,14 +110,8 @@ def render(study: Study, facts: Facts) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.j2").render(
-        **page,
-        generator=_GENERATOR,
-        version=__version__,
-        style=Markup(_asset("assets/page.css")),
-        scripts=[Markup(script) for script in scripts],
-        hashes=" ".join(f"'sha256-{_hash(script)}'" for script in scripts),
-        data=Markup(as_script({key: page[key] for key in keys})),
+    return environment.get_template(template).render(
+        **content, generator=_GENERATOR, version=__version__, style=Markup(_asset("assets/page.css"))
     )
 
 

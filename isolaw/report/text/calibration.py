@@ -38,25 +38,53 @@ def to_dict(found: Calibration) -> dict[str, Any]:
 
 def calibration_summary(found: Calibration, out: str | None = None) -> list[str]:
     """Return how well the runs are met, and what they tell about each constant; ``out`` is the preset."""
-    seen = found.observed
-    cells = seen.protocol.cells
-    runs, end = sum(c.runs for c in cells), max(c.compute[-1] for c in cells)
-    lines = [
-        f"The interference simulator, fitted to {count(runs, 'run')} of {count(len(cells), 'configuration')} "
-        f"up to C = {number(end)} ({seen.metric} on {seen.eval_set}).",
-        f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
-        f"{found.covered:.0%} of them are within its 90 % band.",
-    ]
-    if found.posterior.discrepancy > POOR:
-        lines.append(
-            "Caution: no constants meet these runs. Apart from noise, the best miss them by "
-            f"{found.posterior.discrepancy:.3f}: do not trust smaller differences between configurations."
-        )
     rows = [["constant", "estimate", "90 % interval", "", "meaning"]]
-    for c in found.constants:
-        ends = f"{number(c.interval[0])} to {number(c.interval[1])}"
-        rows.append([c.name, number(c.value), ends, _mark(c), c.meaning])
-    lines += ["", *columns(rows, "<><<<")]
+    rows += [[c.name, number(c.value), ends(c.interval), mark(c), c.meaning] for c in found.constants]
+    lines = [fitted_to(found), fit(found), *cautions(found), "", *columns(rows, "<><<<"), *marks(found)]
+    if found.observed.assumed:
+        lines += ["", "Assumptions:", *(f"- {text}" for text in found.observed.assumed)]
+    if out is not None:
+        first, *others = following(found, out)
+        lines += ["", f"Next: {first}", *(f"      {command}" for command in others)]
+    return lines
+
+
+def fitted_to(found: Calibration) -> str:
+    """Return what was fitted, and to which runs."""
+    cells = found.observed.protocol.cells
+    return (
+        f"The interference simulator, fitted to {count(sum(c.runs for c in cells), 'run')} of "
+        f"{count(len(cells), 'configuration')} up to C = {number(_end(found))} "
+        f"({found.observed.metric} on {found.observed.eval_set})."
+    )
+
+
+def fit(found: Calibration) -> str:
+    """Return how well the ensemble meets the runs."""
+    return (
+        f"Fit: measured rewards differ from the ensemble's mean by {found.error:.4f} (root mean square); "
+        f"{found.covered:.0%} of them are within its 90 % band."
+    )
+
+
+def cautions(found: Calibration) -> list[str]:
+    """Return a caution where even the best constants miss the runs, else nothing."""
+    if found.posterior.discrepancy <= POOR:
+        return []
+    return [
+        "Caution: no constants meet these runs. Apart from noise, the best miss them by "
+        f"{found.posterior.discrepancy:.3f}: do not trust smaller differences between configurations."
+    ]
+
+
+def mark(c: Constant) -> str:
+    """Return what is to know about the estimate of a constant."""
+    return "at the edge" if c.at_edge else "" if c.identified else "not identified"
+
+
+def marks(found: Calibration) -> list[str]:
+    """Return what the marks of these constants mean."""
+    lines = []
     if any(not c.identified for c in found.constants):
         lines.append(
             "not identified: the runs determine it little better than the prior; the members of the ensemble "
@@ -64,21 +92,26 @@ def calibration_summary(found: Calibration, out: str | None = None) -> list[str]
         )
     if any(c.at_edge for c in found.constants):
         lines.append("at the edge: the estimate is where only 5 % of the prior is.")
-    if seen.assumed:
-        lines += ["", "Assumptions:", *(f"- {text}" for text in seen.assumed)]
-    if out is not None:
-        budget, file = f"{10 * end:.0e}".replace("e+0", "e"), shlex.quote(out)
-        lines += [
-            "",
-            f"Next: isolaw predict --method simulate --preset {file} --compute {budget}",
-            f"      isolaw plan SWEEP.toml --preset {file}",
-            f"      isolaw sweep --set bandit.preset={file} --out DIR",
-        ]
     return lines
 
 
-def _mark(c: Constant) -> str:
-    return "at the edge" if c.at_edge else "" if c.identified else "not identified"
+def following(found: Calibration, out: str) -> list[str]:
+    """Return the commands that use the preset file ``out``."""
+    budget, file = f"{10 * _end(found):.0e}".replace("e+0", "e"), shlex.quote(out)
+    return [
+        f"isolaw predict --method simulate --preset {file} --compute {budget}",
+        f"isolaw plan SWEEP.toml --preset {file}",
+        f"isolaw sweep --set bandit.preset={file} --out DIR",
+    ]
+
+
+def ends(interval: tuple[float, float]) -> str:
+    """Return an interval of a constant."""
+    return f"{number(interval[0])} to {number(interval[1])}"
+
+
+def _end(found: Calibration) -> float:
+    return float(max(c.compute[-1] for c in found.observed.protocol.cells))
 
 
 def simulated_prediction(found: SimulatedPrediction, document: LawDocument | None = None) -> list[str]:

@@ -1,0 +1,71 @@
+"""The page of a calibration: its constants and where they are in the prior, and that data stay text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from isolaw.calibration.calibrate import Calibration, calibrate
+from isolaw.calibration.space import BOUND
+from isolaw.errors import DataError
+from isolaw.report.page.calibration import render, write
+from isolaw.runs import Runs
+
+NAME = "</svg><script>alert(1)</script>"
+
+
+class Seen(HTMLParser):
+    """Elements that open, and whatever they would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loaded: list[str | None] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loaded += [v for name, v in attrs if name in ("src", "href", "xlink:href", "data")]
+
+
+@pytest.fixture
+def found(synthetic: Callable[..., Runs], quick_calibration: None) -> Calibration:
+    runs = synthetic([(8, 4), (8, 16)], seeds=1, checkpoints=8, compute=20_000)
+    runs.points["eval_set"] = NAME
+    return calibrate(Runs(runs.points, runs.attributes, source=NAME), jobs=1)
+
+
+def test_the_page(found: Calibration) -> None:
+    text = render(found, "isolaw calibrate runs", [(NAME, "file", "abc")], "my preset.toml")
+    seen = Seen(text)
+    assert "script" not in seen.tags  # names are text, in the figure too
+    assert all(own is not None and own.startswith("#") for own in seen.loaded)
+    assert "url(http" not in text
+    assert "<title>partly simulated runs: calibration of &lt;/svg&gt;" in text  # only the bands are simulated
+    assert "isolaw plan SWEEP.toml --preset &#39;my preset.toml&#39;" in text
+    assert "D is not recorded" in text
+    assert f"{found.posterior.discrepancy:.4f}</dd>" in text
+    assert text.count('class="in-prior"') == len(found.constants)
+    dots = [float(v) for v in re.findall(r'<circle cx="([\d.]+)"', text)]
+    for c, coordinate, dot in zip(found.constants, found.space.coordinates, dots, strict=True):
+        assert coordinate.value((dot / 50 - 1) * BOUND) == pytest.approx(c.value, rel=0.02)
+        assert f"<code>{c.name}</code>" in text
+
+
+@pytest.mark.parametrize(("discrepancy", "warned"), [(0.004, False), (0.02, True)])
+def test_a_poor_fit_is_a_caution(found: Calibration, discrepancy: float, warned: bool) -> None:
+    text = render(replace(found, posterior=replace(found.posterior, discrepancy=discrepancy)))
+    assert ("Caution: no constants meet these runs" in text) == warned
+
+
+def test_it_replaces_pages_only(found: Calibration, tmp_path: Path) -> None:
+    path = write(render(found), tmp_path / "new" / "calibration.html")
+    write(render(found), path)
+    (tmp_path / "mine.html").write_text("<p>mine</p>")
+    with pytest.raises(DataError, match="exists and is not a report"):
+        write(render(found), tmp_path / "mine.html")
