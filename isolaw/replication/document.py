@@ -51,12 +51,13 @@ def findings(
 
     Raises
     ------
-    SpecError, StoreError
+    SpecError, StoreError, InputError
         before anything is spent.
     """
-    from isolaw.replication.jitter import study
+    from isolaw.replication.jitter import check, study
 
     chosen = battery(model, preset, range(FIRST_SEED, FIRST_SEED + seeds), settings)
+    check(chosen, jitter)
     document = judge(chosen, out, jobs, partial(progress, "the battery"))
     if jitter:
         own = partial(progress, f"{jitter} more presets")

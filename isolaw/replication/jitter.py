@@ -65,6 +65,14 @@ def ensemble(battery: Battery) -> Preset | None:
     return read_preset(name) if name is not None and is_calibrated(name) else None
 
 
+def check(battery: Battery, presets: int) -> None:
+    """Raise `InputError` where an ensemble has fewer members than ``presets``."""
+    found = ensemble(battery)
+    if found is not None and presets > len(found.members):
+        text = f"found {presets}; expected at most {len(found.members)}, the members of {found.name}"
+        raise InputError(f"jitter: {text}")
+
+
 def around(battery: Battery, index: int) -> Battery:
     """Return the small battery of the preset number ``index``."""
     run = battery.resolved(SETS[0])
@@ -102,12 +110,8 @@ def study(
     The parameters are those of `document.judge`; ``out/jitter`` keeps each preset's verdicts, and nothing
     keeps its runs. Returns ``presets``, whether they are ``members`` of an ensemble, ``seeds``, ``constants``
     (the varied ones) and ``verdicts``: for each row of the table, such as ``F1 easy``, how many presets gave
-    yes, partly and no. Raises `InputError` where an ensemble has fewer members.
+    yes, partly and no.
     """
-    found = ensemble(battery)
-    if found is not None and presets > len(found.members):
-        text = f"found {presets}; expected at most {len(found.members)}, the members of {found.name}"
-        raise InputError(f"jitter: {text}")
     counts: dict[str, Counter[str]] = {}
     for index in range(presets):
         verdicts = _judged(around(battery, index), index, out, jobs, lambda share: progress(share / presets))
@@ -115,7 +119,7 @@ def study(
             counts.setdefault(row, Counter())[verdict] += 1
     return {
         "presets": presets,
-        "members": found is not None,
+        "members": ensemble(battery) is not None,
         "seeds": _SEEDS,
         "constants": sorted(around(battery, 0).base.bandit["parameters"]),
         "verdicts": {row: {v: found[v] for v in VERDICTS} for row, found in counts.items()},

@@ -14,6 +14,7 @@ import pytest
 from isolaw.errors import InputError
 from isolaw.replication import jitter
 from isolaw.replication.battery import Battery
+from isolaw.replication.document import findings
 from isolaw.replication.jitter import around, constants_of, jittered, study
 from isolaw.simulators import interference
 from isolaw.simulators.presets import read_preset
@@ -70,7 +71,7 @@ def test_around_a_calibrated_preset_are_its_members(small: Callable[..., Battery
     assert [found[k] for k in ("sigma2", "q", "lr_easy")] == [member[k] for k in ("sigma2", "q", "lr")]
     assert (easy.recipe.kl, hard.recipe.kl) == (member["kl"], 0)
     with pytest.raises(InputError, match="found 101; expected at most 100, the members of published-easy"):
-        study(chosen, 101)
+        findings(preset="published-easy", jitter=101)  # before anything is simulated
 
 
 def test_counts_and_what_was_judged_before(
