@@ -33,7 +33,7 @@ from isolaw.runs import Runs
 from isolaw.simulators.model import Floats
 from isolaw.simulators.presets import FORMAT, is_preset
 
-VERSION = 4
+VERSION = 5
 HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
 SIMULATIONS = FIRST + (ROUNDS - 1) * NEXT + MEMBERS
 BANDS = (0.05, 0.95)

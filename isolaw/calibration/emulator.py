@@ -1,30 +1,28 @@
-"""A quadratic in the constants that stands for the simulator, and the posterior it gives.
+"""A Gaussian process in the constants that stands for the simulator, and the posterior it gives.
 
-Around the constants that matter, what a simulation measures is regressed on them. With x the coordinates of a
-population (d of them), φ(x) its 1 + d + d (d + 1) / 2 monomials up to the second degree, and z (K,) the
-principal components of the simulated rewards,
+With x the coordinates of a population (d of them) and z (K,) the principal components of the simulated
+rewards, scaled to standard deviations s of what a plane leaves of them,
 
-    z = B'φ(x) + e,   e ~ N(0, Σ)
+    z_k = β_k'(1, x) + s_k (f_k(x) + e_k),   f_k ~ GP(0, σ_k² r),   e_k ~ N(0, ν_k²)
+    r(x, x') = exp(−½ Σ_i (x_i − x'_i)² / l_i²)
 
-by ridge regression, each simulation weighted by how near its x is to the current posterior: by x alone, never
-by how well its rewards agree, which would select lucky noise. Each simulation has problems, rollouts and
-answers of its own, so Σ is what two sets of runs of one population differ by, and what the quadratic lacks;
-levels of a problem set that all configurations share are in it as such. Then, with z₀ the measured rewards,
+so all components share one correlation r (Conti and O'Hagan 2010, J. Stat. Plan. Inference 140, 640), whose
+one eigendecomposition serves them all. l, σ² and ν² have the highest marginal likelihood of `_FITTED`
+simulations, with log l ~ N(1, 1) and log ν² ~ N(−2, 4). Each simulation has problems, rollouts and answers of
+its own, so ν² is what two sets of runs of one population differ by; levels of a problem set that all
+configurations share are in it as such. Then, with z₀ the measured rewards, ẑ and v the process's mean and
+variance at x,
 
-    −2 log p(x | z₀) = |x|² + e'(h Σ + δ²)⁻¹e + log |h Σ + δ²|,   e = z₀ − B'φ(x),   h = 1 + φ'(Φ'WΦ)⁻¹φ
+    −2 log p(x | z₀) = |x|² + Σ_k (z₀ − ẑ)² / (v + s²ν² + δ²) + log (v + s²ν² + δ²)
 
-(the synthetic likelihood of Wood 2010, Nature 466, 1102, with a regression in place of repeated simulations,
-as in Meeds and Welling 2014, arXiv 1401.2838). h is the regression's own uncertainty, which grows away from
-the simulations. δ is the discrepancy: what the mechanism cannot measure with any constants, in each component
-(Kennedy and O'Hagan 2001, JRSS B 63, 425). It comes from simulations and not from their regression, which may
-promise what no constants keep: with z_j what simulation j measures, e_j = z₀ − z_j has the noise of two sets
-of runs, and δ is the least with
+(the synthetic likelihood of Wood 2010, Nature 466, 1102, with a process in place of repeated simulations, as
+in Meeds and Welling 2014, arXiv 1401.2838). v grows where nothing was simulated, and says so between
+simulations that a polynomial cannot join: constants that no round tried stay possible. δ is the discrepancy:
+what the mechanism cannot measure with any constants, in each component (Kennedy and O'Hagan 2001, JRSS B 63,
+425). It comes from simulations: with e_j = z₀ − z_j, which has the noise of two sets of runs, it is the least
+with
 
-    5 % quantile over j of e_j'(2 Σ + δ²)⁻¹e_j ≤ K
-
-So early rounds, none of whose simulations is near, give wide posteriors. Where the mechanism misses what was
-measured by δ, constants count as alike that differ by less: a factor on Σ in the place of δ would forgive the
-large features of the curves as much as the small ones, of which Σ is sure.
+    5 % quantile over j of Σ_k e_jk² / (2 s²ν² + δ²) ≤ K
 """
 
 from __future__ import annotations
@@ -32,84 +30,123 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize
 
 from isolaw.calibration.space import BOUND
 from isolaw.simulators.model import Floats
 
 COMPONENTS = 14
-_RIDGE = 1e-2
+_MOST = 1200  # simulations, the latest: never those whose rewards agree best, which would select lucky noise
+_FITTED = 300
+_STEPS = 40  # of the search for l, σ² and ν²
 _NEAREST = 0.05  # share of the simulations
-_LEAST_NOISE = 1e-4  # of a component
-
-
-def monomials(x: Floats) -> Floats:
-    """Return φ, shape (J, 1 + d + d (d + 1) / 2), of points (J, d).
-
-    >>> monomials(np.array([[2.0, 3.0]])).tolist()
-    [[1.0, 2.0, 3.0, 4.0, 6.0, 9.0]]
-    """
-    i, j = np.triu_indices(x.shape[1])
-    return np.concatenate([np.ones((len(x), 1)), x, x[:, i] * x[:, j]], axis=1)
+_LEAST = 1e-4  # of δ
+_LENGTH, _NOISE, _NOISE_SD = 1.0, -2.0, 2.0  # of log l and log ν² beforehand
 
 
 @dataclass(frozen=True)
 class Emulator:
-    """The regression at one stage of a calibration.
+    """The process at one stage of a calibration.
 
-    In units of Σ's eigenvectors: ``measured`` is z₀ (K,), ``noise2`` (K,) their variances.
-    ``discrepancy`` is δ, ``residual`` what of the measured rewards no component has (root mean square).
+    ``measured`` is z₀ (K,), ``noise2`` s²ν² (K,), ``discrepancy`` δ, ``residual`` what of the measured
+    rewards no component has (root mean square). `fit` makes the rest, in the order in which `predict` uses it.
     """
 
-    centre: Floats
-    scale: Floats
-    coefficients: Floats
-    inverse: Floats
+    points: Floats
+    lengths: Floats
+    plane: Floats
+    weights: Floats
+    axes: Floats
+    shares: Floats
+    signal2: Floats
     noise2: Floats
     measured: Floats
     residual: float
     discrepancy: float
 
     @classmethod
-    def fit(cls, x: Floats, rewards: Floats, weights: Floats, measured: Floats) -> Emulator:
-        """Regress ``rewards`` (J, P) on the points ``x`` (J, d), with weights (J,); ``measured`` is (P,)."""
-        w = weights / weights.mean()
-        centre = np.average(x, axis=0, weights=w)
-        scale = np.sqrt(np.average((x - centre) ** 2, axis=0, weights=w)) + 1e-9
-        middle = np.average(rewards, axis=0, weights=w)
+    def fit(cls, x: Floats, rewards: Floats, measured: Floats, seed: int = 0) -> Emulator:
+        """Fit ``rewards`` (J, P) at the points ``x`` (J, d); ``measured`` is (P,)."""
+        x, rewards = x[-_MOST:], rewards[-_MOST:]
+        middle = rewards.mean(axis=0)
         components = min(COMPONENTS, len(measured))
-        _, _, rows = np.linalg.svd((rewards - middle) * np.sqrt(w)[:, None], full_matrices=False)
+        _, _, rows = np.linalg.svd(rewards - middle, full_matrices=False)
         basis = rows[:components].T
         z, z0 = (rewards - middle) @ basis, (measured - middle) @ basis
-        phi = monomials((x - centre) / scale)
-        ridge = np.full(phi.shape[1], _RIDGE * w.sum())
-        ridge[0] = 0.0
-        gram = (phi * w[:, None]).T @ phi
-        inverse = np.linalg.inv(gram + np.diag(ridge))
-        coefficients = inverse @ (phi * w[:, None]).T @ z
-        left = z - phi @ coefficients
-        freedom = 1 - min(np.trace(inverse @ gram) / effective(w), 0.8)
-        covariance = (left * w[:, None]).T @ left / (w.sum() * freedom)
-        covariance += np.eye(components) * _LEAST_NOISE**2
+        flat = _with_one(x)
+        plane = np.linalg.lstsq(flat, z, rcond=None)[0]
+        left = z - flat @ plane
+        scale = left.std(axis=0) + 1e-12
+        some = np.random.default_rng(seed).permutation(len(x))[:_FITTED]
+        lengths, signal2, noise2 = _most_likely(x[some], left[some] / scale)
+        values, axes = np.linalg.eigh(correlation(x, x, lengths))
+        shares = 1 / (np.maximum(values, 0)[:, None] + (noise2 / signal2)[None])
+        weights = axes @ (shares * (axes.T @ left))
+        signal2, noise2 = signal2 * scale**2, noise2 * scale**2
         residual = float(np.sqrt(np.mean((measured - middle - basis @ z0) ** 2)))
-        noise2, axes = np.linalg.eigh(covariance)
-        z0, z = z0 @ axes, z @ axes
         discrepancy = _discrepancy((z0 - z) ** 2, 2 * noise2)
-        return cls(centre, scale, coefficients @ axes, inverse, noise2, z0, residual, discrepancy)
+        return cls(x, lengths, plane, weights, axes, shares, signal2, noise2, z0, residual, discrepancy)
 
-    def error(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return e (J, K) and h (J,) of points (J, d)."""
-        phi = monomials((x - self.centre) / self.scale)
-        h = 1 + np.einsum("ij,jk,ik->i", phi, self.inverse, phi)
-        return self.measured - phi @ self.coefficients, h
+    def predict(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return mean and variance of what points (J, d) measure, without noise, both (J, K)."""
+        near = correlation(x, self.points, self.lengths)
+        known = (near @ self.axes) ** 2 @ self.shares
+        return _with_one(x) @ self.plane + near @ self.weights, self.signal2 * np.maximum(1 - known, 0)
 
     def log_posterior(self, x: Floats) -> Floats:
         """Return log p(x | z₀) up to a constant, of points (J, d), shape (J,)."""
-        error, h = self.error(x)
-        variance = h[:, None] * self.noise2 + self.discrepancy**2
-        far = np.sum(error**2 / variance + np.log(variance), axis=1)
+        mean, variance = self.predict(x)
+        variance = variance + self.noise2 + self.discrepancy**2
+        far = np.sum((self.measured - mean) ** 2 / variance + np.log(variance), axis=1)
         found = -0.5 * (np.sum(x**2, axis=1) + far)
         return np.where(np.abs(x).max(axis=1) <= BOUND, found, -np.inf)
+
+
+def correlation(x: Floats, other: Floats, lengths: Floats) -> Floats:
+    """Return r, (J, L), of points (J, d) and (L, d).
+
+    >>> correlation(np.zeros((1, 2)), np.array([[0.0, 0.0], [2.0, 0.0]]), np.array([2.0, 1.0])).round(3)
+    array([[1.   , 0.607]])
+    """
+    a, b = x / lengths, other / lengths
+    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
+    return np.asarray(np.exp(-0.5 * np.maximum(square, 0)))
+
+
+def _with_one(x: Floats) -> Floats:
+    return np.concatenate([np.ones((len(x), 1)), x], axis=1)
+
+
+def _most_likely(x: Floats, z: Floats) -> tuple[Floats, Floats, Floats]:
+    """The l (d,), σ² (K,) and ν² (K,) of the highest marginal likelihood of z (J, K) at x (J, d)."""
+    d, components = x.shape[1], z.shape[1]
+    square = (x[:, None] - x[None]) ** 2
+
+    def minus_log(parameters: Floats) -> tuple[float, Floats]:
+        lengths, signal2, noise2 = np.split(np.exp(parameters), [d, d + components])
+        r = np.exp(-0.5 * (square / lengths**2).sum(axis=-1))
+        values, axes = np.linalg.eigh(r)
+        values = np.maximum(values, 0)[:, None]
+        variance = signal2 * values + noise2
+        turned = axes.T @ z
+        a = turned / variance
+        length, noise = parameters[:d] - _LENGTH, (parameters[d + components :] - _NOISE) / _NOISE_SD
+        value = 0.5 * (np.sum(turned * a + np.log(variance)) + length @ length + noise @ noise)
+        of_r = (axes * (signal2 / variance).sum(axis=1)) @ axes.T - (axes @ (a * signal2)) @ (axes @ a).T
+        gradient = (
+            length + [0.5 * np.sum(of_r * r * square[:, :, i]) / lengths[i] ** 2 for i in range(d)],
+            0.5 * signal2 * np.sum(values / variance - values * a**2, axis=0),
+            0.5 * noise2 * np.sum(1 / variance - a**2, axis=0) + noise / _NOISE_SD,
+        )
+        return float(value), np.concatenate(gradient)
+
+    start = np.repeat([_LENGTH, 0.0, _NOISE], [d, components, components])
+    bounds = [(-1, 4)] * d + [(-6, 6)] * components + [(-12, 1)] * components
+    found = minimize(
+        minus_log, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+    )
+    lengths, signal2, noise2 = np.split(np.exp(found.x), [d, d + components])
+    return lengths, signal2, noise2
 
 
 def _discrepancy(square: Floats, variance: Floats) -> float:
@@ -119,10 +156,5 @@ def _discrepancy(square: Floats, variance: Floats) -> float:
         found = np.sum(square / (variance + np.exp(2 * log_delta)), axis=1)
         return float(np.quantile(found, _NEAREST)) - variance.size
 
-    least, most = np.log(_LEAST_NOISE), np.log(np.sqrt(square.max()) + 1)
+    least, most = np.log(_LEAST), np.log(np.sqrt(square.max()) + 1)
     return 0.0 if excess(least) <= 0 else float(np.exp(brentq(excess, least, most)))
-
-
-def effective(weights: Floats) -> float:
-    """Return (Σ w)² / Σ w², the number of equally weighted points that say as much."""
-    return float(weights.sum() ** 2 / np.sum(weights**2))

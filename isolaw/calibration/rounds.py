@@ -1,11 +1,9 @@
 """Rounds of simulations that close in on the constants with which a simulator measures what was measured.
 
 The first round draws constants from the prior. Each further one draws them from the posterior that an
-`Emulator` of all simulations so far gives, so simulations gather where they matter, and the regression there
-becomes exact enough. While it is not, its residuals and the discrepancy δ keep the posterior wide. No
-posterior leaves the region whose simulations the regression weighed: what a quadratic promises beyond it is
-arbitrary, and rounds that followed it would jump to and fro. emcee (Foreman-Mackey et al. 2013) draws from
-the posteriors.
+`Emulator` of all simulations so far gives, so simulations gather where they matter. Where there are none, the
+emulator is uncertain and the posterior wide, so a later round goes there. emcee (Foreman-Mackey et al. 2013)
+draws from the posteriors.
 """
 
 from __future__ import annotations
@@ -13,22 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from isolaw.calibration.emulator import Emulator, effective
+from isolaw.calibration.emulator import Emulator
 from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Protocol
 from isolaw.calibration.space import BOUND, Space, parameters
 from isolaw.simulators.model import Floats
 from isolaw.simulators.problems import difficulty
 
-FIRST, NEXT, ROUNDS = 400, 200, 6
+FIRST, NEXT, ROUNDS = 400, 200, 8
 MEMBERS = 100
 _WALKERS, _BURN_IN, _STEPS, _THIN = 128, 300, 500, 20
-_WIDTH2 = 4.0  # of the kernel around the posterior, in its variances
-_PER_MONOMIAL = 3.0  # simulations, at least
 _WALK, _CHOICE = 1, 2  # of random streams
 
 
@@ -89,7 +84,7 @@ def rounds(
         rewards = simulated(protocol, space, x, seeds, jobs, partial(_beyond, report, before))
         found.append(Round(x, rewards))
         yield found[-1]
-        now = _after(found, now, measured, seed)
+        now = posterior(found, measured, seed)
     assert now is not None
     yield now
 
@@ -99,73 +94,20 @@ def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
 
 
 def posterior(found: list[Round], measured: Floats, seed: int) -> Posterior | None:
-    """Return draws of the posterior that these rounds give, None without any.
-
-    Round by round, since each one's draws say around which x the next regression is made.
-    """
-    result: Posterior | None = None
-    for count in range(1, len(found) + 1):
-        result = _after(found[:count], result, measured, seed)
-    return result
-
-
-def _after(found: list[Round], before: Posterior | None, measured: Floats, seed: int) -> Posterior:
-    """The posterior of these rounds, given that of all but the last."""
-    x, rewards = np.concatenate([r.x for r in found]), np.concatenate([r.rewards for r in found])
-    stream = [seed, len(found) - 1, _WALK]
-    if before is not None:
-        return _drawn(x, rewards, measured, _near(x, before.draws), stream)
-    far = np.sqrt(np.mean((rewards - measured) ** 2, axis=1))
-    weights = 1 / (1 + (far / np.quantile(far, 0.25)) ** 4)  # far off, luck decides nothing
-    return _drawn(x, rewards, measured, _Region(weights), stream)
-
-
-@dataclass(frozen=True)
-class _Region:
-    """The weights (J,) of points, and the ellipsoid (x − centre)'``shape``(x − centre) ≤ d around them."""
-
-    weights: Floats
-    centre: Floats | float = 0.0
-    shape: Floats | None = None
-
-    def holds(self, x: Floats) -> Any:
-        """Whether points (J, d) are within, of shape (J,)."""
-        if self.shape is None:
-            return np.ones(len(x), dtype=bool)
-        away = x - self.centre
-        return np.einsum("ij,jk,ik->i", away, self.shape, away) <= x.shape[1]
-
-
-def _near(x: Floats, draws: Floats) -> _Region:
-    """A Gaussian kernel around draws, as wide as the number of points demands; e^(−d/2) at its edge."""
-    centre = draws.mean(axis=0)
-    inverse = np.linalg.inv(np.cov(draws.T) + 1e-6 * np.eye(x.shape[1]))
-    away = x - centre
-    square = np.einsum("ij,jk,ik->i", away, inverse, away)
-    d = x.shape[1]
-    wanted = min(_PER_MONOMIAL * (1 + d + d * (d + 1) / 2), 0.7 * len(x))
-    width = _WIDTH2
-    while effective(weights := np.exp(-0.5 * square / width)) < wanted:
-        width *= 1.2
-    return _Region(np.asarray(weights), centre, np.asarray(inverse / width))
-
-
-def _drawn(x: Floats, rewards: Floats, measured: Floats, region: _Region, stream: list[int]) -> Posterior:
+    """Return draws of the posterior that these rounds give, None without any."""
     import emcee
 
-    emulator = Emulator.fit(x, rewards, region.weights, measured)
-
-    def log_posterior(points: Floats) -> Floats:
-        return np.where(region.holds(points), emulator.log_posterior(points), -np.inf)
-
-    rng = np.random.default_rng(stream)
-    found = log_posterior(x)
-    best = [i for i in np.argsort(-found)[:_WALKERS] if np.isfinite(found[i])]
-    start = x[rng.choice(best, _WALKERS)]
+    if not found:
+        return None
+    x, rewards = np.concatenate([r.x for r in found]), np.concatenate([r.rewards for r in found])
+    emulator = Emulator.fit(x, rewards, measured)
+    rng = np.random.default_rng([seed, len(found) - 1, _WALK])
+    density = emulator.log_posterior(x)
+    start = x[rng.choice(np.argsort(-density)[:_WALKERS], _WALKERS)]
     moved = start + 0.05 * rng.standard_normal(start.shape)
-    start = np.where(np.isfinite(log_posterior(moved))[:, None], moved, start)
+    start = np.where(np.isfinite(emulator.log_posterior(moved))[:, None], moved, start)
     moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
-    sampler = emcee.EnsembleSampler(_WALKERS, x.shape[1], log_posterior, moves=moves, vectorize=True)
+    sampler = emcee.EnsembleSampler(_WALKERS, x.shape[1], emulator.log_posterior, moves=moves, vectorize=True)
     sampler.random_state = np.random.RandomState(int(rng.integers(2**31))).get_state()
     sampler.run_mcmc(start, _BURN_IN + _STEPS, skip_initial_state_check=True)
     draws = sampler.get_chain(discard=_BURN_IN, thin=_THIN, flat=True)
