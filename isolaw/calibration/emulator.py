@@ -49,7 +49,7 @@ class Emulator:
     """The process at one stage of a calibration.
 
     ``measured`` is z₀ (K,), ``noise2`` s²ν² (K,), ``discrepancy`` δ, ``residual`` what of the measured
-    rewards no component has (root mean square). `fit` makes the rest, in the order in which `predict` uses it.
+    rewards no component has (root mean square). `fit` makes the rest.
     """
 
     points: Floats
