@@ -23,7 +23,8 @@ from isolaw.simulators.problems import difficulty
 
 FIRST, NEXT, ROUNDS = 400, 200, 8
 MEMBERS = 100
-_WALKERS, _BURN_IN, _STEPS, _THIN = 128, 300, 500, 20
+_WALKERS, _THIN = 128, 20
+_STEPS = {False: (150, 200), True: (300, 500)}  # until the walkers forgot their start, and after: last or not
 _WALK, _CHOICE = 1, 2  # of random streams
 
 
@@ -69,7 +70,7 @@ def rounds(
     ``report`` is called with the number of simulations so far.
     """
     found = list(done)
-    now = posterior(found, measured, seed)
+    now = posterior(found, measured, seed, last=len(found) == ROUNDS)
     for index in range(len(found), ROUNDS):
         if index == 0:
             rng = np.random.default_rng([seed, 0, _CHOICE])
@@ -84,7 +85,7 @@ def rounds(
         rewards = simulated(protocol, space, x, seeds, jobs, partial(_beyond, report, before))
         found.append(Round(x, rewards))
         yield found[-1]
-        now = posterior(found, measured, seed)
+        now = posterior(found, measured, seed, last=index == ROUNDS - 1)
     assert now is not None
     yield now
 
@@ -93,8 +94,8 @@ def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
     report(before + count)
 
 
-def posterior(found: list[Round], measured: Floats, seed: int) -> Posterior | None:
-    """Return draws of the posterior that these rounds give, None without any."""
+def posterior(found: list[Round], measured: Floats, seed: int, last: bool = True) -> Posterior | None:
+    """Return draws of the posterior that these rounds give, None without any; more after the ``last``."""
     import emcee
 
     if not found:
@@ -109,8 +110,9 @@ def posterior(found: list[Round], measured: Floats, seed: int) -> Posterior | No
     moves = [(emcee.moves.DEMove(), 0.8), (emcee.moves.StretchMove(), 0.2)]
     sampler = emcee.EnsembleSampler(_WALKERS, x.shape[1], emulator.log_posterior, moves=moves, vectorize=True)
     sampler.random_state = np.random.RandomState(int(rng.integers(2**31))).get_state()
-    sampler.run_mcmc(start, _BURN_IN + _STEPS, skip_initial_state_check=True)
-    draws = sampler.get_chain(discard=_BURN_IN, thin=_THIN, flat=True)
+    burn_in, steps = _STEPS[last]
+    sampler.run_mcmc(start, burn_in + steps, skip_initial_state_check=True)
+    draws = sampler.get_chain(discard=burn_in, thin=_THIN, flat=True)
     noise = float(np.sqrt(emulator.noise2.sum() / len(measured)))
     discrepancy = emulator.discrepancy * float(np.sqrt(emulator.measured.size / len(measured)))
     return Posterior(draws, discrepancy, noise, emulator.residual)
