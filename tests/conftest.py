@@ -320,8 +320,8 @@ def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (calibrate, rounds):
             monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(calibrate, "SIMULATIONS", 40 + 20 + 8)
-    for name, value in {"_BURN_IN": 20, "_STEPS": 40, "_THIN": 10}.items():
-        monkeypatch.setattr(rounds, name, value)
+    monkeypatch.setattr(rounds, "_STEPS", {False: (20, 40), True: (20, 40)})
+    monkeypatch.setattr(rounds, "_THIN", 10)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.calibration.observed import Observed, observe
 from isolaw.calibration.rounds import (
     FIRST,
@@ -111,6 +112,13 @@ class Calibration:
         low, high = np.quantile(self.replayed, BANDS, axis=0)
         return float(np.mean((self.observed.reward >= low) & (self.observed.reward <= high)))
 
+    @property
+    def discrepancy(self) -> Discrepancy:
+        """What the ensemble's mean leaves of the runs."""
+        left = self.observed.reward - self.replayed.mean(axis=0)
+        of = self.posterior
+        return Discrepancy.of(of.discrepancy, self.observed.protocol.cells, left, of.covariance)
+
     def save(self, path: str | Path) -> None:
         """Write the preset file; raise `DataError` rather than replace something else."""
         file = Path(path)
@@ -154,6 +162,7 @@ class Calibration:
                 "recipe": self.observed.recipe,
                 "constants": {k: _rounded(v) for k, v in asdict(central).items()},
                 "provenance": source,
+                "discrepancy": self.discrepancy.to_dict(),
                 "ensemble": columns,
             }
         )

@@ -49,7 +49,8 @@ class Emulator:
     """The process at one stage of a calibration.
 
     ``measured`` is z₀ (K,), ``noise2`` s²ν² (K,), ``discrepancy`` δ, ``residual`` what of the measured
-    rewards no component has (root mean square). `fit` makes the rest.
+    rewards no component has (root mean square), ``covariance`` that of two sets of runs, (P, P). `fit` makes
+    the rest.
     """
 
     points: Floats
@@ -63,6 +64,7 @@ class Emulator:
     measured: Floats
     residual: float
     discrepancy: float
+    covariance: Floats
 
     @classmethod
     def fit(cls, x: Floats, rewards: Floats, measured: Floats, seed: int = 0) -> Emulator:
@@ -85,7 +87,10 @@ class Emulator:
         signal2, noise2 = signal2 * scale**2, noise2 * scale**2
         residual = float(np.sqrt(np.mean((measured - middle - basis @ z0) ** 2)))
         discrepancy = _discrepancy((z0 - z) ** 2, 2 * noise2)
-        return cls(x, lengths, plane, weights, axes, shares, signal2, noise2, z0, residual, discrepancy)
+        rest = (rewards - middle - z @ basis.T).var(axis=0)
+        covariance = (basis * noise2) @ basis.T + np.diag(rest)
+        fitted = lengths, plane, weights, axes, shares, signal2, noise2
+        return cls(x, *fitted, z0, residual, discrepancy, covariance)
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
         """Return mean and variance of what points (J, d) measure, without noise, both (J, K)."""

@@ -3,7 +3,7 @@
 Each member goes through the whole budget in every cell, with the same problems in all of them. The expected
 reward of a cell is the mean over members; a member's best cell is that of its own rewards. **Simulated**: the
 mechanism is assumed to go on as it did where it was fitted. The members differ by what the runs left open of
-its constants, and in each cell by N(0, δ²), δ being what no constants met (`isolaw.calibration.emulator`).
+its constants, and by what no constants met and by how that may go on (`isolaw.calibration.discrepancy`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.processes import each
 from isolaw.calibration.rounds import hash_of
@@ -110,9 +111,10 @@ def forecast(
         for k, (at, row) in enumerate(zip(spent, rows, strict=True)):
             inside = grid >= at[1] * (1 - 1e-9)
             rewards[i, k, inside] = np.interp(grid[inside], at, row)
-    offsets = np.random.default_rng([seed, _FORECAST]).standard_normal((*rewards.shape[:2], 1))
-    offsets -= offsets.mean(axis=0)
-    rewards = np.clip(rewards + preset.discrepancy * offsets, 0, 1)
+    left = Discrepancy.read(preset.discrepancy, preset.left)
+    at = np.array([grid * rate[key] for key in cells])
+    rng = np.random.default_rng([seed, _FORECAST])
+    rewards = np.clip(rewards + left.draws(cells, at, len(members), rng), 0, 1)
     return Forecast(preset, cells, grid, rewards, tuple(cell.steps[-1] for cell in protocol.cells))
 
 

@@ -234,7 +234,12 @@ def _flags_of(preset: Preset) -> list[Flag]:
     if preset.discrepancy <= POOR:
         return []
     text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
-    return [Flag(Code.PRESET_MISFIT, f"{text}; the intervals include that")]
+    return [
+        Flag(
+            Code.PRESET_MISFIT,
+            f"{text}; the prediction goes on from what they leave, and its intervals include that",
+        )
+    ]
 
 
 def _rates(

@@ -38,12 +38,19 @@ class Round:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws (J, d) from a posterior; the others are of rewards, root mean squares (`Emulator`)."""
+    """Draws (J, d) from a posterior; the others are of rewards (`Emulator`), δ and the residual root mean
+    squares.
+    """
 
     draws: Floats
     discrepancy: float
-    noise: float
     residual: float
+    covariance: Floats
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of a reward between two sets of runs of one population."""
+        return float(np.sqrt(np.diag(self.covariance).mean()))
 
 
 def simulated(
@@ -113,9 +120,8 @@ def posterior(found: list[Round], measured: Floats, seed: int, last: bool = True
     burn_in, steps = _STEPS[last]
     sampler.run_mcmc(start, burn_in + steps, skip_initial_state_check=True)
     draws = sampler.get_chain(discard=burn_in, thin=_THIN, flat=True)
-    noise = float(np.sqrt(emulator.noise2.sum() / len(measured)))
     discrepancy = emulator.discrepancy * float(np.sqrt(emulator.measured.size / len(measured)))
-    return Posterior(draws, discrepancy, noise, emulator.residual)
+    return Posterior(draws, discrepancy, emulator.residual, emulator.covariance)
 
 
 def hash_of(seed: int, index: int) -> int:

@@ -2,7 +2,8 @@
 
 A preset file is TOML. ``[constants]`` are one population, ``[ensemble]`` many, each constant a list: what
 runs leave open about it. ``problems`` is what ``problems.set`` takes, ``n_train`` D, ``[recipe]`` how the
-runs were trained, and ``[provenance]`` says which they were, and how well they are met.
+runs were trained, ``[provenance]`` says which they were, and how well they are met, and ``[discrepancy]``
+what the ensemble leaves of their rewards.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ FOLDER = Path(__file__).with_name("presets")
 class Preset:
     """A calibrated population: each member of the ensemble, the first included, is a mapping of constants.
 
-    The members' keys are the coordinates of `isolaw.calibration.space`, and ``problems`` of each.
+    The members' keys are the coordinates of `isolaw.calibration.space`, and ``problems`` of each. ``left`` is
+    what they leave of the runs (`isolaw.calibration.discrepancy`).
     """
 
     name: str
@@ -35,6 +37,7 @@ class Preset:
     constants: Mapping[str, float]
     members: tuple[Mapping[str, Any], ...]
     provenance: Mapping[str, Any]
+    left: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def cells(self) -> tuple[tuple[int, int], ...]:
@@ -123,6 +126,7 @@ def _of(data: Mapping[str, Any], path: Path) -> Preset:
             constants,
             members,
             data["provenance"],
+            data.get("discrepancy", {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: a part of the preset is missing or damaged ({error})") from None

@@ -12,6 +12,7 @@ import pytest
 
 import isolaw
 from isolaw.calibration.comparison import disagreements
+from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.calibration.forecast import FARTHEST, Forecast, forecast
 from isolaw.calibration.prediction import SimulatedPrediction, extended, predict_by_simulation
 from isolaw.costs.model import Cost, Part, Source
@@ -57,13 +58,18 @@ def test_a_forecast(preset: Preset) -> None:
 
 
 def test_the_discrepancy_is_of_members_and_cells(preset: Preset) -> None:
+    """It widens what members say; where runs ended above the ensemble, a forecast begins above it."""
     poor = replace(preset, provenance={**preset.provenance, "discrepancy": 0.01})
-    ahead, without = (forecast(own, 20_000, [(8, 32), (8, 4)], jobs=1) for own in (poor, preset))
-    away = ahead.rewards - without.rewards
-    assert away.std(axis=0)[:, -1] == pytest.approx(0.01, rel=0.8)
-    np.testing.assert_allclose(away.mean(axis=0)[:, -1], 0, atol=1e-12)
-    last = np.isfinite(away[0, 1])
-    np.testing.assert_allclose(away[0, 1, last], away[0, 1, -1])  # the same at each C
+    cells = [(8, 32), (8, 4)]
+    ahead, without = (forecast(own, 20_000, cells, jobs=1) for own in (poor, preset))
+    away = (ahead.rewards - without.rewards)[:, :, -1]
+    assert away.std(axis=0) == pytest.approx(0.01, rel=0.8)
+    np.testing.assert_allclose(away.mean(axis=0), 0, atol=1e-12)
+    ends = Discrepancy(0.01, np.array([0.03]), np.log([[20_000, 32, 8]])).to_dict()
+    shifted = forecast(replace(poor, left=ends), 20_000, cells, jobs=1)
+    above = (shifted.rewards - without.rewards).mean(axis=0)[:, -1]
+    near = np.exp(-np.log(8) / 1.0)  # n = 4 from n = 32
+    assert above == pytest.approx([0.03 * near, 0.03], rel=1e-3)
 
 
 def test_a_budget_in_other_units_has_other_rollouts_in_each_cell(preset: Preset) -> None:

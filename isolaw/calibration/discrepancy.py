@@ -1,0 +1,136 @@
+"""What no constants of the mechanism meet, and how it goes on: the discrepancy of the runs.
+
+With e_p what the ensemble's mean leaves of the measured reward p, at the C of a step of the cell (B_p, n),
+
+    e_p = d_p + level + level of the cell + noise,    d ~ GP(0, δ² r)
+    r = exp(−|Δ log C| / l_C − |Δ log n| / l − |Δ log B_p| / l)
+
+(Kennedy and O'Hagan 2001, JRSS B 63, 425). δ comes from the calibration, and so do the variances of the three
+noises, those of two sets of runs of one population. l_C and l have the highest marginal likelihood of e, with
+log l_C ~ N(log 2, ½) and log l ~ N(0, ½). So a forecast begins where the runs ended and returns to the
+mechanism within some l_C of log C, or of l in log n: what is added is a draw of d given e. Where δ is 0,
+nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+
+from isolaw.calibration.simulation import Cell
+from isolaw.simulators.model import Floats
+
+Key = tuple[int, int]
+
+_LENGTHS, _LENGTHS_SD = np.log([2.0, 1.0]), np.sqrt(0.5)  # log l_C and log l beforehand
+_NAMES = "compute", "rollouts_per_problem", "problems_per_batch"
+_LEAST = 1e-8  # variance of a reward, for the factors of a covariance
+
+
+@dataclass(frozen=True)
+class Discrepancy:
+    """d, given what the ensemble leaves of the runs.
+
+    ``size`` is δ. ``left`` is e (P,) at ``where`` (P, 3), logs of C, n and B_p. ``noise`` are the variances
+    of the level, of a cell's and of the rest, ``lengths`` l_C and l.
+    """
+
+    size: float
+    left: Floats
+    where: Floats
+    noise: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    lengths: tuple[float, float] = (2.0, 1.0)
+
+    @classmethod
+    def of(cls, size: float, cells: Sequence[Cell], left: Floats, noise: Floats) -> Discrepancy:
+        """Return d for what is ``left`` (P,) of the rewards of ``cells``, end to end.
+
+        ``noise`` (P, P) is the covariance of two sets of runs. Rewards before the first step say nothing.
+        """
+        where = np.concatenate(
+            [_where((c.problems_per_batch, c.rollouts_per_problem), c.compute) for c in cells]
+        )
+        own = np.concatenate([c.steps for c in cells]) > 0
+        found = cls(size, left[own], where[own], _parts(where[own], noise[np.ix_(own, own)]))
+        return found._fitted() if size > 0 else found
+
+    @classmethod
+    def read(cls, size: float, data: Mapping[str, Any]) -> Discrepancy:
+        """Return d of what `to_dict` wrote; without anything, it has only its size."""
+        if not data:
+            return cls(size, np.zeros(0), np.zeros((0, 3)))
+        own = [np.log(data[name]) for name in _NAMES]
+        level, of_cell, rest = data["noise"]
+        along, across = data["lengths"]
+        return cls(
+            size, np.array(data["left"]), np.stack(own, axis=1), (level, of_cell, rest), (along, across)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return lists of numbers, C, n and B_p not as logs."""
+        where = {name: np.exp(own).round().tolist() for name, own in zip(_NAMES, self.where.T, strict=True)}
+        left = [float(f"{v:.4g}") for v in self.left]
+        numbers = {k: [float(f"{v:.4g}") for v in getattr(self, k)] for k in ("noise", "lengths")}
+        return {**numbers, **where, "left": left}
+
+    def draws(self, cells: Sequence[Key], compute: Floats, members: int, rng: np.random.Generator) -> Floats:
+        """Return E draws of d given e in K cells, at C (K, P), shape (E, K, P); their mean is that of d."""
+        shape = members, *compute.shape
+        if self.size == 0:
+            return np.zeros(shape)
+        there = np.concatenate([_where(key, own) for key, own in zip(cells, compute, strict=True)])
+        prior, cross = self._covariance(there, there), self._covariance(there, self.where)
+        known = self._covariance(self.where, self.where) + self._noise()
+        gain = np.linalg.solve(known, cross.T).T
+        mean = gain @ self.left
+        values, axes = np.linalg.eigh(prior - gain @ cross.T)
+        normal = rng.standard_normal((members, len(there)))
+        normal -= normal.mean(axis=0)
+        return np.asarray((mean + normal @ (axes * np.sqrt(np.maximum(values, 0))).T).reshape(shape))
+
+    def _covariance(self, a: Floats, b: Floats) -> Floats:
+        along, across = self.lengths
+        away = np.abs(a[:, None] - b[None]) / [along, across, across]
+        return np.asarray(self.size**2 * np.exp(-away.sum(axis=-1)))
+
+    def _noise(self) -> Floats:
+        level, of_cell, rest = self.noise
+        return level + of_cell * _same(self.where) + (rest + _LEAST) * np.eye(len(self.left))
+
+    def _fitted(self) -> Discrepancy:
+        """The same with the most likely lengths."""
+
+        def minus_log(logs: Floats) -> float:
+            own = replace(self, lengths=(float(np.exp(logs[0])), float(np.exp(logs[1]))))
+            factor = cho_factor(own._covariance(own.where, own.where) + own._noise())
+            value = 0.5 * own.left @ cho_solve(factor, own.left) + np.log(np.diag(factor[0])).sum()
+            return float(value + 0.5 * np.sum(((logs - _LENGTHS) / _LENGTHS_SD) ** 2))
+
+        found = minimize(minus_log, _LENGTHS, method="Nelder-Mead")
+        return replace(self, lengths=(float(np.exp(found.x[0])), float(np.exp(found.x[1]))))
+
+
+def _where(key: Key, compute: Floats) -> Floats:
+    b, n = key
+    logs = np.full((len(compute), 3), [0.0, np.log(n), np.log(b)])
+    logs[:, 0] = np.log(np.maximum(compute, b * n))
+    return logs
+
+
+def _same(where: Floats) -> Floats:
+    """1 where two points are of one cell."""
+    return np.asarray((where[:, None, 1:] == where[None, :, 1:]).all(axis=-1), dtype=np.float64)
+
+
+def _parts(where: Floats, noise: Floats) -> tuple[float, float, float]:
+    """The variances of the level, of a cell's level and of the rest, from a covariance (P, P)."""
+    own, single = _same(where) > 0, np.eye(len(where), dtype=bool)
+    means = [noise[mask].mean() if mask.any() else 0.0 for mask in (~own, own & ~single, single)]
+    level = max(means[0], 0.0)
+    of_cell = max(means[1] - level, 0.0)
+    return float(level), float(of_cell), float(max(means[2] - level - of_cell, 0.0))
