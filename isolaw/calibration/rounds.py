@@ -18,6 +18,7 @@ from isolaw.calibration.emulator import Emulator
 from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Protocol
 from isolaw.calibration.space import BOUND, Space, parameters
+from isolaw.fits.blas import one_blas_thread
 from isolaw.simulators.model import Floats
 from isolaw.simulators.problems import difficulty
 
@@ -101,6 +102,7 @@ def _beyond(report: Callable[[int], None], before: int, count: int) -> None:
     report(before + count)
 
 
+@one_blas_thread()
 def posterior(found: list[Round], measured: Floats, seed: int, last: bool = True) -> Posterior | None:
     """Return draws of the posterior that these rounds give, None without any; more after the ``last``."""
     import emcee

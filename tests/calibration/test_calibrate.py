@@ -41,6 +41,10 @@ def test_the_preset_is_the_ensemble(runs: Runs, tmp_path: Path) -> None:
     assert preset.n_train == 100
     assert preset.recipe["lr_scaling"] == found.observed.recipe["lr_scaling"]
     assert len(preset.members) == MEMBERS
+    assert preset.left == found.discrepancy.to_dict()
+    assert len(preset.left["left"]) == np.count_nonzero(
+        [s for c in found.observed.protocol.cells for s in c.steps]
+    )
     for ours, theirs in zip(found.members, preset.members, strict=True):
         assert ours.pop("problems") == theirs["problems"]
         assert {k: theirs[k] for k in ours} == pytest.approx(ours, rel=1e-5)

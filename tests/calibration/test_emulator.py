@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from isolaw.calibration.emulator import Emulator
+from isolaw.fits.blas import one_blas_thread
 
 
+@one_blas_thread()
 def test_posterior_of_a_linear_simulator_with_gaussian_noise() -> None:
     """z = A x + b + e with x ~ N(0, I): mean (I + A'A / s²)⁻¹ A'(z₀ − b) / s², covariance the inverse."""
     rng = np.random.default_rng(0)
@@ -19,7 +21,7 @@ def test_posterior_of_a_linear_simulator_with_gaussian_noise() -> None:
     precision = np.eye(2) + slopes.T @ slopes / sd**2
     mean = np.linalg.solve(precision, slopes.T @ (measured - level) / sd**2)
 
-    axis = np.linspace(-3, 3, 241)
+    axis = np.linspace(-3, 3, 91)
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
     log = emulator.log_posterior(grid)
     weight = np.exp(log - log.max())
@@ -37,6 +39,7 @@ def test_posterior_of_a_linear_simulator_with_gaussian_noise() -> None:
     assert np.isneginf(emulator.log_posterior(np.array([[3.01, 0.0]]))).all()
 
 
+@one_blas_thread()
 def test_it_follows_a_curve_and_knows_less_where_nothing_was_simulated() -> None:
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (400, 1))

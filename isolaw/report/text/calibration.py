@@ -73,7 +73,8 @@ def cautions(found: Calibration) -> list[str]:
         return []
     return [
         "Caution: no constants meet these runs. Apart from noise, the best miss them by "
-        f"{found.posterior.discrepancy:.3f}: do not trust smaller differences between configurations."
+        f"{found.posterior.discrepancy:.3f}. Predictions start from what they leave; do not trust smaller "
+        "differences between configurations that were not run."
     ]
 
 
