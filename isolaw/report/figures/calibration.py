@@ -15,7 +15,7 @@ from isolaw.calibration.calibrate import BANDS, Calibration
 from isolaw.calibration.simulation import Cell
 from isolaw.errors import InputError
 from isolaw.fits.selection import Floats
-from isolaw.report.figures.style import BLUE, RAMP, STYLE, plain, save
+from isolaw.report.figures.style import BLUE, RAMP, STYLE, check_replaceable, plain, save
 from isolaw.simulated import Simulated
 
 _COLUMNS = 4
@@ -72,9 +72,10 @@ def label(found: Calibration) -> Simulated:
 
 
 def check(path: str | Path) -> None:
-    """Raise `InputError` for a path that no figure can be written to by its ending."""
+    """Raise `InputError` for an ending that no figure is written with, `DataError` for a file of others."""
     if Path(path).suffix[1:] not in _KINDS:
         raise InputError(f"--figure: found {str(path)!r}; expected a file ending in .{', .'.join(_KINDS)}")
+    check_replaceable(Path(path))
 
 
 def write_figure(found: Calibration, path: str | Path) -> Path:

@@ -71,10 +71,8 @@ def save(
     folder = Path(folder)
     paths = {(name, kind): folder / f"{name}.{kind}" for name in figures for kind in kinds}
     try:
-        foreign = [path for path in paths.values() if not replace and path.exists() and not _is_ours(path)]
-        if foreign:
-            listed = ", ".join(map(str, foreign))
-            raise DataError(f"{listed}: exists and is not a figure of isolaw; it is left unchanged")
+        if not replace:
+            check_replaceable(*paths.values())
         folder.mkdir(parents=True, exist_ok=True)
         for (name, kind), path in paths.items():
             with mpl.rc_context(STYLE):
@@ -82,6 +80,14 @@ def save(
     except OSError as error:
         raise DataError(f"{folder}: cannot write figures ({error.strerror or error})") from None
     return list(paths.values())
+
+
+def check_replaceable(*paths: Path) -> None:
+    """Raise `DataError` for files that exist and are no figures of isolaw."""
+    foreign = [path for path in paths if path.exists() and not _is_ours(path)]
+    if foreign:
+        listed = ", ".join(map(str, foreign))
+        raise DataError(f"{listed}: exists and is not a figure of isolaw; it is left unchanged")
 
 
 def _is_ours(path: Path) -> bool:
