@@ -263,6 +263,7 @@ def presets(jobs: int) -> None:
         file.write_text(file.read_text(encoding="utf-8").replace(root, ""), encoding="utf-8")
     data = tomllib.loads(easy.read_text(encoding="utf-8"))
     data["preset"]["problems"] = "hard"
+    del data["discrepancy"]  # left of easy runs; its size, in the provenance, stays
     data["constants"] |= {"kl_easy": 0.0, "kl_hard": 0.0}
     members = len(data["ensemble"]["problems"])
     data["ensemble"] |= {"problems": ["hard"] * members, "kl": [0.0] * members}

@@ -61,15 +61,19 @@ class Discrepancy:
 
     @classmethod
     def read(cls, size: float, data: Mapping[str, Any]) -> Discrepancy:
-        """Return d of what `to_dict` wrote; without anything, it has only its size."""
+        """Return d of what `to_dict` wrote; without anything, it has only its size.
+
+        Raises `KeyError`, `TypeError` or `ValueError` for anything else.
+        """
         if not data:
             return cls(size, np.zeros(0), np.zeros((0, 3)))
-        own = [np.log(data[name]) for name in _NAMES]
-        level, of_cell, rest = data["noise"]
-        along, across = data["lengths"]
-        return cls(
-            size, np.array(data["left"]), np.stack(own, axis=1), (level, of_cell, rest), (along, across)
-        )
+        columns = [np.array(data[name], dtype=np.float64) for name in (*_NAMES, "left")]
+        table = np.stack(columns, axis=1)
+        level, of_cell, rest = map(float, data["noise"])
+        along, across = map(float, data["lengths"])
+        if not (np.isfinite(table).all() and (table[:, :3] > 0).all() and min(along, across) > 0):
+            raise ValueError("numbers that are no rewards, or not positive")
+        return cls(size, table[:, 3], np.log(table[:, :3]), (level, of_cell, rest), (along, across))
 
     def to_dict(self) -> dict[str, Any]:
         """Return lists of numbers, C, n and B_p not as logs."""

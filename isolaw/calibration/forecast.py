@@ -88,7 +88,7 @@ def forecast(
 
     A unit of the budget is ``rates`` (K,) rollouts of a cell, by default one.
 
-    Raise `InputError` for cells without a single step.
+    Raise `InputError` for cells without a single step and a preset whose discrepancy is damaged.
     """
     rate = dict(zip(cells, rates or [1.0] * len(cells), strict=True))
     cells = tuple(sorted(rate))
@@ -98,6 +98,7 @@ def forecast(
         raise InputError(f"compute: {text}")
     grid = np.geomspace(max(min(least.values()), compute / 1e4), compute, POINTS)
     protocol = protocol_of(preset, rate, grid)
+    left = _left(preset)
     members = preset.members[:MEMBERS]
 
     arguments = [
@@ -111,11 +112,17 @@ def forecast(
         for k, (at, row) in enumerate(zip(spent, rows, strict=True)):
             inside = grid >= at[1] * (1 - 1e-9)
             rewards[i, k, inside] = np.interp(grid[inside], at, row)
-    left = Discrepancy.read(preset.discrepancy, preset.left)
     at = np.array([grid * rate[key] for key in cells])
     rng = np.random.default_rng([seed, _FORECAST])
     rewards = np.clip(rewards + left.draws(cells, at, len(members), rng), 0, 1)
     return Forecast(preset, cells, grid, rewards, tuple(cell.steps[-1] for cell in protocol.cells))
+
+
+def _left(preset: Preset) -> Discrepancy:
+    try:
+        return Discrepancy.read(preset.discrepancy, preset.left)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{preset.name}.toml: [discrepancy] is damaged ({error})") from None
 
 
 def check_reach(preset: Preset, compute: float) -> float:

@@ -37,6 +37,7 @@ def test_the_hard_preset_is_the_easy_one_on_hard_problems_without_kl() -> None:
         assert other == {**one, "problems": "hard", "kl": 0.0}
     assert hard.constants == {**easy.constants, "kl_easy": 0.0, "kl_hard": 0.0}
     assert easy.discrepancy > 0
+    assert (bool(easy.left), bool(hard.left)) == (True, False)  # what was left of easy runs
 
 
 def test_a_name_near_a_shipped_one_is_suggested(
