@@ -72,6 +72,13 @@ def test_the_discrepancy_is_of_members_and_cells(preset: Preset) -> None:
     assert above == pytest.approx([0.03 * near, 0.03], rel=1e-3)
 
 
+def test_a_damaged_discrepancy_is_named_before_anything_is_simulated(preset: Preset) -> None:
+    whole = Discrepancy(0.01, np.array([0.03]), np.log([[20_000, 32, 8]])).to_dict()
+    for wrong in ({"left": [0.1, 0.2]}, {"compute": [0.0]}, {"lengths": [1.0]}, {"noise": "none"}):
+        with pytest.raises(InputError, match=r"preset\.toml: \[discrepancy\] is damaged"):
+            forecast(replace(preset, left={**whole, **wrong}), 20_000, CELLS)
+
+
 def test_a_budget_in_other_units_has_other_rollouts_in_each_cell(preset: Preset) -> None:
     """Half as many rollouts are those of half the budget, where nothing else is random."""
     one, half = forecast(preset, 20_000, CELLS[:1]), forecast(preset, 40_000, CELLS[:1], rates=[0.5])
