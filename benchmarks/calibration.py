@@ -4,7 +4,7 @@
     published  the paper's drawn curves of the easy set at B_p = 32, calibrated to C = 1e6, judged to 4e6
     rest       real runs calibrated on their first 40 %, judged on the rest
     presets    the presets that isolaw ships: isolaw/simulators/presets
-    tables     benchmarks/calibration.json, and the tables in docs/calibrate.md
+    tables     benchmarks/calibration.json, and the tables in docs/calibrate.md and its presets
 
 Truths are presets around the shipped one, every constant times its own 2^U, U uniform in [−1, 1]
 (`isolaw.replication.jitter`). `TUNING` were looked at while the calibration was made; `JUDGING` judge it. The
@@ -41,13 +41,22 @@ from isolaw.fits import ESTIMATOR
 from isolaw.fits.curves.learning_curves import fit_curves
 from isolaw.replication.jitter import constants_of, jittered
 from isolaw.simulators.interference import PRESETS, SIZES
-from isolaw.simulators.presets import FOLDER, read_preset
+from isolaw.simulators.presets import FOLDER, read_preset, shipped
 from isolaw.simulators.problems import difficulty
 
 DATA = Path(__file__).parents[1] / "examples" / "data"
 SUMMARY = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "calibrate.md"
 MARKS = "<!-- calibration -->", "<!-- /calibration -->"
+PRESET_MARKS = "<!-- presets -->", "<!-- /presets -->"
+FITTED_TO = {
+    "published-easy": "the drawn curves of the easy set in the IsoCompute Playbook: B_p = 32, n = 8 to 512, "
+    "to C = 4e6",
+    "published-hard": "nothing of its own: the constants of `published-easy`, the simulator's hard problems, "
+    "no KL penalty",
+    "qwen-7b-base": "Tan et al. (arXiv 2509.25300): Qwen2.5-7B base, B_p = 512, n = 4 to 32, one seed "
+    "to C = 1.6e6",
+}
 KEPT = Path(__file__).parent / ".designs" / "calibration"
 LEVELS = tuple(2**k for k in range(3, 12))
 BATCH, MEASURED, TARGET = 32, 1_000_000, 10_000_000
@@ -377,13 +386,24 @@ def lines(found: dict[str, Any]) -> list[str]:
     return out
 
 
+def preset_lines() -> list[str]:
+    """Return the table of the presets that isolaw ships."""
+    out = ["| preset | fitted to | meets it to | noise | δ |", "|---|---|--:|--:|--:|"]
+    for name in shipped():
+        found = read_preset(name).provenance
+        numbers = [f"{found[key]:.3f}".lstrip("0") for key in ("error", "noise", "discrepancy")]
+        own = ["", "", ""] if name == "published-hard" else numbers
+        out.append(f"| `{name}` | {FITTED_TO[name]} | {' | '.join(own)} |")
+    return out
+
+
 def tables() -> None:
     """Write ``benchmarks/calibration.json`` and the tables between the marks of docs/calibrate.md."""
     found = summary()
     SUMMARY.write_text(json.dumps(found, indent=1) + "\n")
-    begin, end = MARKS
-    before, rest_ = DOCS.read_text().split(begin)
-    DOCS.write_text(before + "\n".join([begin, "", *lines(found), "", end]) + rest_.split(end)[1])
+    for (begin, end), own in ((MARKS, lines(found)), (PRESET_MARKS, preset_lines())):
+        before, rest_ = DOCS.read_text().split(begin)
+        DOCS.write_text(before + "\n".join([begin, "", *own, "", end]) + rest_.split(end)[1])
 
 
 def main() -> None:

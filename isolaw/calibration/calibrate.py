@@ -137,6 +137,7 @@ class Calibration:
         }
         source = {
             "made": datetime.now(UTC).date().isoformat(),
+            "calibration": VERSION,
             "source": self.observed.runs.source,
             "reward": f"{self.observed.metric} on {self.observed.eval_set}",
             "problems_per_batch": sorted({c.problems_per_batch for c in cells}),
