@@ -27,14 +27,22 @@ def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:
     path = Path(folder) / "findings.md"
     statements = ["what", *(finding["statement"] for finding in document["findings"])]
     rows = [[*row[:2], what, *row[2:]] for row, what in zip(_rows(document), statements, strict=True)]
-    rules = "|" + "---|" * len(rows[0])
     notes = [
         f"- {f['finding']} {f['set']}: {'; '.join(f['notes'])}" for f in document["findings"] if f["notes"]
     ]
-    table = [_cells(row) for row in rows]
-    text = [Simulated.of_json(document).first(_about(document)), "", table[0], rules, *table[1:], "", *notes]
+    text = [Simulated.of_json(document).first(_about(document)), "", *_markdown(rows), "", *notes]
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
     return path
+
+
+def table(document: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the table without what each finding states, in Markdown."""
+    return _markdown(_rows(document))
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [_cells(row) for row in rows]
+    return [cells[0], "|" + "---|" * len(rows[0]), *cells[1:]]
 
 
 def _cells(row: Sequence[str]) -> str:
