@@ -38,6 +38,7 @@ VERSION = 5
 HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
 SIMULATIONS = FIRST + (ROUNDS - 1) * NEXT + MEMBERS
 BANDS = (0.05, 0.95)
+MOVED = 3.0
 _REPLAYED = 2**20  # of seeds, apart from the rounds'
 
 Progress = Callable[[float], None]
@@ -113,6 +114,25 @@ class Calibration:
         return float(np.mean((self.observed.reward >= low) & (self.observed.reward <= high)))
 
     @property
+    def moved(self) -> bool:
+        """Whether training changed the reward of some configuration by more than noise.
+
+        The change is that from its first three evaluations to its last three; it is more than noise beyond
+        `MOVED` standard deviations of the same change between two sets of runs.
+        """
+        end = 0
+        for cell in self.observed.protocol.cells:
+            begin, end = end, end + len(cell.steps)
+            k = min(3, len(cell.steps) // 2)
+            weights = np.zeros(len(self.observed.reward))
+            weights[begin : begin + k] -= 1 / max(k, 1)
+            weights[end - k : end] += 1 / max(k, 1)
+            sd = np.sqrt(weights @ self.posterior.covariance @ weights)
+            if abs(weights @ self.observed.reward) > MOVED * sd:
+                return True
+        return False
+
+    @property
     def discrepancy(self) -> Discrepancy:
         """What the ensemble's mean leaves of the runs."""
         left = self.observed.reward - self.replayed.mean(axis=0)
@@ -149,6 +169,7 @@ class Calibration:
             "noise": round(self.posterior.noise, 5),
             "discrepancy": round(self.posterior.discrepancy, 5),
             "covered": round(self.covered, 3),
+            "moved": self.moved,
             "simulations": SIMULATIONS,
             "assumed": list(self.observed.assumed),
         }

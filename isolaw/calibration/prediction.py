@@ -231,15 +231,15 @@ def _check(law: Law) -> None:
 
 
 def _flags_of(preset: Preset) -> list[Flag]:
-    if preset.discrepancy <= POOR:
-        return []
-    text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
-    return [
-        Flag(
-            Code.PRESET_MISFIT,
-            f"{text}; the prediction goes on from what they leave, and its intervals include that",
-        )
-    ]
+    out = []
+    if not preset.moved:
+        text = f"training hardly moved the rewards of the runs behind {preset.name}"
+        out.append(Flag(Code.HARDLY_MOVED, f"{text}: how they go on is the prior's, not the runs'"))
+    if preset.discrepancy > POOR:
+        text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
+        text += "; the prediction goes on from what they leave, and its intervals include that"
+        out.append(Flag(Code.PRESET_MISFIT, text))
+    return out
 
 
 def _rates(

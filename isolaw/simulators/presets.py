@@ -61,6 +61,11 @@ class Preset:
         """By how much the constants miss the runs, apart from noise (`isolaw.calibration.emulator`)."""
         return float(self.provenance.get("discrepancy", 0.0))
 
+    @property
+    def moved(self) -> bool:
+        """Whether training changed the rewards of the runs by more than noise."""
+        return bool(self.provenance.get("moved", True))
+
     def _source(self, key: str) -> Any:
         if key not in self.provenance:
             raise InputError(f"{self.name}.toml: provenance.{key} is missing")

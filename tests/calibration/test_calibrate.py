@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 
 from isolaw.calibration.calibrate import Calibration, calibrate
 from isolaw.errors import DataError
+from isolaw.report.text.calibration import cautions
 from isolaw.runs import Runs
 from isolaw.simulators.presets import read_preset
 
@@ -64,6 +65,19 @@ def test_what_it_says_of_constants(runs: Runs) -> None:
     assert found.error == pytest.approx(
         np.sqrt(np.mean((found.replayed.mean(axis=0) - found.observed.reward) ** 2))
     )
+
+
+def test_rewards_that_hardly_move_are_told_from_those_that_do(runs: Runs) -> None:
+    found = calibrate(runs, jobs=1)
+    steps = np.concatenate([cell.steps for cell in found.observed.protocol.cells])
+    sd = 0.02
+    known = replace(
+        found, posterior=replace(found.posterior, covariance=sd**2 * np.eye(len(steps)), discrepancy=0.0)
+    )
+    for rise, moved in ((0.0, False), (sd, False), (-10 * sd, True), (10 * sd, True)):
+        reward = 0.3 + rise * (steps > np.median(steps))
+        seen = replace(known, observed=replace(found.observed, reward=reward))
+        assert (seen.moved, len(cautions(seen))) == (moved, 1 - moved)
 
 
 def test_one_that_was_killed_continues_to_the_same_ensemble(runs: Runs, tmp_path: Path) -> None:

@@ -161,6 +161,12 @@ def test_a_preset_that_misses_its_runs_says_so(preset: Preset) -> None:
     assert Code.PRESET_MISFIT not in codes(predict_by_simulation(preset, 2e4, jobs=1))
 
 
+def test_a_preset_of_runs_that_learned_nothing_says_so(preset: Preset) -> None:
+    still = replace(preset, provenance={**preset.provenance, "moved": False})
+    assert Code.HARDLY_MOVED in codes(predict_by_simulation(still, 2e4, jobs=1))
+    assert Code.HARDLY_MOVED not in codes(predict_by_simulation(preset, 2e4, jobs=1))
+
+
 def test_methods_that_agree_and_disagree(law: Law) -> None:
     compute, preset = 2e5, Preset("p", "easy", 1, {}, {}, (), {})
     found = law.predict(compute)

@@ -80,6 +80,7 @@ class Code(StrEnum):
 
     # Simulated predictions.
     PRESET_MISFIT = "preset_misfit", "the calibrated simulator does not describe the runs it was fitted to"
+    HARDLY_MOVED = "hardly_moved", "training hardly moved the rewards that the simulator was calibrated to"
     CHOICES_DISAGREE = (
         "choices_disagree",
         "what simulation or law recommends is within 0.005 of the best in less than 5 % of the other's draws",

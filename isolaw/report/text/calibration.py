@@ -32,6 +32,7 @@ def to_dict(found: Calibration) -> dict[str, Any]:
         "noise": found.posterior.noise,
         "discrepancy": found.posterior.discrepancy,
         "covered": found.covered,
+        "moved": found.moved,
         "assumed": list(found.observed.assumed),
     }
 
@@ -68,14 +69,20 @@ def fit(found: Calibration) -> str:
 
 
 def cautions(found: Calibration) -> list[str]:
-    """Return a caution where even the best constants miss the runs, else nothing."""
-    if found.posterior.discrepancy <= POOR:
-        return []
-    return [
-        "Caution: no constants meet these runs. Apart from noise, the best miss them by "
-        f"{found.posterior.discrepancy:.3f}. Predictions start from what they leave; do not trust smaller "
-        "differences between configurations that were not run."
-    ]
+    """Return cautions where rewards hardly move and where even the best constants miss the runs."""
+    out = []
+    if not found.moved:
+        out.append(
+            "Caution: nothing learned. Training changed no configuration's reward by more than noise: how "
+            "rewards go on is the prior's, not the runs'. Extend runs until rewards move; calibrate again."
+        )
+    if found.posterior.discrepancy > POOR:
+        out.append(
+            "Caution: no constants meet these runs. Apart from noise, the best miss them by "
+            f"{found.posterior.discrepancy:.3f}. Predictions start from what they leave; do not trust "
+            "smaller differences between configurations that were not run."
+        )
+    return out
 
 
 def mark(c: Constant) -> str:

@@ -25,6 +25,7 @@ _FLAG_NAMES: Mapping[str, str] = {
     Code.ONE_SEED: "one seed per configuration", Code.TWO_SEEDS: "two seeds per configuration",
     Code.LONE_RUNS: "one seed only", Code.UNSTABLE_BATCH: "unstable", Code.BATCH_EDGE: "grid edge",
     Code.CHOICES_DISAGREE: "recommendations disagree", Code.PRESET_MISFIT: "misfit of the preset",
+    Code.HARDLY_MOVED: "nothing learned",
     Code.NO_LAW: "no law was fitted", Code.NO_SATURATION: "no saturation level is stated",
 }  # fmt: skip
 _AXES = {"compute": "rollouts generated", "steps": "update steps", "tokens": "tokens", "wall_s": "seconds"}
