@@ -98,7 +98,7 @@ def forecast(
         raise InputError(f"compute: {text}")
     grid = np.geomspace(max(min(least.values()), compute / 1e4), compute, POINTS)
     protocol = protocol_of(preset, rate, grid)
-    left = _left(preset)
+    left = discrepancy_of(preset)
     members = preset.members[:MEMBERS]
 
     arguments = [
@@ -118,7 +118,8 @@ def forecast(
     return Forecast(preset, cells, grid, rewards, tuple(cell.steps[-1] for cell in protocol.cells))
 
 
-def _left(preset: Preset) -> Discrepancy:
+def discrepancy_of(preset: Preset) -> Discrepancy:
+    """Return what a preset's ensemble left of its runs; raise `InputError` where that is damaged."""
     try:
         return Discrepancy.read(preset.discrepancy, preset.left)
     except (KeyError, TypeError, ValueError) as error:

@@ -4,7 +4,8 @@
 exact evaluations. A seed has problems of its own, the same in every cell, as in the presets that ship with
 isolaw (`isolaw.design.truths`). Of S seeds, a truth's mean is theirs; its shared parts are the first `PARTS`
 principal components of their deviations over all cells and C, and its own deviation is what those leave, with
-S − 1 − `PARTS` degrees of freedom.
+S − 1 − `PARTS` degrees of freedom. To each member's mean comes a draw of its own of what no constants met of
+the preset's runs and how that may go on (`isolaw.calibration.discrepancy`), as in a forecast.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from isolaw.calibration.forecast import check_reach, protocol_of
+from isolaw.calibration.discrepancy import Discrepancy
+from isolaw.calibration.forecast import check_reach, discrepancy_of, protocol_of
 from isolaw.calibration.processes import each
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.space import parameters
@@ -46,9 +48,11 @@ def truths_of(
 ) -> list[Truth]:  # fmt: skip
     """Return members of a preset as truths over these cells and to this target.
 
-    Raise `Refused` where the target is more than 100 times what the preset was fitted to.
+    Raise `Refused` where the target is more than 100 times what the preset was fitted to, and `InputError`
+    for a preset whose discrepancy is damaged.
     """
     check_reach(preset, target)
+    left = discrepancy_of(preset)
     compute = np.append(0.0, np.geomspace(min(b * n for b, n in cells), target, _POINTS))
     protocol = protocol_of(preset, dict.fromkeys(cells, 1.0), compute[1:])
     chosen = members_of(preset)
@@ -66,12 +70,26 @@ def truths_of(
             room = np.maximum(mean * (1 - mean), _LEAST)
             rewards[task, k] = np.interp(compute, at, mean)
             spread[task, k] = np.interp(compute, at, np.clip(1 - variance / room, 0.0, 1.0))
+    unmet = _unmet(left, cells, compute, len(chosen))
     out = []
     for i, member in enumerate(chosen):
         own = slice(i * SEEDS, (i + 1) * SEEDS)
-        parts = *decomposed(rewards[own]), spread[own].mean(axis=0)
-        out.append(Truth(f"{preset.name} {member}", tuple(cells), compute, *parts))
+        mean, *parts = *decomposed(rewards[own]), spread[own].mean(axis=0)
+        mean = np.clip(mean + unmet[i], 0.0, 1.0)
+        out.append(Truth(f"{preset.name} {member}", tuple(cells), compute, mean, *parts))
     return out
+
+
+def _unmet(left: Discrepancy, cells: Sequence[Key], compute: Floats, members: int) -> Floats:
+    """Draws (members, K, P) of the discrepancy, in the same order of cells for any order asked for.
+
+    Nothing is added before training, and in proportion within the first step, as rewards are interpolated.
+    """
+    ordered = sorted(cells)
+    first = np.array([[b * n] for b, n in ordered])
+    at = np.broadcast_to(compute, (len(cells), compute.size))
+    drawn = left.draws(ordered, at, members, np.random.default_rng(_SEEDS)) * np.minimum(at / first, 1.0)
+    return drawn[:, [ordered.index(cell) for cell in cells]]
 
 
 def decomposed(rewards: Floats) -> tuple[Floats, Floats, Floats]:

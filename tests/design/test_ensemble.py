@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import isolaw
+from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.design import ensemble
 from isolaw.design.ensemble import PARTS, decomposed, truths_of
 from isolaw.errors import InputError, Refused
@@ -46,6 +48,22 @@ def test_truths_of_an_ensemble(preset_file: Path) -> None:
         assert truth.spread[:, 0] == pytest.approx(7 / 8, abs=0.05)  # ν / (ν + 1)
     ordered = truths_of(read_preset(preset_file), sorted(CELLS), 30_000, 2)
     np.testing.assert_array_equal(ordered[0].mean, found[0].mean[[1, 2, 0]])
+
+
+def test_what_the_ensemble_left_of_the_runs_is_in_the_truths(preset_file: Path) -> None:
+    """Where the runs ended above the ensemble its truths do, less in other cells; not before training."""
+    preset = read_preset(preset_file)
+    ends = Discrepancy(0.01, np.array([0.03]), np.log([[30_000, 32, 8]])).to_dict()
+    poor = replace(preset, provenance={**preset.provenance, "discrepancy": 0.01}, left=ends)
+    smooth, found = (np.array([t.mean for t in truths_of(p, CELLS, 30_000, 1)]) for p in (preset, poor))
+    above = (found - smooth).mean(axis=0)
+    near = np.exp(-np.log([1, 8, 4]))  # of n = 32, 4, 8, from n = 32
+    np.testing.assert_array_equal(above[:, 0], 0)
+    assert above[:, -1] == pytest.approx(0.03 * near, rel=1e-3)
+    assert np.ptp(found - smooth, axis=0)[1, -1] == pytest.approx(0.02, rel=1)
+    damaged = replace(poor, left={**ends, "lengths": [1.0]})
+    with pytest.raises(InputError, match=r"\[discrepancy\] is damaged"):
+        truths_of(damaged, CELLS, 30_000, 1)
 
 
 def test_parts_of_the_variance() -> None:
