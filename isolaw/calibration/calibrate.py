@@ -117,20 +117,43 @@ class Calibration:
     def moved(self) -> bool:
         """Whether training changed the reward of some configuration by more than noise.
 
-        The change is that from its first three evaluations to its last three; it is more than noise beyond
+        A change is that from its first three evaluations to any further three; it is more than noise beyond
         `MOVED` standard deviations of the same change between two sets of runs.
         """
         end = 0
         for cell in self.observed.protocol.cells:
             begin, end = end, end + len(cell.steps)
-            k = min(3, len(cell.steps) // 2)
-            weights = np.zeros(len(self.observed.reward))
-            weights[begin : begin + k] -= 1 / max(k, 1)
-            weights[end - k : end] += 1 / max(k, 1)
-            sd = np.sqrt(weights @ self.posterior.covariance @ weights)
-            if abs(weights @ self.observed.reward) > MOVED * sd:
-                return True
+            k = max(min(3, len(cell.steps) // 2), 1)
+            for at in range(end - k, begin + k - 1, -k):
+                weights = np.zeros(len(self.observed.reward))
+                weights[begin : begin + k] = -1 / k
+                weights[at : at + k] = 1 / k
+                sd = np.sqrt(weights @ self.posterior.covariance @ weights)
+                if abs(weights @ self.observed.reward) > MOVED * sd:
+                    return True
         return False
+
+    @property
+    def seeds_apart(self) -> tuple[float, float] | None:
+        """How far the runs of one configuration are apart where simulated ones are not, else None.
+
+        Standard deviations of the mean reward of a run, over runs, measured and simulated; apart beyond
+        `MOVED` times. The ensemble is of the mean of the seeds.
+        """
+        between, cells = self.observed.between, self.observed.protocol.cells
+        known = np.isfinite(between)
+        if not known.any():
+            return None
+        ends = np.cumsum([len(cell.steps) for cell in cells])
+        expected = []
+        for cell, end in zip(cells, ends, strict=True):
+            own = np.arange(end - len(cell.steps), end)[np.array(cell.steps) > 0]
+            expected.append(cell.runs * self.posterior.covariance[np.ix_(own, own)].mean())
+        degrees = np.array([cell.runs - 1 for cell in cells])[known]
+        measured, simulated = (
+            float(np.sqrt(np.average(np.array(of)[known], weights=degrees))) for of in (between, expected)
+        )
+        return (measured, simulated) if measured > MOVED * simulated else None
 
     @property
     def discrepancy(self) -> Discrepancy:
@@ -164,7 +187,8 @@ class Calibration:
             "rollouts_per_problem": sorted({c.rollouts_per_problem for c in cells}),
             "cells": [[c.problems_per_batch, c.rollouts_per_problem] for c in cells],
             "runs": sum(c.runs for c in cells),
-            "compute": [float(min(c.compute[-1] for c in cells)), float(max(c.compute[-1] for c in cells))],
+            "compute": [min(self.observed.ends), max(self.observed.ends)],
+            "ends": list(self.observed.ends),
             "error": round(self.error, 5),
             "noise": round(self.posterior.noise, 5),
             "discrepancy": round(self.posterior.discrepancy, 5),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from isolaw.calibration.discrepancy import Discrepancy
-from isolaw.calibration.observed import lr_factor
 from isolaw.calibration.processes import each
+from isolaw.calibration.recorded import lr_factor
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import parameters

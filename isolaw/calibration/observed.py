@@ -10,32 +10,31 @@ import numpy as np
 import pandas as pd
 
 from isolaw import metrics
+from isolaw.calibration import recorded
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import Beforehand, Space
-from isolaw.config.run import POWERS, REFERENCE_BATCH
 from isolaw.errors import DataError, InputError, Refused, option
-from isolaw.fits.document.flags import Flag
+from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.fits.metric import choose
 from isolaw.fits.selection import Configuration, configurations_of, differing, hold, measured_points
-from isolaw.runs import Runs, full_names, plain
-from isolaw.simulators.interference import SIZES
+from isolaw.runs import Runs, full_names
 from isolaw.simulators.model import Floats
 from isolaw.simulators.problems import difficulty
 
 BINS = 14  # of log C, for each configuration
 LEAST_CELLS = 2
-_VALIDATION = 300
 # Of runs whose first evaluation is not before their first step: logits of the mean.
 _UNMEASURED_SD = 0.5
 _SPREAD, _SPREAD_SD, _MEASURED_SPREAD_SD = 4.0, 1.0, 0.3
-_UPDATE: dict[str, Any] = {"advantage": str, "zero_variance_filter": bool, "staleness": int}
 
 
 @dataclass(frozen=True)
 class Observed:
     """What a calibration fits: ``reward`` (P,) is that of ``protocol``'s steps, cell after cell.
 
-    ``assumed`` says in words what the runs did not record.
+    ``lr_scaling`` is the rule lr(B) follows. ``ends`` (K,) is the largest C that was measured in each cell,
+    and ``between`` (K,) the variance between the levels of its runs, NaN for one run. ``assumed`` says in
+    words what the runs did not record.
     """
 
     runs: Runs
@@ -44,16 +43,19 @@ class Observed:
     protocol: Protocol
     space: Space
     reward: Floats
+    lr_scaling: str
+    ends: tuple[float, ...]
+    between: Floats
     assumed: tuple[str, ...]
 
     @property
     def recipe(self) -> dict[str, Any]:
         """How the runs were trained, as far as a simulation repeats it, with the rule lr(B) follows."""
-        cells = self.protocol.cells
-        batch = np.log([c.problems_per_batch * c.rollouts_per_problem for c in cells])
-        slope = np.polyfit(batch, np.log([c.factor for c in cells]), 1)[0] if np.ptp(batch) > 0 else 0.5
-        rule = min(POWERS, key=lambda name: abs(POWERS[name] - slope))
-        return {"lr_scaling": rule, "replacement": self.protocol.replacement, **self.protocol.update}
+        return {
+            "lr_scaling": self.lr_scaling,
+            "replacement": self.protocol.replacement,
+            **self.protocol.update,
+        }
 
 
 def observe(
@@ -70,7 +72,8 @@ def observe(
     Raises
     ------
     DataError, InputError
-        the metric is no mean of successes, or the runs differ in more than B_p, n and seed.
+        the metric is no mean of successes, the runs differ in more than B_p, n and seed, or a simulation
+        cannot repeat what they record.
     Refused
         fewer than two configurations.
     """
@@ -80,6 +83,7 @@ def observe(
     points = measured_points(runs, metric, eval_set)
     table = runs.table().loc[lambda t: t.index.isin(points["run_id"])]
     table = hold(table, full_names(fixed or {}))
+    recorded.check(runs.source, table, points[points["run_id"].isin(table.index)])
     if names := [name for name in differing(table) if not _follows_batch(table, name)]:
         values = sorted({str(value) for value in table[names[0]]})
         raise DataError(
@@ -93,89 +97,79 @@ def observe(
             f"{metric}: found values from {low:.3g} to {high:.3g}; a share of successes is in [0, 1]"
         )
     if until is not None:
+        if not until > 0:
+            raise InputError(f"until: found {until:g}; expected a positive C in rollouts")
         points = points[points["compute"] <= until]
     flags: list[Flag] = []
     found = configurations_of(points, table[table.index.isin(points["run_id"])], flags)
     if len(found) < LEAST_CELLS:
-        raise Refused(f"a calibration needs runs of {LEAST_CELLS} configurations or more; found {len(found)}")
+        raise Refused(
+            f"a calibration needs runs of {LEAST_CELLS} configurations or more; found {len(found)}"
+            + ("" if until is None else f" up to C = {until:,.0f} (--until)")
+            + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
+        )
     assumed = [flag.text for flag in (*chosen, *flags)]
-    sizes = _sizes(points, table, metric, n_train, assumed)
+    sizes = recorded.sizes(points, table, metric, n_train, assumed)
+    rule = recorded.lr_rule(found, table, runs.source, assumed)
     cells, reward = [], []
-    factors = _factors(found, table, assumed)
-    for configuration, factor in zip(found, factors, strict=True):
-        cell, own = _cell(configuration, factor, sizes.samples)
+    for configuration in found:
+        batch = configuration.problems_per_batch * configuration.rollouts_per_problem
+        if configuration.checkpoints[-1] < batch:
+            raise DataError(
+                f"{runs.source}: compute: found at most {configuration.checkpoints[-1]:g} for "
+                f"{configuration.label}; expected rollouts, {batch:,} for each step"
+            )
+        cell, own = _cell(configuration, recorded.lr_factor(batch, rule), sizes.samples)
         cells.append(cell)
         reward.append(own)
-    update = {
-        key: kind(plain(table[key].iloc[0]))
-        for key, kind in _UPDATE.items()
-        if key in table.columns and table[key].notna().all()
-    }
+        if text := _left_early(configuration):
+            assumed.append(text)
     protocol = Protocol(
         tuple(cells),
         sizes.train,
         sizes.validation,
         shared=not runs.simulated,
         replacement=bool(table["replacement"].iloc[0]) if "replacement" in table.columns else False,
-        update=update,
+        update=recorded.update_of(table),
     )
     if problems is not None:
         difficulty(problems)
         before: Beforehand | str = problems
     else:
         before = _beforehand(runs, found, table, metric, eval_set, sizes.validation, assumed)
-    space = Space.of(before, kl=_has_kl(table, assumed))
-    return Observed(runs, metric, eval_set, protocol, space, np.concatenate(reward), tuple(assumed))
+    space = Space.of(before, kl=recorded.has_kl(table, assumed))
+    ends = tuple(float(c.checkpoints[-1]) for c in found)
+    between = np.array([_between(c) for c in found])
+    rewards = np.concatenate(reward)
+    return Observed(runs, metric, eval_set, protocol, space, rewards, rule, ends, between, tuple(assumed))
+
+
+def _between(configuration: Configuration) -> float:
+    """The variance of the runs' mean rewards over the checkpoints that all of them have, after step 0."""
+    shared = (configuration.runs_at == configuration.runs) & (configuration.checkpoints > 0)
+    if configuration.runs < 2 or not shared.any():
+        return float("nan")
+    inside = shared[configuration.index]
+    sums = np.bincount(configuration.run[inside], configuration.reward[inside], configuration.runs)
+    return float(np.var(sums / shared.sum(), ddof=1))
+
+
+def _left_early(configuration: Configuration) -> str:
+    """What is assumed where runs of one configuration end at less than half the C of others."""
+    ends = np.array([configuration.compute[configuration.run == i].max() for i in range(configuration.runs)])
+    short = ends < ends.max() / 2
+    if not short.any():
+        return ""
+    return (
+        f"{configuration.label}: {short.sum()} of {len(ends)} runs end by C = {ends[short].max():,.0f} of "
+        f"{ends.max():,.0f}; they would have gone on like the others"
+    )
 
 
 def _follows_batch(table: pd.DataFrame, name: str) -> bool:
     """Whether lr differs only between configurations, as where it follows B."""
     own = table.groupby(["problems_per_batch", "rollouts_per_problem"])[name].nunique()
     return name == "lr" and bool((own == 1).all())
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    train: int
-    validation: int
-    samples: int
-
-
-def _sizes(
-    points: pd.DataFrame, table: pd.DataFrame, metric: str, n_train: int | None, assumed: list[str]
-) -> _Sizes:
-    recorded = pd.to_numeric(table.get("n_train_problems", pd.Series(dtype=float)), errors="coerce").dropna()
-    train = n_train or (int(recorded.iloc[0]) if len(recorded) else 0)
-    if not train:
-        train = SIZES[0]
-        assumed.append(f"D is not recorded: {train:,} training problems are assumed (--n-train)")
-    known = points["n_problems"].dropna()
-    validation = int(known.iloc[0]) if len(known) else _VALIDATION
-    if not len(known):
-        assumed.append(f"the size of the validation set is not recorded: {validation} problems are assumed")
-    answers = points["n_samples"].dropna()
-    parsed = metrics.parse(metric)
-    samples = int(answers.iloc[0]) if len(answers) else parsed[1] if parsed else 1
-    return _Sizes(train, validation, samples)
-
-
-def _factors(found: list[Configuration], table: pd.DataFrame, assumed: list[str]) -> list[float]:
-    """lr(B) / η of each configuration, 1 at B = 1 under the square-root rule."""
-    batch = np.array([c.problems_per_batch * c.rollouts_per_problem for c in found], dtype=float)
-    rule = table["lr_scaling"].iloc[0] if "lr_scaling" in table.columns else None
-    if rule in POWERS:
-        return [lr_factor(v, rule) for v in batch]
-    if "lr" in table.columns and table["lr"].notna().all():
-        own = table.groupby(["problems_per_batch", "rollouts_per_problem"])["lr"].first()
-        lr = np.array([float(own[c.key]) for c in found])
-        return [float(v) for v in lr / np.exp(np.mean(np.log(lr / np.sqrt(batch))))]
-    assumed.append("lr is not recorded: lr ∝ √B is assumed")
-    return [lr_factor(v) for v in batch]
-
-
-def lr_factor(batch: float, rule: str = "sqrt") -> float:
-    """Return lr(B) / η; under each rule η is what the square-root rule has at B = 1."""
-    return float(np.sqrt(REFERENCE_BATCH) * (batch / REFERENCE_BATCH) ** POWERS[rule])
 
 
 def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[Cell, Floats]:
@@ -197,13 +191,6 @@ def _cell(configuration: Configuration, factor: float, samples: int) -> tuple[Ce
     runs = configuration.runs
     cell = Cell(*configuration.key, factor, tuple(steps), tuple(answers), runs)
     return cell, np.array(means)
-
-
-def _has_kl(table: pd.DataFrame, assumed: list[str]) -> bool:
-    if "kl" not in table.columns or table["kl"].isna().any():
-        assumed.append("the weight of the KL penalty is not recorded: it is fitted")
-        return True
-    return bool((pd.to_numeric(table["kl"], errors="coerce") != 0).any())
 
 
 def _beforehand(

@@ -28,6 +28,7 @@ from isolaw.fits.law import Law
 from isolaw.fits.predict import Prediction, seconds_of
 from isolaw.simulators.presets import Preset, read_preset
 
+MISSED = 3.0  # times noise and discrepancy, beyond which an ensemble's mean has missed the runs
 POOR = TOLERANCE  # the discrepancy beyond which a preset cannot tell configurations apart that matter
 
 
@@ -188,6 +189,7 @@ def predict_by_simulation(
     factor = check_reach(preset, max(budget * rate for rate in rates.values()))
     if factor > 1:
         flags.append(Flag(Code.EXTRAPOLATION, f"{factor:.3g} times the largest measured compute"))
+    flags += _short_of(preset, {key: budget * rate for key, rate in rates.items()}, factor)
     ahead = forecast(preset, budget, [*rates], seed, jobs, progress, [*rates.values()])
     options = _options(ahead, measured)
     best = options[0]
@@ -235,11 +237,27 @@ def _flags_of(preset: Preset) -> list[Flag]:
     if not preset.moved:
         text = f"training hardly moved the rewards of the runs behind {preset.name}"
         out.append(Flag(Code.HARDLY_MOVED, f"{text}: how they go on is the prior's, not the runs'"))
+    if preset.missed > MISSED:
+        text = f"the ensemble of {preset.name} misses its runs by {preset.missed:.1f} times their noise"
+        out.append(Flag(Code.PRESET_MISFIT, f"{text}; calibrate again with another --seed, and compare"))
     if preset.discrepancy > POOR:
         text = f"the constants of {preset.name} miss its runs by {preset.discrepancy:.3f}, apart from noise"
         text += "; the prediction goes on from what they leave, and its intervals include that"
         out.append(Flag(Code.PRESET_MISFIT, text))
     return out
+
+
+def _short_of(preset: Preset, spent: dict[Key, float], factor: float) -> list[Flag]:
+    """Whether some runs ended so early that they are continued more than twice as far as the longest."""
+    ends = preset.ends
+    far = {key: spent[key] / ends[key] for key in sorted(ends.keys() & spent.keys())}
+    short = [key for key, times in far.items() if times > 2 * max(factor, 1.0)]
+    if not short:
+        return []
+    names = ", ".join(f"B_p = {b}, n = {n} (to {ends[b, n]:,.0f})" for b, n in short)
+    most = max(far[key] for key in short)
+    text = f"runs of {names} ended before others; they are continued up to {most:.3g} times as far"
+    return [Flag(Code.EXTRAPOLATION, text)]
 
 
 def _rates(

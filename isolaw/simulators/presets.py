@@ -9,6 +9,7 @@ what the ensemble leaves of their rewards.
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,13 @@ class Preset:
         return float(max(self._source("compute")))
 
     @property
+    def ends(self) -> dict[tuple[int, int], float]:
+        """The largest C of each measured (B_p, n); empty for a file that has only the largest of all."""
+        found = self.provenance.get("ends", [])
+        pairs = self.provenance.get("cells", [])
+        return {(int(b), int(n)): float(end) for (b, n), end in zip(pairs, found, strict=False)}
+
+    @property
     def reward(self) -> str:
         """What was measured, e.g. ``avg@4 on validation``."""
         return str(self._source("reward"))
@@ -60,6 +68,12 @@ class Preset:
     def discrepancy(self) -> float:
         """By how much the constants miss the runs, apart from noise (`isolaw.calibration.emulator`)."""
         return float(self.provenance.get("discrepancy", 0.0))
+
+    @property
+    def missed(self) -> float:
+        """How many times noise and discrepancy the ensemble's mean is away from the runs."""
+        explained = math.hypot(float(self.provenance.get("noise", 0.0)), self.discrepancy)
+        return float(self.provenance.get("error", 0.0)) / explained if explained else 0.0
 
     @property
     def moved(self) -> bool:

@@ -13,6 +13,7 @@ from isolaw.calibration.calibrate import Calibration, calibrate
 from isolaw.errors import DataError
 from isolaw.report.text.calibration import cautions
 from isolaw.runs import Runs
+from isolaw.simulators.model import Floats
 from isolaw.simulators.presets import read_preset
 
 pytestmark = pytest.mark.usefixtures("quick_calibration")
@@ -77,7 +78,35 @@ def test_rewards_that_hardly_move_are_told_from_those_that_do(runs: Runs) -> Non
     for rise, moved in ((0.0, False), (sd, False), (-10 * sd, True), (10 * sd, True)):
         reward = 0.3 + rise * (steps > np.median(steps))
         seen = replace(known, observed=replace(found.observed, reward=reward))
-        assert (seen.moved, len(cautions(seen))) == (moved, 1 - moved)
+        assert seen.moved == moved
+        assert any("nothing learned" in text for text in cautions(seen)) != moved
+    bump: Floats = 0.3 + 10 * sd * np.isin(steps, np.unique(steps)[4:8])  # rises, and ends where it began
+    assert replace(known, observed=replace(found.observed, reward=bump)).moved
+
+
+def test_an_ensemble_that_misses_the_runs_and_seeds_that_differ_are_named(runs: Runs) -> None:
+    found = calibrate(runs, jobs=1)
+    steps = np.concatenate([cell.steps for cell in found.observed.protocol.cells])
+    sd = 0.02
+    known = replace(
+        found, posterior=replace(found.posterior, covariance=sd**2 * np.eye(len(steps)), discrepancy=0.0)
+    )
+    mean = known.replayed.mean(axis=0)
+    for away, missed in ((sd, False), (2.9 * sd, False), (3.1 * sd, True)):
+        seen = replace(known, observed=replace(found.observed, reward=mean + away))
+        assert any("misses these runs" in text for text in cautions(seen)) == missed
+    assert known.seeds_apart is None  # one seed
+    for sd_of_runs, apart in ((2.9, False), (3.1, True)):
+        later = [np.count_nonzero(cell.steps) for cell in found.observed.protocol.cells]
+        between = (sd_of_runs * sd) ** 2 / np.array(later)  # independent noise, averaged over a run
+        cells = tuple(replace(c, runs=2) for c in found.observed.protocol.cells)
+        two = replace(known.posterior, covariance=known.posterior.covariance / 2)
+        protocol = replace(found.observed.protocol, cells=cells)
+        seen = replace(
+            known, posterior=two, observed=replace(found.observed, protocol=protocol, between=between)
+        )
+        assert (seen.seeds_apart is not None) == apart
+        assert any("seeds differ" in text for text in cautions(seen)) == apart
 
 
 def test_one_that_was_killed_continues_to_the_same_ensemble(runs: Runs, tmp_path: Path) -> None:

@@ -161,6 +161,24 @@ def test_a_preset_that_misses_its_runs_says_so(preset: Preset) -> None:
     assert Code.PRESET_MISFIT not in codes(predict_by_simulation(preset, 2e4, jobs=1))
 
 
+def test_a_preset_whose_ensemble_missed_its_runs_says_so(preset: Preset) -> None:
+    far = replace(preset, provenance={**preset.provenance, "error": 0.05, "noise": 0.007})
+    found = predict_by_simulation(far, 2e4, jobs=1)
+    assert any("misses its runs by 7.1 times their noise" in flag.text for flag in found.flags)
+
+
+def test_runs_that_ended_before_others_are_named(preset: Preset) -> None:
+    cells = [[8, 4], [8, 32]]
+    apart = replace(preset, provenance={**preset.provenance, "cells": cells, "ends": [2e3, 2e5]})
+    found = predict_by_simulation(apart, 2e4, jobs=1)
+    texts = [flag.text for flag in found.flags if flag.code == Code.EXTRAPOLATION]
+    assert texts == [
+        "runs of B_p = 8, n = 4 (to 2,000) ended before others; they are continued up to 10 times as far"
+    ]
+    alike = replace(apart, provenance={**apart.provenance, "ends": [2e4, 2e5]})
+    assert Code.EXTRAPOLATION not in codes(predict_by_simulation(alike, 2e4, jobs=1))
+
+
 def test_a_preset_of_runs_that_learned_nothing_says_so(preset: Preset) -> None:
     still = replace(preset, provenance={**preset.provenance, "moved": False})
     assert Code.HARDLY_MOVED in codes(predict_by_simulation(still, 2e4, jobs=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.calibration.observed import BINS, _spread, lr_factor, observe
+from isolaw.calibration.observed import BINS, _spread, observe
+from isolaw.calibration.recorded import lr_factor
 from isolaw.config.run import POWERS
 from isolaw.errors import DataError, InputError, Refused
 from isolaw.runs import Runs
@@ -63,9 +65,43 @@ def test_lr_of_a_rule_and_lr_that_follows_it_are_the_same(synthetic: Synthetic, 
     for run_id, own in runs.attributes.items():
         own["lr"] = 1e-6 * lr_factor(float(keys.loc[run_id].prod()), rule)
     followed = observe(runs)
-    ratio = np.array([c.factor for c in followed.protocol.cells]) / factors
-    assert ratio == pytest.approx(np.full(3, ratio[0]))
+    assert [c.factor for c in followed.protocol.cells] == pytest.approx(factors)  # as a forecast has them
     assert followed.recipe["lr_scaling"] == rule
+
+
+def test_lr_of_no_rule_is_refused(synthetic: Synthetic) -> None:
+    runs = synthetic(CELLS, attributes={"kl": 0.0, "n_train_problems": 500})
+    for own, lr in zip(runs.attributes.values(), np.repeat([1e-4, 1e-6, 1e-4], 3), strict=True):
+        own["lr"] = lr
+    with pytest.raises(DataError, match=r"lr: found .*1e-06 .*fixed=.*0\.0001"):
+        observe(runs)
+    assert [c.rollouts_per_problem for c in observe(runs, fixed={"lr": 1e-4}).protocol.cells] == [8, 128]
+
+
+def test_what_no_simulation_can_repeat_is_named_all_at_once(synthetic: Synthetic) -> None:
+    wrong = {"lr": -1, "advantage": "gae", "staleness": -2, "replacement": "no", "n_train_problems": 0}
+    runs = synthetic(CELLS, attributes=wrong)
+    points = runs.points.assign(n_problems=0, n_samples=-4)
+    with pytest.raises(DataError) as caught:
+        observe(Runs(points, runs.attributes))
+    for name, value in {**wrong, "n_problems": 0, "n_samples": -4}.items():
+        assert re.search(rf"{name}: found '?{value}'?(\.0)?; expected", str(caught.value))
+
+
+def test_compute_in_steps_is_refused(synthetic: Synthetic) -> None:
+    runs = synthetic(CELLS, attributes=RECORDED)
+    with pytest.raises(DataError, match=r"compute: found at most 976 for .* expected rollouts, 1,024 for"):
+        observe(Runs(runs.points.assign(compute=runs.points["step"]), runs.attributes))
+
+
+def test_seeds_that_differ_and_seeds_that_end_early(synthetic: Synthetic) -> None:
+    assert np.isnan(observe(synthetic(CELLS, seeds=1)).between).all()
+    runs = synthetic(CELLS, seeds=30, noise=1e-6, between=0.1)
+    assert np.sqrt(np.mean(observe(runs).between)) == pytest.approx(0.1, rel=0.2)
+    early = runs.points["run_id"].eq("32x8s3") & (runs.points["compute"] > 1e5)
+    seen = observe(Runs(runs.points[~early], runs.attributes))
+    assert any("1 of 30 runs end by C = " in text for text in seen.assumed)
+    assert seen.ends[0] == runs.points["compute"][runs.points["rollouts_per_problem"] == 8].max()
 
 
 def test_difficulty_that_is_given_is_not_varied(synthetic: Synthetic) -> None:
@@ -78,6 +114,10 @@ def test_refusals(synthetic: Synthetic) -> None:
     with pytest.raises(Refused, match="2 configurations or more; found 1"):
         observe(synthetic(CELLS[:1]))
     runs = synthetic(CELLS, seeds=2)
+    with pytest.raises(Refused, match=r"found 0 up to C = 100 \(--until\) .*needs 5"):
+        observe(runs, until=100)
+    with pytest.raises(InputError, match="until: found -5"):
+        observe(runs, until=-5)
     other = Runs(runs.points.assign(metric="best@4"), runs.attributes)
     with pytest.raises(InputError, match="found 'best@4'; expected a mean of successes"):
         observe(other, metric="best@4")

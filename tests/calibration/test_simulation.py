@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import isolaw
-from isolaw.calibration.observed import lr_factor
+from isolaw.calibration.recorded import lr_factor
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.config import SweepSpec
 from isolaw.simulators.interference import PRESETS

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
+from math import hypot
 from typing import TYPE_CHECKING, Any
 
-from isolaw.calibration.prediction import POOR
+from isolaw.calibration.prediction import MISSED, POOR
 from isolaw.report.text import costs
 from isolaw.report.text.law import notes
 from isolaw.report.text.numbers import columns, count, number, share
 from isolaw.report.text.prediction import prediction_summary
+from isolaw.simulated import Simulated
 
 if TYPE_CHECKING:
     from isolaw.calibration.calibrate import Calibration, Constant
@@ -23,7 +25,7 @@ _SHOWN = 8  # configurations of a prediction
 def to_dict(found: Calibration) -> dict[str, Any]:
     """Return a calibration as JSON-able data."""
     return {
-        "simulated": True,
+        "simulated": Simulated.among([found.observed.runs.simulated, Simulated.YES]).json,
         "preset": found.name,
         "metric": found.observed.metric,
         "eval_set": found.observed.eval_set,
@@ -33,6 +35,7 @@ def to_dict(found: Calibration) -> dict[str, Any]:
         "discrepancy": found.posterior.discrepancy,
         "covered": found.covered,
         "moved": found.moved,
+        "seeds_apart": found.seeds_apart,
         "assumed": list(found.observed.assumed),
     }
 
@@ -82,6 +85,18 @@ def cautions(found: Calibration) -> list[str]:
             f"{found.posterior.discrepancy:.3f}. Predictions start from what they leave; do not trust "
             "smaller differences between configurations that were not run."
         )
+    explained = hypot(found.posterior.noise, found.posterior.discrepancy)
+    if found.error > MISSED * explained:
+        out.append(
+            f"Caution: the ensemble misses these runs. Its mean differs from them by {found.error:.3f}, "
+            f"where noise explains {explained:.3f}. Calibrate again with another --seed, and compare."
+        )
+    if (apart := found.seeds_apart) is not None:
+        out.append(
+            f"Caution: seeds differ. Runs of one configuration have mean rewards {apart[0]:.3f} apart "
+            f"(standard deviation), simulated ones {apart[1]:.3f}. The ensemble is of your seeds' mean; "
+            "its intervals hold neither single runs nor what other seeds would change in the mean."
+        )
     return out
 
 
@@ -119,7 +134,7 @@ def ends(interval: tuple[float, float]) -> str:
 
 
 def _end(found: Calibration) -> float:
-    return float(max(c.compute[-1] for c in found.observed.protocol.cells))
+    return max(found.observed.ends)
 
 
 def simulated_prediction(found: SimulatedPrediction, document: LawDocument | None = None) -> list[str]:

@@ -1,0 +1,137 @@
+"""How runs were trained, as far as their logs say: what a simulation of them repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from isolaw import metrics
+from isolaw.config.run import POWERS, REFERENCE_BATCH
+from isolaw.errors import DataError, option
+from isolaw.fits.selection import Configuration
+from isolaw.runs import plain
+from isolaw.simulators.interference import SIZES
+from isolaw.simulators.model import ADVANTAGES
+
+_VALIDATION = 300
+_NEAR = np.log(1.1)  # how far a recorded lr may be from a rule of B
+
+
+def _positive(value: Any) -> bool:
+    return _number(value) and float(value) > 0
+
+
+def _number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
+
+
+# What a simulation takes from the columns of runs (and of their points): what is accepted, and its test.
+_RUNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "lr": ("a positive number", _positive),
+    "n_train_problems": ("a positive number", _positive),
+    "advantage": (", ".join(ADVANTAGES), lambda v: v in ADVANTAGES),
+    "zero_variance_filter": ("true or false", lambda v: isinstance(v, bool)),
+    "replacement": ("true or false", lambda v: isinstance(v, bool)),
+    "staleness": ("0, 1, 2, …", lambda v: _number(v) and float(v) >= 0 and float(v).is_integer()),
+}
+_POINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "n_problems": ("a positive number", _positive),
+    "n_samples": ("a positive number, or 0 for exact rewards", lambda v: _number(v) and float(v) >= 0),
+}
+_UPDATE: dict[str, Callable[[Any], Any]] = {"advantage": str, "zero_variance_filter": bool, "staleness": int}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """D, the number of validation problems, and the answers to each of them in one evaluation."""
+
+    train: int
+    validation: int
+    samples: int
+
+
+def check(source: str, table: pd.DataFrame, points: pd.DataFrame) -> None:
+    """Raise `DataError` for values that no simulation can repeat, all at once."""
+    wrong = []
+    for frame, accepted in ((table, _RUNS), (points, _POINTS)):
+        for name, (words, good) in accepted.items():
+            values = frame[name].dropna().unique() if name in frame.columns else ()
+            bad = sorted({repr(own) for v in values if not good(own := plain(v))})
+            if bad:
+                wrong.append(f"{name}: found {', '.join(bad)}; expected {words}")
+    if wrong:
+        raise DataError(f"{source}: " + "; ".join(wrong))
+
+
+def sizes(
+    points: pd.DataFrame, table: pd.DataFrame, metric: str, n_train: int | None, assumed: list[str]
+) -> Sizes:
+    """Return the sizes that runs recorded; add those that are assumed to ``assumed``."""
+    recorded = table.get("n_train_problems", pd.Series(dtype=float)).dropna()
+    train = n_train or (int(float(recorded.iloc[0])) if len(recorded) else 0)
+    if not train:
+        train = SIZES[0]
+        assumed.append(f"D is not recorded: {train:,} training problems are assumed (--n-train)")
+    known = points["n_problems"].dropna()
+    validation = int(known.iloc[0]) if len(known) else _VALIDATION
+    if not len(known):
+        text = f"the size of the validation set is not recorded: {validation} problems are assumed"
+        assumed.append(f"{text} (--set n_problems=500); the noise of an evaluation follows from it")
+    answers = points["n_samples"].dropna()
+    parsed = metrics.parse(metric)
+    samples = int(answers.iloc[0]) if len(answers) else parsed[1] if parsed else 1
+    return Sizes(train, validation, samples)
+
+
+def lr_rule(found: Sequence[Configuration], table: pd.DataFrame, source: str, assumed: list[str]) -> str:
+    """Return the rule of `isolaw.config.run.POWERS` that lr(B) follows.
+
+    Raise `DataError` where a recorded lr follows none: no lr of another batch size would follow from it.
+    """
+    recorded = table["lr_scaling"].iloc[0] if "lr_scaling" in table.columns else None
+    if recorded in POWERS:
+        return str(recorded)
+    if "lr" not in table.columns or table["lr"].isna().any():
+        assumed.append("lr is not recorded: lr ∝ √B is assumed")
+        return "sqrt"
+    own = table.groupby(["problems_per_batch", "rollouts_per_problem"])["lr"].first()
+    lr = np.log([float(own[c.key]) for c in found])
+    batch = np.log([c.problems_per_batch * c.rollouts_per_problem for c in found])
+    away = {rule: float(np.ptp(lr - power * batch)) for rule, power in POWERS.items()}
+    rule = min(away, key=lambda name: away[name])
+    if away[rule] > 2 * _NEAR:
+        values = ", ".join(f"{own[c.key]} for {c.label}" for c in found)
+        raise DataError(
+            f"{source}: lr: found {values}; expected one lr, or lr ∝ √B or ∝ B: how it continues to other "
+            f"batch sizes does not follow. Choose with {option('fixed', 'lr', float(own[found[0].key]))}"
+        )
+    return rule
+
+
+def lr_factor(batch: float, rule: str = "sqrt") -> float:
+    """Return lr(B) / η; under each rule η is what the square-root rule has at B = 1."""
+    return float(np.sqrt(REFERENCE_BATCH) * (batch / REFERENCE_BATCH) ** POWERS[rule])
+
+
+def update_of(table: pd.DataFrame) -> dict[str, Any]:
+    """Return what all recipes share (`isolaw.simulators.model.Update`), as far as it is recorded."""
+    return {
+        key: kind(plain(table[key].iloc[0]))
+        for key, kind in _UPDATE.items()
+        if key in table.columns and table[key].notna().all()
+    }
+
+
+def has_kl(table: pd.DataFrame, assumed: list[str]) -> bool:
+    """Return whether the runs had a KL penalty; where that is not recorded, it is assumed."""
+    if "kl" not in table.columns or table["kl"].isna().any():
+        assumed.append("the weight of the KL penalty is not recorded: it is fitted")
+        return True
+    return bool((pd.to_numeric(table["kl"], errors="coerce") != 0).any())
