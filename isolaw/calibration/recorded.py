@@ -35,15 +35,15 @@ def _number(value: Any) -> bool:
 # What a simulation takes from the columns of runs (and of their points): what is accepted, and its test.
 _RUNS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "lr": ("a positive number", _positive),
-    "n_train_problems": ("a positive number", _positive),
+    "n_train_problems": ("1 or more", lambda v: _number(v) and float(v) >= 1),
     "advantage": (", ".join(ADVANTAGES), lambda v: v in ADVANTAGES),
     "zero_variance_filter": ("true or false", lambda v: isinstance(v, bool)),
     "replacement": ("true or false", lambda v: isinstance(v, bool)),
     "staleness": ("0, 1, 2, …", lambda v: _number(v) and float(v) >= 0 and float(v).is_integer()),
 }
 _POINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "n_problems": ("a positive number", _positive),
-    "n_samples": ("a positive number, or 0 for exact rewards", lambda v: _number(v) and float(v) >= 0),
+    "n_problems": ("1 or more", lambda v: _number(v) and float(v) >= 1),
+    "n_samples": ("1 or more, or 0 for exact rewards", lambda v: _number(v) and (v == 0 or float(v) >= 1)),
 }
 _UPDATE: dict[str, Callable[[Any], Any]] = {"advantage": str, "zero_variance_filter": bool, "staleness": int}
 
