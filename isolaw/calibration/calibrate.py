@@ -49,7 +49,7 @@ class Constant:
     """What the runs tell about one constant: its median and 90 % interval, and x's standard deviation.
 
     ``identified`` is whether ``narrowed``, the last of these, is less than half the prior's; ``at_edge``
-    whether most of the posterior is where 5 % of the prior is.
+    whether its median is outside 95 % of the prior.
     """
 
     name: str

@@ -114,7 +114,7 @@ def marks(found: Calibration) -> list[str]:
             "differ in it."
         )
     if any(c.at_edge for c in found.constants):
-        lines.append("at the edge: the estimate is where only 5 % of the prior is.")
+        lines.append("at the edge: the estimate is outside 95 % of the prior.")
     return lines
 
 
