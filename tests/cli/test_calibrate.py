@@ -30,7 +30,7 @@ def test_a_calibration_and_what_follows_it(isolaw: Call, table: Path, tmp_path: 
     code, text, err = isolaw("calibrate", table, "--out", out, "--figure", figure, *few)
     assert code == 0, err
     lines = text.splitlines()
-    assert lines[0].startswith("Simulated runs. The interference simulator, fitted to 2 runs of 2 configura")
+    assert lines[0].startswith("Partly simulated runs. The interference simulator, fitted to 2 runs of 2 ")
     assert any(line.split()[:1] == ["kappa"] for line in lines)
     assert "Assumptions:" in lines
     assert str(figure) in err
@@ -42,7 +42,7 @@ def test_a_calibration_and_what_follows_it(isolaw: Call, table: Path, tmp_path: 
     page = tmp_path / "mine.html"
     code, text, err = isolaw("calibrate", table, *few, "--report", page, "--json")
     data = json.loads(text)
-    assert data["simulated"] is True
+    assert data["simulated"] == "partly"
     assert {"lr", "sigma2", "mean"} <= {c["name"] for c in data["constants"]}
     assert "add --out" in err
     assert f"Report: {page}" in err
@@ -80,7 +80,7 @@ def test_predictions_side_by_side(
     assert "The fitted law:" in text
     data = json.loads(isolaw(*words, "3e5", "--json")[1])
     assert data["law"]["simulated"] is False
-    assert data["simulated"] is True
+    assert data["simulated"] == "partly"
     code, text, err = isolaw(*words, "9e6")  # beyond the law, which recommends nothing
     assert code == 0, err
     assert "isolaw recommends no allocation for this budget." in text
