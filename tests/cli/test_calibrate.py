@@ -80,7 +80,7 @@ def test_predictions_side_by_side(
     assert "The fitted law:" in text
     data = json.loads(isolaw(*words, "3e5", "--json")[1])
     assert data["law"]["simulated"] is False
-    assert data["simulated"] == "partly"
+    assert data["simulated"] is True
     code, text, err = isolaw(*words, "9e6")  # beyond the law, which recommends nothing
     assert code == 0, err
     assert "isolaw recommends no allocation for this budget." in text
