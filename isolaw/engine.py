@@ -12,9 +12,9 @@ from typing import Any
 
 from isolaw import executors
 from isolaw.config import SweepSpec
-from isolaw.config.parsing import read_text
 from isolaw.costs import sweeps
 from isolaw.design import directory
+from isolaw.documents.reading import read_text
 from isolaw.errors import InputError, RunError, StoreError
 from isolaw.executors.base import Event
 from isolaw.planning import Plan, issues_of, plan

@@ -20,7 +20,18 @@ MODULES = {
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
     {"errors"},
-    {"allocation", "costs.model", "files", "machine", "metrics", "parquet", "places", "simulated"},
+    {
+        "allocation",
+        "children",
+        "costs.model",
+        "files",
+        "machine",
+        "metrics",
+        "parquet",
+        "places",
+        "simulated",
+    },
+    {"documents"},
     {"config", "runs"},
     {"source"},
     {"backends.base", "backends.line", "fits", "simulators"},

@@ -22,8 +22,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from isolaw.backends.base import Backend, Checkpoint, Row, RunContext, UnreadableState
-from isolaw.config import ProblemsSpec, RunSpec, SweepSpec, canonical_json
-from isolaw.config.parsing import parse_section
+from isolaw.config import ProblemsSpec, RunSpec, SweepSpec
+from isolaw.documents.seal import canonical_json
+from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, Issue, SpecError
 from isolaw.readers.mapping import ColumnMapping
 from isolaw.readers.read import survey

@@ -26,8 +26,8 @@ from isolaw.calibration.rounds import (
     simulated,
 )
 from isolaw.calibration.space import EDGE, IDENTIFIED, Space, parameters
-from isolaw.config import canonical_json
 from isolaw.config.writing import toml_text
+from isolaw.documents.seal import canonical_json
 from isolaw.errors import DataError
 from isolaw.files import check_replaceable, replacing
 from isolaw.runs import Runs

@@ -72,8 +72,8 @@ def sweep(
     continues an interrupted sweep. A larger sweep.compute extends finished runs.
     """
     from isolaw import engine, executors
-    from isolaw.config.parsing import located
     from isolaw.costs import sweeps as costs
+    from isolaw.documents.validation import located
     from isolaw.errors import SpecError
     from isolaw.report.text import costs as cost_text
     from isolaw.report.text import sweep as text
@@ -186,7 +186,7 @@ def _recipe_check(
     from isolaw import engine
     from isolaw.cli import recipe_check
     from isolaw.config import SweepSpec
-    from isolaw.config.parsing import located
+    from isolaw.documents.validation import located
     from isolaw.errors import SpecError
 
     for name in ("adaptive", "machine", "cost"):
@@ -215,7 +215,7 @@ def _spec(file: str | None, out: str, settings: tuple[str, ...]) -> tuple[SweepS
     """The spec from the file, or of the directory that is continued, or the default; and the file's text."""
     from isolaw import engine
     from isolaw.config import SweepSpec
-    from isolaw.config.parsing import read_text
+    from isolaw.documents.reading import read_text
     from isolaw.errors import Damaged
     from isolaw.store import SweepStore
 

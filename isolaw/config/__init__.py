@@ -6,7 +6,7 @@ what was found, what is accepted and the nearest valid name. A backend reads its
 """
 
 from isolaw.config.executor import ExecutorSection
-from isolaw.config.run import RunSpec, canonical_json
+from isolaw.config.run import RunSpec
 from isolaw.config.sections import (
     Count,
     EvaluationSpec,
@@ -21,5 +21,5 @@ from isolaw.config.sweep import SweepSpec
 
 __all__ = [
     "Count", "EvaluationSpec", "ExecutorSection", "Positive", "ProblemsSpec", "Recipe", "RunSpec", "Share",
-    "StoreSection", "SweepSpec", "TrackingSection", "canonical_json",
+    "StoreSection", "SweepSpec", "TrackingSection",
 ]  # fmt: skip

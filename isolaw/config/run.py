@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from isolaw.config.sections import MOST_POINTS, Count, EvaluationSpec, Index, ProblemsSpec, Recipe, Section
+from isolaw.documents.seal import canonical_json
 
 IDENTITY_VERSION = 1
 REFERENCE_BATCH = 1024  # B at which the recipe's lr holds, whatever its lr_scaling
@@ -130,12 +130,3 @@ class RunSpec(Section):
         steps = {min(int(c // self.batch_rollouts), self.steps) for c in budgets}
         ends = {h // self.batch_rollouts for h in (*e.horizons, self.compute) if h <= self.compute}
         return sorted({0} | steps | ends)
-
-
-def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces: equal values give equal text.
-
-    >>> canonical_json({"b": 1, "a": [1.0]})
-    '{"a":[1.0],"b":1}'
-    """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.config.executor import ExecutorSection
-from isolaw.config.parsing import located, parse_section, read_text
 from isolaw.config.sections import (
     DesignSection,
     EvaluationSpec,
@@ -22,6 +21,8 @@ from isolaw.config.sections import (
     SweepSection,
     TrackingSection,
 )
+from isolaw.documents.reading import read_text
+from isolaw.documents.validation import located, parse_section
 from isolaw.errors import InputError, Issue, SpecError
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from isolaw.config.parsing import located, parse_section, read_text
 from isolaw.config.sections import Index, Positive, Rate, Section
 from isolaw.costs.model import Cost, Part, Source
+from isolaw.documents.reading import read_text
+from isolaw.documents.validation import located, parse_section
 from isolaw.errors import DataError, Issue, SpecError
 
 _EVALUATE = "evaluate"

@@ -25,9 +25,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from isolaw.allocation import Allocation
-from isolaw.config.parsing import parse_section
 from isolaw.config.sections import Count, Positive, Section
 from isolaw.design.published import SOURCES, Difficulty, Source, Span
+from isolaw.documents.validation import parse_section
 from isolaw.fits.frontier.candidates import FAR
 from isolaw.fits.frontier.trace import TOLERANCE
 

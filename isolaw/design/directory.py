@@ -10,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from isolaw.config import RunSpec, SweepSpec, canonical_json
+from isolaw.config import RunSpec, SweepSpec
 from isolaw.design.comparison import compare
 from isolaw.design.decisions import Decision, Ending, RunKey, Stage, horizons
 from isolaw.design.race import Race
 from isolaw.design.truths import answers_of
 from isolaw.design.value import Purchase, further
+from isolaw.documents import seal
+from isolaw.documents.reading import parse_json
+from isolaw.documents.seal import canonical_json
 from isolaw.errors import Issue, StoreError
 from isolaw.fits.cell import Cell
 from isolaw.fits.selection import LEAST_CURVES, Configuration, configurations_of, measured_points
-from isolaw.store import SweepStore, checksums
+from isolaw.store import SweepStore
 from isolaw.store.sweep import DECISIONS
 
 EVAL_SET = "validation"
@@ -181,8 +184,7 @@ class Adaptive:
     def keep(self) -> None:
         """Write ``decisions.jsonl``."""
         lines = [
-            canonical_json(checksums.sealed(decision.to_dict(), str(i)))
-            for i, decision in enumerate(self.history)
+            canonical_json(seal.sealed(decision.to_dict(), str(i))) for i, decision in enumerate(self.history)
         ]
         self.store.root.write(DECISIONS, "".join(f"{line}\n" for line in lines).encode())
 
@@ -193,8 +195,8 @@ def read(store: SweepStore) -> list[Decision]:
     out: list[Decision] = []
     for line in (content or b"").splitlines():
         try:
-            document = checksums.parsed(line)
-            if not checksums.is_sealed(document, str(len(out))):
+            document = parse_json(line)
+            if not seal.is_sealed(document, str(len(out))):
                 break
             document.pop("crc")
             out.append(Decision.from_dict(document))

@@ -12,7 +12,6 @@ import numpy as np
 
 from isolaw import allocation
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.config.parsing import located
 from isolaw.config.sections import percent
 from isolaw.costs import Cost, read_cost
 from isolaw.costs.model import HOUR_S, is_hours
@@ -21,6 +20,7 @@ from isolaw.design.candidates import Budget, Candidate, candidates
 from isolaw.design.clock import Clock
 from isolaw.design.decisions import Key
 from isolaw.design.race import RUNGS
+from isolaw.documents.validation import located
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.fits.selection import Floats
 

@@ -30,7 +30,8 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from isolaw.config.parsing import located, parse_section, read_text
+from isolaw.documents.reading import read_text
+from isolaw.documents.validation import located, parse_section
 from isolaw.errors import DataError, InputError, SpecError, option, unknown
 from isolaw.metrics import is_accuracy
 from isolaw.readers.assignments import ALIASES

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from isolaw.config.parsing import parse_section
+from isolaw.documents.validation import parse_section
 from isolaw.errors import DataError, InputError
 from isolaw.readers.assignments import Assignment, Rule, applying, parse
 from isolaw.readers.candidates import Filter, matching

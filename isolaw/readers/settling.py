@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from isolaw.config.parsing import read_text
+from isolaw.documents.reading import read_text
 from isolaw.errors import InputError
 from isolaw.readers.assignments import ALIASES, Assignment, assignment
 from isolaw.readers.candidates import Candidate, Group, Status, groups

@@ -22,7 +22,7 @@ import numpy as np
 
 from isolaw.backends.bandit.options import is_calibrated, simulator
 from isolaw.calibration.space import parameters
-from isolaw.config import canonical_json
+from isolaw.documents.seal import canonical_json
 from isolaw.errors import InputError
 from isolaw.replication.battery import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
 from isolaw.replication.document import description, judge, save

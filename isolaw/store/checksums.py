@@ -6,12 +6,6 @@ CRC-32 finds every change of up to 32 consecutive bits, and all others but one i
 A document is JSON with its checksum as the key ``crc``. ``points.jsonl`` has one checksum per line, which
 continues the line before: after a lost, repeated or misplaced line all lines count as damaged. A line that
 published a state holds the checksum of that state's files as ``state``.
-
->>> document = sealed({"compute": 512}, "a")
->>> document
-{'compute': 512, 'crc': 'c00b2c46'}
->>> is_sealed(document, "a"), is_sealed(document, "b"), is_sealed(document | {"compute": 513}, "a")
-(True, False, False)
 """
 
 from __future__ import annotations
@@ -22,9 +16,11 @@ import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
-from isolaw.config import RunSpec, canonical_json
+from isolaw.config import RunSpec
+from isolaw.documents.reading import parse_json
+from isolaw.documents.seal import is_sealed, sealed
 from isolaw.errors import Damaged
 from isolaw.store.folder import Folder
 
@@ -33,20 +29,6 @@ _END = b', "crc": "00000000"}'
 _PIECE_BYTES = 2**20
 # States of this many bytes are worth threads: checksums do not hold the interpreter's lock.
 _LARGE_BYTES = 2**26
-
-
-def sealed(document: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return a JSON document of ``owner`` with its checksum."""
-    crc = zlib.crc32(canonical_json(document).encode(), zlib.crc32(owner.encode()))
-    return {**document, "crc": f"{crc:08x}"}
-
-
-def is_sealed(document: Mapping[str, Any], owner: str) -> bool:
-    """Return whether a document is unchanged since `sealed`."""
-    try:
-        return document == sealed({key: document[key] for key in document if key != "crc"}, owner)
-    except (ValueError, RecursionError):  # JSON that parses need not be JSON that can be written: 1e999
-        return False
 
 
 def read(folder: Folder, name: str, owner: str = "") -> dict[str, Any] | None:
@@ -61,7 +43,7 @@ def read(folder: Folder, name: str, owner: str = "") -> dict[str, Any] | None:
     if not content.strip(b"\0"):
         raise Damaged(f"{path}: damaged: the file is empty")
     try:
-        document = parsed(content)
+        document = parse_json(content)
     except ValueError as error:
         raise Damaged(f"{path}: damaged: not JSON ({error})") from None
     if not is_sealed(document, owner):
@@ -72,21 +54,6 @@ def read(folder: Folder, name: str, owner: str = "") -> dict[str, Any] | None:
 def write(folder: Folder, name: str, document: Mapping[str, Any], owner: str = "", sync: bool = True) -> None:
     """Write a document with its checksum."""
     folder.write(name, f"{json.dumps(sealed(document, owner), indent=1)}\n".encode(), sync)
-
-
-def parsed(text: bytes | str) -> dict[str, Any]:
-    """Return a JSON object; raise ValueError for anything else, deep nesting, NaN and Infinity."""
-    try:
-        data = json.loads(text, parse_constant=_no_number)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("not a JSON object")
-    return data
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
 
 
 @dataclass
@@ -113,7 +80,7 @@ class Lines:
             body = line[: -len(_END)]
             crc = zlib.crc32(body, out.crcs[-1])
             try:
-                record = parsed(body + b"}") if line == body + _end(crc) else {}
+                record = parse_json(body + b"}") if line == body + _end(crc) else {}
             except ValueError:
                 record = {}
             if not record.keys() >= _LINE:

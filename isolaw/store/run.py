@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isolaw.backends.base import Checkpoint
-from isolaw.config import RunSpec, canonical_json
-from isolaw.config.parsing import parse_section
+from isolaw.config import RunSpec
+from isolaw.documents import seal
+from isolaw.documents.reading import parse_json
+from isolaw.documents.seal import canonical_json
+from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.store import checksums, locks
 from isolaw.store.checksums import Lines
@@ -83,7 +86,7 @@ class RunStore:
 
     def create(self, spec: RunSpec) -> None:
         """Write ``spec.json``: a new run, or a known one with another horizon or schedule."""
-        text = canonical_json(checksums.sealed(spec.model_dump(mode="json"), self.run_id)).encode()
+        text = canonical_json(seal.sealed(spec.model_dump(mode="json"), self.run_id)).encode()
         if self._read(SPEC) != text:
             self.open().write(SPEC, text, sync=False)  # the engine syncs all of them together
 
@@ -125,7 +128,7 @@ class RunStore:
         """Why the run stopped, or None."""
         content = self._read(FAILED)
         try:
-            return None if content is None else checksums.parsed(content)
+            return None if content is None else parse_json(content)
         except ValueError as error:
             return {"cause": f"not known: {self.folder / FAILED} is damaged ({error})"}
 
@@ -256,7 +259,7 @@ class RunStore:
         """Mark the run, after `resume` and `record`, as finished up to ``compute`` with these lines."""
         lines = {"step": self._step, "checkpoints": self._checkpoints, "lines": f"{self._crc:08x}"}
         marker = {"compute": compute, **lines}
-        text = json.dumps(checksums.sealed(marker, self.run_id)).encode()
+        text = json.dumps(seal.sealed(marker, self.run_id)).encode()
         self.open().write(DONE, text + b"\n", sync=self.sync_alone)
 
     def fail(self, cause: str, details: str) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw.config import RunSpec, SweepSpec
-from isolaw.config.parsing import parse_section
+from isolaw.documents.reading import parse_json
+from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
 from isolaw.store import check, checksums, locks
 from isolaw.store.folder import Folder, Kind, is_leftover
@@ -149,7 +150,7 @@ class SweepStore:
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):
-            document = checksums.parsed(self.root.read(SPEC) or b"")
+            document = parse_json(self.root.read(SPEC) or b"")
             return document.get("format") == "isolaw.sweep/1" and "crc" not in document
         return False
 

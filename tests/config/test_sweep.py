@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from isolaw import backends, engine
-from isolaw.config import EvaluationSpec, RunSpec, SweepSpec, canonical_json
+from isolaw.config import EvaluationSpec, RunSpec, SweepSpec
+from isolaw.documents.seal import canonical_json
 from isolaw.errors import InputError, SpecError
 from isolaw.simulators.interference import PRESETS
 

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from isolaw.config import RunSpec
-from isolaw.config.parsing import parse_section, read_text
 from isolaw.config.sections import OFF
+from isolaw.documents.reading import read_text
+from isolaw.documents.validation import parse_section
 from isolaw.errors import InputError, Issue, SpecError
 from isolaw.simulators.model import Model
 from isolaw.simulators.presets import read_preset, shipped

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from isolaw.backends.real import environment
 from isolaw.backends.real.rollout.prompts import Chat
 from isolaw.config import Count, Positive, RunSpec, Share
-from isolaw.config.parsing import parse_section
+from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
 
 # The default of logprob_tolerance: more than rounding.

@@ -229,7 +229,7 @@ def run(spec: Any) -> tuple[Books, list[dict[str, Any]]]:
 def main(jobs: Path, folder: Path) -> None:
     """Be a rank: make the runs of a file, and write what came of each."""
     from isolaw.config import RunSpec
-    from isolaw.config.parsing import parse_section
+    from isolaw.documents.validation import parse_section
 
     told = {}
     for name, job in json.loads(jobs.read_text()).items():

@@ -15,7 +15,7 @@ from typing import Any
 from isolaw.backends.line import Line
 from isolaw.backends.real import environment
 from isolaw.config import RunSpec
-from isolaw.config.parsing import parse_section
+from isolaw.documents.validation import parse_section
 from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 

@@ -10,22 +10,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from isolaw.errors import InputError, Issue, SpecError, nearest
+from isolaw.documents.reading import read_text
+from isolaw.errors import Issue, SpecError, nearest
 
 # pydantic's names of a union's members.
 _KINDS = {"str", "int", "bool", "float"}
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_text(path: str | Path) -> str:
-    """Return a text file's content, or raise `InputError` naming the file and the reason."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
 
 
 def parse_section(model: type[Model], data: Mapping[str, Any], prefix: str = "", source: str = "") -> Model:

@@ -1,0 +1,141 @@
+"""Read TOML, JSON and NPZ files within bounds: of size, of nesting, of the parts of a key, of numbers.
+
+Whatever a file holds, reading it takes seconds and some hundred megabytes at most, and ends in data or in an
+`InputError` that names the file and what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from isolaw.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LARGEST = 64 * 2**20  # bytes of a JSON document or of a text
+LARGEST_TOML = 250_000  # characters: tomllib reads a megabyte a second
+DEEPEST_KEY = 10  # parts of a TOML key: tomllib's time is quadratic in them
+DEEPEST = 40  # levels of nesting
+LARGEST_ARRAYS = 2**30  # bytes of an NPZ file's arrays
+
+# It begins only where a key can, and is possessive, so that its time is linear.
+_DEEP_KEY = re.compile(
+    r"""(?<![^\s\[{,])(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
+    f"{{{DEEPEST_KEY}}}"
+)
+
+
+def read_bytes(path: str | Path, largest: int = LARGEST) -> bytes:
+    """Return a file's content; raise `InputError` for no file, a special file, or one that is too large."""
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+            kind = "a directory" if path.is_dir() else "a special file"
+            raise InputError(f"{path}: found {kind}; expected a file")
+        with path.open("rb") as file:
+            content = file.read(largest + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > largest:
+        raise InputError(f"{path}: found more than {largest:,} bytes; expected a smaller file")
+    return content
+
+
+def read_text(path: str | Path, largest: int = LARGEST) -> str:
+    """Return a text file's content, or raise `InputError` naming the file and the reason."""
+    try:
+        return read_bytes(path, largest).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file (byte {error.start} is not UTF-8)") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raise `InputError` where it has none."""
+    return parse_toml(read_text(path), path)
+
+
+def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
+    """Return the content of a TOML text; ``source`` names it in errors."""
+    if len(text) > LARGEST_TOML:
+        raise InputError(f"{source}: a TOML file of more than {LARGEST_TOML:,} characters")
+    if deep := _DEEP_KEY.search(text):
+        raise InputError(f"{source}: a TOML key of more than {DEEPEST_KEY} parts: {deep[0][:40]}…")
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"{source}: not valid TOML: {what[:300]}") from None
+    _check_depth(data, source)
+    return data
+
+
+def read_json(path: str | Path, largest: int = LARGEST) -> dict[str, Any]:
+    """Return the object that a JSON file holds; raise `InputError` where it holds none."""
+    content = read_bytes(path, largest)
+    try:
+        return parse_json(content, path)
+    except ValueError as error:
+        raise InputError(f"{path}: not a JSON object ({error})") from None
+
+
+def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
+    """Return a JSON object; raise ValueError for anything else, deep nesting, NaN, Infinity and 1e999."""
+    try:
+        data = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("not a JSON object")
+    _check_depth(data, source)
+    return data
+
+
+def read_npz(path: str | Path, largest: int = LARGEST_ARRAYS) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of an NPZ file by name, without pickles; raise `InputError` for anything else."""
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > largest:
+            raise InputError(f"{path}: found arrays of {size:,} bytes; expected at most {largest:,}")
+        with np.load(path, allow_pickle=False) as data:
+            return {name: np.asarray(data[name]) for name in data.files}
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, KeyError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile, NotImplementedError,
+            RuntimeError, OverflowError, TypeError) as error:  # fmt: skip
+        raise InputError(f"{path}: not an NPZ file of arrays ({str(error)[:300]})") from None
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    if math.isfinite(number := float(text)):
+        return number
+    raise ValueError(f"{text[:40]} is no finite number")
+
+
+def _check_depth(data: Any, source: str | Path) -> None:
+    """Raise `InputError` (with a source) or ValueError for more than `DEEPEST` levels."""
+    level: list[Any] = [data]
+    for _ in range(DEEPEST):
+        inside: list[Any] = []
+        for value in level:
+            parts: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
+            inside += [part for part in parts if isinstance(part, dict | list)]
+        if not inside:
+            return
+        level = inside
+    text = f"found more than {DEEPEST} levels of nesting"
+    raise InputError(f"{source}: {text}") if source else ValueError(text)
