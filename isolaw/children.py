@@ -1,78 +1,67 @@
 """Child processes: each is the root of a tree that ends as a whole, within a limit of time.
 
-A child is started in a session of its own (``start_new_session=True``), so that Ctrl-C is its parent's alone.
-`end` ends it with everything that it has started, also what left its session. `end_with_parent`, called in
-the child, ends it when its parent is gone, however that ended.
+`start` starts a command under a guard (`isolaw.guard`), in a session of its own, so that Ctrl-C is its
+parent's alone. Its tree ends with the command, and with the process that started it, however that ended.
+`end` ends it now. `end_with_parent` is for processes that are forked.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-GRACE_S = 2.0  # for the kernel to end a killed process
-_PR_SET_PDEATHSIG = 1
+from isolaw import guard
+
 _POLLING_S = 1.0
 
 
-def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
-    """End a process that leads a session, and its tree.
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a command; ``options`` are `subprocess.Popen`'s.
 
-    With a ``grace`` in seconds, its session gets SIGTERM first. What is then left is killed; a process that
-    even SIGKILL does not end (one in a driver) is waited for at most `GRACE_S`.
+    The process that is returned is the guard: it ends with the command's exit status or signal, passes on
+    SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 to the command's process group, and is ended with `end`.
+    A command that cannot be executed has exit status 127, and says why on standard error.
     """
-    tree = set(descendants(process.pid))
+    line = list(command)
+    if sys.platform == "linux":
+        line = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "--", *line]
+    return subprocess.Popen(line, start_new_session=True, **options)
+
+
+def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
+    """End what `start` started, with everything below it, and close its streams.
+
+    With a ``grace`` in seconds, the command gets SIGTERM and so much time first. A process that even SIGKILL
+    does not end (one in a driver) is waited for a few seconds, and left.
+    """
     if grace and process.poll() is None:
-        _signal_session(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
-    tree |= set(descendants(process.pid))
-    _signal_session(process.pid, signal.SIGKILL)
-    for pid in tree:
+        process.send_signal(signal.SIGTERM)
+        _wait(process, grace)
+    if sys.platform == "linux":
+        process.send_signal(signal.SIGQUIT)  # nothing, where it has ended
+        _wait(process, guard.LIMIT_S)
+        guard.kill_below(process.pid) if process.poll() is None else None
+        process.kill()
+    else:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE_S)
+            os.killpg(process.pid, signal.SIGKILL)
+    _wait(process, guard.LIMIT_S)
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the processes below one, from ``/proc``; none where the system has no such folder.
-
-    A child whose own parent has ended belongs to init, and is found by its session alone.
-    """
-    parents: dict[int, int] = {}
-    sessions: dict[int, int] = {}
-    with contextlib.suppress(OSError):
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal():
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                    parents[int(folder.name)], sessions[int(folder.name)] = int(fields[1]), int(fields[3])
-    found = {own for own, session in sessions.items() if session == pid and own != pid}
-    roots = {pid, *found}
-    while True:
-        more = {own for own, parent in parents.items() if parent in roots} - roots
-        if not more:
-            return sorted(roots - {pid})
-        roots |= more
-
-
-def _signal_session(pid: int, number: int) -> None:
-    """Signal the group that a session's leader began with."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 def end_with_parent(parent: int | None = None) -> None:
@@ -84,7 +73,7 @@ def end_with_parent(parent: int | None = None) -> None:
     parent = parent or os.getppid()
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            guard.set_death_signal()
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it ended before

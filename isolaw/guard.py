@@ -1,0 +1,143 @@
+"""The guard of a child process: ``python -I -S guard.py PARENT -- COMMAND…``, started by `isolaw.children`.
+
+It executes the command in a session of its own and stands above everything that this starts: a descendant
+whose parent has ended becomes the guard's child, whatever session it is in (Linux's subreaper). When the
+command ends, when ``PARENT`` (a process id) is gone, however that ended, or at SIGQUIT, the guard kills what
+is left, and ends as the command did: with its exit status or its signal. Other signals it passes on.
+
+Alone in its file and without isolaw's imports, it starts in 20 ms and takes 8 MB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+
+LIMIT_S = 2.0  # for the kernel to end killed processes
+_POLLING_S = 0.5
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PASSED_ON = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+_ENDED_BEFORE = 1
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below one, without those that have ended; none on a system without ``/proc``."""
+    parents: dict[int, int] = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdecimal():
+                with (
+                    contextlib.suppress(OSError, ValueError, IndexError),
+                    open(f"/proc/{name}/stat", "rb") as file,
+                ):
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                    if state not in b"ZX":
+                        parents[int(name)] = int(parent)
+    found: set[int] = set()
+    roots = {pid}
+    while roots:
+        roots = {own for own, parent in parents.items() if parent in roots} - found
+        found |= roots
+    return sorted(found)
+
+
+def kill_below(pid: int) -> None:
+    """Kill everything below a process, also what starts meanwhile, for at most `LIMIT_S`."""
+    until = time.monotonic() + LIMIT_S
+    while (below := descendants(pid)) and time.monotonic() < until:
+        for own in below:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(own, signal.SIGKILL)
+        _reap(0)
+        time.sleep(0.001)
+
+
+def set_death_signal() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Execute the command, and end as it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    awaited = {signal.SIGCHLD, signal.SIGQUIT, *_PASSED_ON}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    guard = os.getpid()
+    child = os.fork()
+    if not child:
+        _execute(command, before, guard)
+    _close_files()
+    status = None
+    while status is None and os.getppid() == parent:
+        received = signal.sigtimedwait(awaited, _POLLING_S)
+        if received and received.si_signo == signal.SIGQUIT:
+            break
+        if received and received.si_signo in _PASSED_ON:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, received.si_signo)
+        status = _reap(child)
+    kill_below(guard)
+    if status is None:
+        status = _reap(child)
+    _end_as(signal.SIGKILL if status is None else status)
+
+
+def _execute(command: list[str], mask: set[int], guard: int) -> None:
+    """Become the command, as if its parent had started it."""
+    try:
+        os.setsid()
+        set_death_signal()
+        if os.getppid() != guard:
+            os._exit(_ENDED_BEFORE)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _close_files() -> None:
+    """Leave the command's pipes to the command: who reads them sees its end."""
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in numbers:
+        if number != null:
+            with contextlib.suppress(OSError):
+                os.dup2(null, number) if number < 3 else os.close(number)
+
+
+def _reap(child: int) -> int | None:
+    """Collect what has ended; return the wait status of ``child`` if it is among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            if pid == child:
+                found = status
+    return found
+
+
+def _end_as(status: int) -> None:
+    if not os.WIFSIGNALED(status):
+        os._exit(os.waitstatus_to_exitcode(status))
+    number = os.WTERMSIG(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[3:])
