@@ -31,7 +31,9 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """
     line = list(command)
     if sys.platform == "linux":
-        line = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "--", *line]
+        # Without a virtual environment, which it does not need, it starts sooner.
+        python = getattr(sys, "_base_executable", "") or sys.executable
+        line = [python, "-I", "-S", guard.__file__, str(os.getpid()), "--", *line]
     return subprocess.Popen(line, start_new_session=True, **options)
 
 

@@ -132,17 +132,16 @@ class Needs:
 
 @dataclass(frozen=True)
 class Processes:
-    """A run of several processes, which torchrun starts (`isolaw.executors.launcher`).
+    """A run of several processes (`isolaw.executors.launcher`).
 
     ``spec`` is the run for them. Each of the ``count`` processes, over all machines of the run, executes
-    ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.line` connects it. ``torchrun`` are more
-    options; a ``threaded`` process takes its share of the machine's cores (for an optimiser in host memory).
+    ``python -m MODULE ADDRESS PORT``, where `isolaw.backends.line` connects it. A
+    ``threaded`` process takes its share of the machine's cores (for an optimiser in host memory).
     """
 
     spec: RunSpec
     module: str
     count: int
-    torchrun: tuple[str, ...] = ()
     threaded: bool = False
 
 

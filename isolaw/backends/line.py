@@ -15,6 +15,7 @@ import threading
 from typing import Any, TextIO
 
 SECRET = "ISOLAW_SECRET"
+GROUP = "ISOLAW_GROUP"  # how the processes find each other (`process_group`)
 _CONNECTING_S = 30.0
 
 

@@ -1,11 +1,13 @@
-"""Runs of several processes: torchrun starts them on each machine, and the first one talks to the engine.
+"""Runs of several processes: isolaw starts them on each machine, and the first one talks to the engine.
 
-`launch` is the engine's side, on the run's first machine: it opens a port, starts torchrun, makes the other
-machines start theirs (`join`), and yields what the first process reports.
+`launch` is the engine's side, on the run's first machine: it opens a port, starts this machine's processes,
+makes the other machines start theirs (`join`), and yields what the first process reports. Ranks follow the
+order of machines.
 
-On several machines torchrun's rendezvous is static: the first machine's address, a free port of it, and the
-machines' numbers from 0. Ranks follow the order of machines. A process that connects has to send the run's
-secret, which is in its environment. The port is open to other machines only if the run has several.
+Who can reach what: the engine's port takes only those who send the run's secret, which is in the processes'
+environment. On one machine nothing listens beyond loopback, and the processes find each other by a file in a
+folder of the user's own. On several machines they find each other by a store of torch's at the first
+machine's address, which has no secret (docs/cluster.md). Nothing that comes over a network is unpickled.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from isolaw import children
 from isolaw.backends import line
 from isolaw.backends.base import Checkpoint, Counts, Processes, Response, Row, RunContext
 from isolaw.errors import RunError
@@ -33,6 +37,7 @@ from isolaw.errors import RunError
 _STARTING_S = 600.0
 _STOPPING_S = 30.0
 _POLLING_S = 1.0  # between checks of whether the run has to stop
+_LOOPBACK = "127.0.0.1"
 
 
 def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
@@ -41,76 +46,121 @@ def launch(wanted: Processes, context: RunContext) -> Iterator[Checkpoint]:
     Raises `RunError` where a process failed or ended.
     """
     nodes = context.nodes
-    count, address = (nodes.count, nodes.address) if nodes else (1, "127.0.0.1")
+    count, address = (nodes.count, nodes.address) if nodes else (1, _LOOPBACK)
     state = str(context.state) if context.state else None
     job = {"spec": wanted.spec.model_dump(mode="json"), "state": state}
     here = wanted.count // count
-    with socket.create_server(("" if nodes else address, 0)) as listening:
-        rendezvous = [] if wanted.torchrun else ["--standalone"]
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server((address, 0)))
         if nodes:
-            with socket.create_server(("", 0)) as free:
-                port = free.getsockname()[1]
-            rendezvous = [f"--nnodes={count}", f"--master-addr={address}", f"--master-port={port}"]
+            store = stack.enter_context(socket.create_server((address, 0)))
+            group: dict[str, Any] = {"address": address, "port": store.getsockname()[1]}
+        else:
+            store = None
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="isolaw-"))
+            group = {"file": str(Path(folder) / "ranks")}
         meeting: dict[str, Any] = {
             "address": [address, listening.getsockname()[1]],
             "secret": secrets.token_hex(16),
-            "torchrun": [*rendezvous, f"--nproc-per-node={here}", *wanted.torchrun],
+            "group": group,
+            "here": here,
+            "world": wanted.count,
             "module": wanted.module,
             "threads": max(1, len(os.sched_getaffinity(0)) // here) if wanted.threaded else 1,
         }
-        process = _torchrun(meeting, 0 if nodes else None)
-        connections = _Connections(meeting["secret"], job, process, context)
+        ranks = _Ranks(meeting, 0, store)
+        connections = _Connections(meeting["secret"], job, ranks, context)
         threading.Thread(target=connections.accept, args=(listening,), daemon=True).start()
         try:
             if nodes:
                 nodes.call(meeting)
             yield from connections.checkpoints()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_STOPPING_S)
+            ranks.wait(_STOPPING_S)
         finally:
             connections.close()
-            _stop(process)
+            ranks.end()
 
 
 def join(meeting: dict[str, Any], node: int) -> None:
     """Start a run's processes on its machine number ``node`` and wait for their end."""
-    process = _torchrun(meeting, node)
+    ranks = _Ranks(meeting, node)
     try:
-        process.wait()
+        ranks.wait()
     finally:
-        _stop(process)
+        ranks.end()
 
 
-def _torchrun(meeting: dict[str, Any], node: int | None) -> subprocess.Popen[bytes]:
-    rank = [] if node is None else [f"--node-rank={node}"]
-    address, port = meeting["address"]
-    command = [sys.executable, "-m", "torch.distributed.run", *meeting["torchrun"], *rank]
-    return subprocess.Popen(
-        [*command, "-m", meeting["module"], address, str(port)],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env={"OMP_NUM_THREADS": str(meeting["threads"]), **os.environ, line.SECRET: meeting["secret"]},
-    )
+class _Ranks:
+    """The processes of a run on one of its machines.
 
+    ``store`` is the socket at which the first one serves torch's store.
+    """
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process group that was started here."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOPPING_S)
+    def __init__(self, meeting: dict[str, Any], node: int, store: socket.socket | None = None) -> None:
+        here, (address, port) = meeting["here"], meeting["address"]
+        command = [sys.executable, "-m", meeting["module"], address, str(port)]
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        for place in range(here):
+            group, rank = dict(meeting["group"]), node * here + place
+            shared = store if rank == 0 else None
+            if shared is not None:
+                group["socket"] = shared.fileno()
+            own = {
+                "RANK": rank,
+                "LOCAL_RANK": place,
+                "WORLD_SIZE": meeting["world"],
+                "LOCAL_WORLD_SIZE": here,
+            }
+            threads = {"OMP_NUM_THREADS": str(meeting["threads"])}
+            self.processes[rank] = children.start(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[] if shared is None else [shared.fileno()],
+                env={
+                    **threads,
+                    **os.environ,
+                    **{name: str(value) for name, value in own.items()},
+                    line.GROUP: json.dumps(group),
+                    line.SECRET: meeting["secret"],
+                },
+            )
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until all have ended, or one has failed, or so many seconds have passed."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while self.running and not self.failure and (until is None or time.monotonic() < until):
+            time.sleep(0.05)
+
+    @property
+    def running(self) -> bool:
+        """Whether one of them has not ended."""
+        return any(process.poll() is None for process in self.processes.values())
+
+    @property
+    def failure(self) -> str:
+        """How the first of them that failed has ended, in words; empty where none has."""
+        for rank, process in self.processes.items():
+            if code := process.poll():
+                how = f"exit status {code}" if code > 0 else signal.Signals(-code).name
+                return f"process {rank} of the run ended ({how})"
+        return ""
+
+    def end(self) -> None:
+        """End them, at SIGTERM or after a while, with what they have started."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + _STOPPING_S
+        while self.running and time.monotonic() < until:
+            time.sleep(0.02)
+        for process in self.processes.values():
+            children.end(process)
 
 
 class _Connections:
     """The engine's connections to all processes of a run."""
 
-    def __init__(
-        self, secret: str, job: dict[str, Any], process: subprocess.Popen[bytes], context: RunContext
-    ) -> None:
-        self.secret, self.job, self.process, self.context = secret, job, process, context
+    def __init__(self, secret: str, job: dict[str, Any], ranks: _Ranks, context: RunContext) -> None:
+        self.secret, self.job, self.ranks, self.context = secret, job, ranks, context
         # What processes report; None when one has ended without its last message.
         self.reports: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.first: Any = None  # where to write to the first process
@@ -179,7 +229,7 @@ class _Connections:
             try:
                 report = self.reports.get(timeout=_POLLING_S)
             except queue.Empty:
-                if self.process.poll() is not None and self.reports.empty():
+                if (self.ranks.failure or not self.ranks.running) and self.reports.empty():
                     raise self._ended() from None
                 if self.first is None and time.monotonic() > self.until:
                     raise RunError(f"the processes did not start within {_STARTING_S:.0f} s") from None
@@ -194,13 +244,12 @@ class _Connections:
             return report
 
     def _ended(self) -> RunError:
-        """Return why a process has ended: the failure that one reports, or torchrun's exit status."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_STOPPING_S)
+        """Return why the run has ended: the failure that a process reports, or how one has ended."""
+        self.ranks.wait(_STOPPING_S)
         with contextlib.suppress(queue.Empty):
             while True:
                 report = self.reports.get(timeout=0.1)
                 if report and "failed" in report:
                     return RunError(report["failed"])
-        what = "torchrun ended before the run began" if self.first is None else "a process of the run ended"
-        return RunError(f"{what} (torchrun's exit status {self.process.returncode})")
+        ended = self.ranks.failure or "a process of the run ended"
+        return RunError(f"{ended} before the run began" if self.first is None else ended)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
+from ray._raylet import AuthenticationTokenLoader
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -37,6 +40,7 @@ from isolaw.store import SweepStore, transfer
 # How long the loop waits for events before it checks whether the sweep shall end, and the cluster is alive.
 _WAIT_S = 0.2
 _ALIVE_S = 5.0
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _LOCAL_OBJECT_STORE_BYTES = 200 * 2**20
 
 
@@ -62,16 +66,43 @@ def _cluster(address: str) -> Iterator[None]:
     if "PYTHONPATH" in os.environ:  # for the user's own reward
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     kept = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(address, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise RunError(f"executor.address: no Ray cluster at {address!r} ({error})") from error
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, kept)  # Ray puts its own there
+    with _private(options) if address == "local" else contextlib.nullcontext():
+        try:
+            ray.init(address, **options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise RunError(f"executor.address: no Ray cluster at {address!r} ({error})") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, kept)  # Ray puts its own there
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _private(options: dict[str, Any]) -> Iterator[None]:
+    """While entered, a new cluster listens on loopback alone, and takes only those who have its token.
+
+    Ray's servers bind to all interfaces unless the machine's own address is loopback, which Ray chooses by
+    itself only where it takes no clusters to be possible; this setting has that effect on any system.
+    """
+    settings = {_CLUSTERS: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.get(name) for name in settings}
+    possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
+    os.environ.update(settings)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    AuthenticationTokenLoader.instance().reset_cache()
+    options["_node_ip_address"] = "127.0.0.1"
     try:
         yield
     finally:
-        ray.shutdown()
+        ray_constants.ENABLE_RAY_CLUSTER = possible
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _room(each: Resources, own: bool) -> Iterator[Event]:

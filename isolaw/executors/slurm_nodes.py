@@ -25,7 +25,7 @@ class Nodes:
     def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
         self.count, self.number = job.num_nodes, job.node
-        self.address = _address(job.hostnames[0]) if self.number == 0 else ""
+        self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
         self.folder = folder
         # A job that SLURM has restarted ignores the file of its first attempt.
         self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
@@ -57,10 +57,10 @@ class Nodes:
                 launcher.join(message["meeting"], self.number)
 
 
-def _address(node: str) -> str:
-    """Return a name of this machine, SLURM's ``node``, that resolves to an address."""
-    for name in (node, socket.gethostname()):
-        with contextlib.suppress(OSError):
-            socket.gethostbyname(name)
-            return name
+def _address(node: str, *others: str) -> str:
+    """Return this machine's address on the way to the others; ``node`` is SLURM's name of this one."""
+    for name in (*others, node, socket.gethostname()):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((name, 9))  # which sends nothing
+            return str(probe.getsockname()[0])
     raise RunError(f"neither SLURM's name of this machine, {node!r}, nor its own resolves to an address")

@@ -130,12 +130,12 @@ class Real:
         return environment.on_machines(cpus, gpus, gpu_bytes)
 
     def processes(self, spec: RunSpec) -> Processes | None:
-        """Return the processes under torchrun; None for one process without ``real.torchrun``."""
+        """Return the processes; None for one."""
         options = RealOptions.of(spec)
-        if options.processes == 1 and not options.torchrun:
+        if options.processes == 1:
             return None
         module, on_gpus = "isolaw.backends.real.train.ranks", environment.gpus() > 0
-        return Processes(_prepared(spec), module, options.processes, options.torchrun, threaded=on_gpus)
+        return Processes(_prepared(spec), module, options.processes, threaded=on_gpus)
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Train, from the start or from ``ctx.state``."""
@@ -241,7 +241,7 @@ def _placement_issues(options: RealOptions) -> list[Issue]:
         out.append(Issue("real.tensor_parallel", note, tensor_parallel, accepted))
     if tensor_parallel > 1 and not gpus:
         out.append(Issue("real.tensor_parallel", "needs GPUs", tensor_parallel, "1"))
-    if gpus and processes > gpus and not options.torchrun:
+    if gpus and processes > gpus:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each GPU ({gpus})"))
     if not gpus and processes > cores:
         out.append(Issue("real.processes", found=processes, accepted=f"at most one for each core ({cores})"))
@@ -263,8 +263,6 @@ def _async_issues(spec: RunSpec, options: RealOptions) -> list[Issue]:
     note = "an asynchronous run has one process that trains"
     if options.processes > 1:
         out.append(Issue("real.processes", note, options.processes, f"1, or {colocated}"))
-    elif options.torchrun:
-        out.append(Issue("real.torchrun", note, options.torchrun, f"no such key, or {colocated}"))
     if spec.recipe.interrupt_at is not None:
         note = "a response is interrupted in two requests, and a streaming sampler draws it in one"
         accepted = f'no such key, or {colocated}; with scale_rl: recipe.without = ["interruptions"]'

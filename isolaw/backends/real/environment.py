@@ -139,7 +139,7 @@ def importing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
-    """While entered, torchrun's variables are unset: a library inside one rank starts alone."""
+    """While entered, a rank's variables are unset: a library inside one rank starts alone."""
     names = [n for n in os.environ if n in _DISTRIBUTED or n.startswith("TORCHELASTIC")]
     kept = {name: os.environ.pop(name) for name in names}
     try:

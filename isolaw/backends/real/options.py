@@ -32,8 +32,12 @@ def _alone(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
-def _listed(value: Any) -> Any:
-    return value.split() if isinstance(value, str) else value
+def _no_torchrun(value: Any) -> Any:
+    if not value:
+        return ()
+    raise ValueError(
+        "no options: isolaw starts the processes itself; executor.nodes is the number of machines"
+    )
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
@@ -69,7 +73,7 @@ class RealOptions(BaseModel):
     # Whether the sampler takes turns with the trainer, or streams in a process of its own (`train.pipeline`).
     generation: Literal["colocated", "async"] = "colocated"
     tensor_parallel: Count | None = None  # how many processes share one sampler's model
-    torchrun: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()  # more options of torchrun
+    torchrun: Annotated[tuple[()], BeforeValidator(_no_torchrun)] = ()  # of older sweeps
     gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
     timeout_hours: Positive = 4.0  # how long the processes of a run wait for each other
     # Mean |Δ log p| per token between sampler and trainer above which a run stops.

@@ -1,6 +1,6 @@
 """All-reduce: NCCL over all GPUs of this machine, or gloo over two processes.
 
-Started by torchrun, this module is also the program of its processes.
+This module is also the program of its processes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
+from isolaw import children
+from isolaw.backends.line import GROUP
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
 from isolaw.backends.real.checkup.workload import Workload
@@ -27,8 +28,20 @@ def run(work: Workload, record: Record) -> None:
     """Start a process for each GPU, or two on the CPU."""
     count = environment.gpus() if work.on_gpu else 2
     out = work.folder / "all-reduce.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    subprocess.run([*command, "-m", __name__, str(out), work.device], check=True, timeout=_LIMIT_S)
+    command = [sys.executable, "-m", __name__, str(out), work.device]
+    group = json.dumps({"file": str(work.folder / "all-reduce.store")})
+    until = time.monotonic() + _LIMIT_S
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        for place in map(str, range(count)):
+            own = {"RANK": place, "LOCAL_RANK": place, "WORLD_SIZE": str(count), GROUP: group}
+            ranks.append(children.start(command, stdin=subprocess.DEVNULL, env={**os.environ, **own}))
+        for rank in ranks:
+            if code := rank.wait(max(until - time.monotonic(), 0.0)):
+                raise subprocess.CalledProcessError(code, command)
+    finally:
+        for rank in ranks:
+            children.end(rank)
     rows = json.loads(out.read_text(encoding="utf-8"))
     record.measure(processes=count, backend="nccl" if work.on_gpu else "gloo", all_reduce=rows)
     wrong = sum(row["wrong"] for row in rows)
@@ -40,13 +53,15 @@ def main(out: str, device: str) -> None:
     import torch
     import torch.distributed as dist
 
+    from isolaw.backends.real.train import process_group
+
     rank = int(os.environ["LOCAL_RANK"])
     place, wait = torch.device("cpu"), torch.cpu.synchronize
     if device == "cuda":
         place, wait = torch.device("cuda", rank), torch.cuda.synchronize
         torch.cuda.set_device(place)
     # So long a process waits for one that has ended.
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=_WAITING_S))
+    process_group.start(_WAITING_S / 3600, "nccl" if device == "cuda" else "gloo")
     world = dist.get_world_size()
     rows = []
     for size in _SIZES[device]:

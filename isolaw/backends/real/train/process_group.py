@@ -1,33 +1,94 @@
-"""The process group of a run: objects over gloo, tensors over NCCL, with a long time limit."""
+"""The process group of a run: objects over gloo, tensors over NCCL, with a long time limit.
+
+On one machine the processes find each other by a file, and connect by loopback alone. On several they find
+each other by a store at the first machine's address, and connect by the interfaces that lead there.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import socket
+import struct
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from isolaw.backends.line import GROUP
 from isolaw.backends.real import environment
 
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
 
-def start(timeout_hours: float = 4.0) -> None:
-    """Start the default group, once per process; without torchrun it has one process.
+
+def start(timeout_hours: float = 4.0, backend: str = "") -> None:
+    """Start the default group, once per process; by default it has one process.
 
     Ranks wait for each other while one of them generates, scores, or writes the state, which takes longer
     than NCCL's 10 minutes and gloo's 30. DeepSpeed and vLLM create further groups with torch's default
     timeouts, so these change too.
     """
-    alone = "RANK" not in os.environ  # which torchrun sets
+    alone = "RANK" not in os.environ
     if alone:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
-    if dist.is_initialized():  # by vLLM or the previous run
+    if dist.is_initialized():  # by the previous run
         return
     timeout = timedelta(hours=timeout_hours)
     distributed_c10d.default_pg_timeout = timeout
     distributed_c10d.default_pg_nccl_timeout = timeout
-    backend = "cpu:gloo,cuda:nccl" if environment.gpus() else "gloo"
+    backend = backend or ("cpu:gloo,cuda:nccl" if environment.gpus() else "gloo")
+    meeting = json.loads(os.environ.get(GROUP, "{}"))
+    choose_interface(meeting.get("address"))
     if alone:  # a group of this process: no port, nothing in the environment of its children
         dist.init_process_group(backend, timeout=timeout, store=dist.HashStore(), rank=0, world_size=1)
-    else:
+    elif not meeting:  # started by another launcher
         dist.init_process_group(backend, timeout=timeout)
+    else:
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = _store(meeting, rank, world, timeout)
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world)
+
+
+def choose_interface(address: str | None) -> None:
+    """Make libraries listen on loopback alone or, on several machines, on what leads to ``address``.
+
+    What the user has set for several machines stays.
+    """
+    if address is None:
+        os.environ.update(dict.fromkeys(_INTERFACES, _interface("127.0.0.1") or "lo"))
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # which sends nothing
+        own = probe.getsockname()[0]
+    if name := _interface(own):
+        for variable in _INTERFACES:
+            os.environ.setdefault(variable, name)
+
+
+def _interface(address: str) -> str:
+    """Return the name of the interface with an address; empty where none has it."""
+    for _, name in socket.if_nameindex():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            try:
+                found = fcntl.ioctl(any_socket, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # without an address
+                continue
+        if socket.inet_ntoa(found[20:24]) == address:
+            return name
+    return ""
+
+
+def _store(meeting: dict[str, Any], rank: int, world: int, timeout: timedelta) -> dist.Store:
+    if "file" in meeting:
+        return dist.FileStore(meeting["file"], world)
+    return dist.TCPStore(
+        meeting["address"],
+        meeting["port"],
+        world,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=meeting.get("socket"),
+    )

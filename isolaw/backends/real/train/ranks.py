@@ -1,7 +1,8 @@
 """One of several processes of a run: ``python -m isolaw.backends.real.train.ranks ADDRESS PORT``.
 
-torchrun starts it. It connects to the engine (`isolaw.backends.line`), receives the job, and executes
-`loop.train`. The engine decides at which checkpoints to write a state; the first process tells the others.
+`isolaw.executors.launcher` starts it. It connects to the engine (`isolaw.backends.line`), receives the job,
+and executes `loop.train`. The engine decides at which checkpoints to write a state; the first process tells
+the others.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def _config(
 
 
 def _deepspeed() -> Any:
-    """Import DeepSpeed and start the process group, of one process unless torchrun says otherwise."""
+    """Import DeepSpeed and start the process group, of one process unless the environment says otherwise."""
     with environment.importing():
         import deepspeed
 

@@ -1,0 +1,167 @@
+"""What a sweep starts listens on loopback alone: every socket of the whole tree is looked at while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from isolaw.config.writing import toml_text
+
+MARK = "ISOLAW_TEST_MARK"  # in the environment of all that is started, also of what left the tree
+
+
+def marked(mark: str) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == mark:
+                yield process
+
+
+def listeners(mark: str) -> set[tuple[str, str]]:
+    """(program, address) of each TCP socket that listens."""
+    out = set()
+    for process in marked(mark):
+        with contextlib.suppress(psutil.Error, OSError):
+            for own in process.net_connections("tcp"):
+                if own.status == psutil.CONN_LISTEN:
+                    out.add((" ".join(process.cmdline())[:80], own.laddr.ip))
+    return out
+
+
+def is_loopback(address: str) -> bool:
+    found = ipaddress.ip_address(address)
+    return found.is_loopback or bool(getattr(found, "ipv4_mapped", None) and found.ipv4_mapped.is_loopback)
+
+
+@contextlib.contextmanager
+def started(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(
+        words, env={**os.environ, MARK: mark}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        yield process, mark
+    finally:
+        process.kill()
+        process.communicate()
+        for own in marked(mark):
+            own.kill()
+
+
+def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]:
+    """Make a sweep; return what listened meanwhile, and how many processes there were at most."""
+    file, found, most = folder / "sweep.toml", set(), 0
+    file.write_text(toml_text(data))
+    words = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(folder / "out")]
+    with started(*words) as (process, mark):
+        until = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < until:
+            found |= listeners(mark)
+            most = max(most, sum(1 for _ in marked(mark)))
+        assert process.wait(10) == 0, process.stderr.read().decode()[-2000:]
+        assert not [own.cmdline() for own in marked(mark)]  # and nothing is left
+    return found, most
+
+
+def test_it_would_be_seen() -> None:
+    code = "import socket, time; s = socket.create_server(('', 0)); t = socket.create_server(('127.0.0.1', 0)); time.sleep(60)"
+    with started(sys.executable, "-c", code) as (_, mark):
+        until = time.monotonic() + 20
+        while len(found := listeners(mark)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert sorted(is_loopback(address) for _, address in found) == [False, True]
+    assert [is_loopback(own) for own in ("::1", "::ffff:127.0.0.1", "::", "192.0.2.2")] == [True, True, False, False]
+
+
+SIMULATED = {
+    "sweep": {"compute": 20_000_000, "seeds": 1},
+    "grid": {"rollouts_per_problem": [2, 4]},
+    "problems": {"n_train": 64, "n_validation": 50},
+    "evaluation": {"points": 5},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["processes", "ray", "slurm"])
+def test_simulated_runs(kind: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec({"slurm": "submitit"}.get(kind, kind)) is None and kind != "processes":
+        pytest.skip(f"needs the extra {kind}")
+    more = {"cluster": "local", "time": 10} if kind == "slurm" else {}
+    found, most = seen({**SIMULATED, "executor": {"kind": kind, **more}}, tmp_path)
+    assert most >= 3
+    assert bool(found) == (kind == "ray")
+    assert [own for own in found if not is_loopback(own[1])] == []
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "real", [{"processes": 2}, {"generation": "async", "sampler": "vllm"}], ids=["two ranks", "asynchronous"]
+)
+def test_real_runs(real: dict[str, Any], sections: Callable[..., Any], tmp_path: Path) -> None:
+    data = sections(real={"sampler": "transformers", **real}, executor={"kind": "processes", "jobs": 1})
+    found, _ = seen(data, tmp_path)
+    assert bool(found) or "processes" not in real
+    assert [own for own in found if not is_loopback(own[1])] == []
+
+
+def test_a_stranger_learns_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    """torch's store, through which torchrun took pickles from anyone, is not served on one machine at all."""
+    torch = pytest.importorskip("torch.distributed")
+    code = (
+        "import os, socket, sys\n"
+        "from isolaw.backends.real.train import process_group\n"
+        "process_group.start(0.01)\n"
+        "import torch, torch.distributed as dist\n"
+        "value = torch.ones(1); dist.all_reduce(value); assert value.item() == 2\n"
+        "print('met', flush=True); sys.stdin.read()\n"
+    )
+    group = {"RANK": "0", "WORLD_SIZE": "2", "ISOLAW_GROUP": f'{{"file": "{tmp_path / "store"}"}}'}
+    mark = uuid.uuid4().hex
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank), MARK: mark},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        assert [rank.stdout.readline() for rank in ranks] == [b"met\n"] * 2
+        ports = [
+            own.laddr.port
+            for process in marked(mark)
+            for own in process.net_connections("tcp")
+            if own.status == psutil.CONN_LISTEN
+        ]
+        assert ports  # gloo's, on loopback
+        outside = {
+            own.address
+            for every in psutil.net_if_addrs().values()
+            for own in every
+            if own.family == socket.AF_INET and not is_loopback(own.address)
+        }
+        for port in ports:
+            for address in outside:
+                with pytest.raises(OSError):  # noqa: PT011 - refused, or no route
+                    socket.create_connection((address, port), timeout=2)
+            with pytest.raises(Exception):  # noqa: B017, PT011 - it is no store
+                from datetime import timedelta
+
+                torch.TCPStore("127.0.0.1", port, 2, False, timeout=timedelta(seconds=1)).list_keys()
+    finally:
+        for rank in ranks:
+            rank.communicate(timeout=30)
+    assert [rank.returncode for rank in ranks] == [0, 0]
