@@ -7,8 +7,10 @@ import importlib.util
 import math
 import os
 import re
+import secrets
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -182,5 +184,9 @@ def run(
     each, bounds = resources(chosen, runs[0]), limits(chosen, runs[0])
     rollouts = {run.run_id: run.batch_rollouts for run in runs}
     waiting = Waiting(directory, rollouts, each.nodes * each.gpus, bounds, stop)
+    if chosen.kind == "ray" and ray_address(chosen) == "local" and "ray" not in sys.modules:
+        # Ray reads it when it is imported; other users of this machine then cannot give the cluster tasks.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     executor = importlib.import_module(f"isolaw.executors.{chosen.kind}")  # each brings its own library
     yield from executor.run(directory, waiting, chosen, each)

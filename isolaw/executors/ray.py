@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import secrets
 import signal
 import socket
 import threading
@@ -25,7 +24,6 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
-from ray._raylet import AuthenticationTokenLoader
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -81,28 +79,23 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private(options: dict[str, Any]) -> Iterator[None]:
-    """While entered, a new cluster listens on loopback alone, and takes only those who have its token.
+    """While entered, a new cluster listens on loopback alone (for its token: `isolaw.executors.run`).
 
     Ray's servers bind to all interfaces unless the machine's own address is loopback, which Ray chooses by
     itself only where it takes no clusters to be possible; this setting has that effect on any system.
     """
-    settings = {_CLUSTERS: "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    before = {name: os.environ.get(name) for name in settings}
+    before = os.environ.get(_CLUSTERS)
     possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
-    os.environ.update(settings)
+    os.environ[_CLUSTERS] = "0"  # for Ray's own processes
     ray_constants.ENABLE_RAY_CLUSTER = False
-    AuthenticationTokenLoader.instance().reset_cache()
     options["_node_ip_address"] = "127.0.0.1"
     try:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = possible
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-        AuthenticationTokenLoader.instance().reset_cache()
+        del os.environ[_CLUSTERS]
+        if before is not None:
+            os.environ[_CLUSTERS] = before
 
 
 def _room(each: Resources, own: bool) -> Iterator[Event]:

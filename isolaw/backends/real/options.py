@@ -125,4 +125,5 @@ class RealOptions(BaseModel):
     def of(cls, spec: RunSpec) -> RealOptions:
         """Return the section of a resolved spec."""
         placement = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
+        placement.pop("torchrun", None)
         return cls.model_validate({**placement, **spec.options})

@@ -348,8 +348,6 @@ def test_a_sampler_of_its_own_needs_a_core_and_no_gpu(resolved: Callable[..., An
     assert line.startswith(
         "real.processes: an asynchronous run has one process that trains; found 2; expected 1"
     )
-    (line,) = told(torchrun=["--log-dir=x"])
-    assert line.startswith("real.torchrun: an asynchronous run has one process")
     (line,) = told({"top_p": 0.9, "importance_sampling": "none", "importance_cap": None})
     assert line.startswith("recipe.top_p: the recorded log-probabilities")
     fresh = {"staleness": 0, "clip_low": None, "clip_high": None}

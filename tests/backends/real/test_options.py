@@ -41,10 +41,12 @@ def test_what_is_given_stays(on_gpus) -> None:
     assert (options.dtype, options.sampler, options.logprob_tolerance) == ("float32", "transformers", 0.5)
 
 
-def test_torchrun_options_as_text_or_as_a_list() -> None:
-    options = RealOptions.read(run(model="m", torchrun="--nnodes 2"))
-    assert options.torchrun == ("--nnodes", "2")
-    assert RealOptions.read(run(model="m", torchrun=["--nnodes", "2"])) == options
+def test_options_of_torchrun_are_refused_and_forgotten() -> None:
+    with pytest.raises(SpecError, match=r"real\.torchrun: .* executor\.nodes"):
+        RealOptions.read(run(model="m", torchrun="--nnodes 2"))
+    options = RealOptions.read(run(model="m", torchrun=[]))
+    old = run(model="m", dtype="float32").model_copy(update={"sources": {"torchrun": ["--nnodes", "2"]}})
+    assert RealOptions.of(old).torchrun == options.torchrun == ()
 
 
 def test_several_rewards() -> None:
@@ -104,7 +106,7 @@ def test_everything_wrong_at_once() -> None:
 
 def test_a_resolved_run_tells_its_section_again(on_gpus) -> None:
     on_gpus(0)
-    options = RealOptions.read(run(model="m", zero_stage=2, torchrun="--nnodes 2", micro_batch_tokens=4))
+    options = RealOptions.read(run(model="m", zero_stage=2, micro_batch_tokens=4))
     told = options.model_dump(mode="json", exclude_none=True)
     identity = {key: told.pop(key) for key in IDENTITY}
     again = run(**identity).model_copy(update={"sources": {**told, "set": "s", "max_model_tokens": 32}})
