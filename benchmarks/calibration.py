@@ -31,7 +31,7 @@ import isolaw
 from isolaw.backends.bandit import Bandit
 from isolaw.calibration.calibrate import HEAD, VERSION, calibrate
 from isolaw.calibration.forecast import POINTS, forecast
-from isolaw.calibration.processes import each
+from isolaw.children import each
 from isolaw.calibration.recorded import lr_factor
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import parameters

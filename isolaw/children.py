@@ -2,7 +2,7 @@
 
 `start` starts a command under a guard (`isolaw.guard`), in a session of its own, so that Ctrl-C is its
 parent's alone. Its tree ends with the command, and with the process that started it, however that ended.
-`end` ends it now. `end_with_parent` is for processes that are forked.
+`end` ends it now. `each` computes in forks of this process, which end with it, too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from isolaw import guard
+from isolaw.errors import RunError
 
+STOPPED_S = 30.0  # so long a process may be stopped before what waits for it gives up
 _POLLING_S = 1.0
+T = TypeVar("T")
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -64,6 +67,60 @@ def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
 def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
+
+
+def stopped(pid: int) -> list[int]:
+    """Return which of the processes below one are stopped, as by SIGSTOP; none without ``/proc``."""
+    return [own for own in guard.descendants(pid) if guard.is_stopped(own)]
+
+
+def each(
+    function: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+    jobs: int | None = None,
+    report: Callable[[int], None] = lambda _: None,
+) -> list[T]:
+    """Return ``function`` of each of the arguments, in their order; ``report`` is told how many are done.
+
+    ``jobs`` is the number of processes, by default one for each core. Raises `RunError` where one of them is
+    killed, or stopped for long.
+    """
+    # A tenth of a second that no other caller of this module needs.
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    jobs = jobs or len(os.sched_getaffinity(0))
+    if jobs == 1:
+        out: list[T] = []
+        for one in arguments:
+            out.append(function(*one))
+            report(len(out))
+        return out
+    # Forked, so that a script of the user's needs no guard; Ctrl-C is for this process.
+    pool = ProcessPoolExecutor(jobs, get_context("fork"), _begin, (os.getpid(),))
+    try:
+        futures = [pool.submit(function, *one) for one in arguments]
+        left, since = set(futures), time.monotonic()
+        while left:
+            done, left = wait(left, _POLLING_S, FIRST_COMPLETED)
+            report(len(futures) - len(left))
+            if done or not (held := stopped(os.getpid())):
+                since = time.monotonic()
+            elif time.monotonic() - since > STOPPED_S:
+                raise RunError(f"process {held[0]}, which computes, has been stopped for {STOPPED_S:.0f} s")
+        return [future.result() for future in futures]
+    except BrokenProcessPool:
+        raise RunError("a process that computes was killed; the same command starts it again") from None
+    finally:
+        for process in list((pool._processes or {}).values()):
+            process.kill()  # a stopped one would be waited for
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(parent)
 
 
 def end_with_parent(parent: int | None = None) -> None:

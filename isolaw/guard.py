@@ -46,6 +46,13 @@ def descendants(pid: int) -> list[int]:
     return sorted(found)
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, as by SIGSTOP or a debugger."""
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in b"Tt"
+    return False
+
+
 def kill_below(pid: int) -> None:
     """Kill everything below a process, also what starts meanwhile, for at most `LIMIT_S`."""
     until = time.monotonic() + LIMIT_S

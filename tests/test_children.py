@@ -156,19 +156,37 @@ def test_a_command_that_does_not_exist_says_so() -> None:
     assert process.returncode == 127
 
 
-def test_a_forked_process_ends_with_its_parent() -> None:
-    code = (
-        "import os, time\n"
-        "from isolaw import children\n"
-        "parent = os.getpid()\n"
-        "if not os.fork():\n"
-        "    children.end_with_parent(parent)\n"
-        "    print(os.getpid(), flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    child = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait(5)
-    parent.stdout.close()
-    assert gone([child])
+POOL = """
+import os, sys, time
+from isolaw import children
+def wait(word):
+    os.write(1, b"%d\n" % os.getpid())
+    time.sleep(600)
+children.STOPPED_S = 1.5
+children.each(wait, [(word,) for word in "abcd"], jobs=2)
+"""
+
+
+@pytest.mark.parametrize("what", ["parent", "interrupt", "killed", "stopped"])
+def test_processes_that_compute_end_with_their_parent_and_are_missed(what: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", POOL], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    found = [int(parent.stdout.readline()) for _ in range(2)]
+    if what in ("parent", "interrupt"):
+        parent.send_signal(signal.SIGKILL if what == "parent" else signal.SIGINT)
+    else:
+        os.kill(found[0], signal.SIGKILL if what == "killed" else signal.SIGSTOP)
+    begun = time.monotonic()
+    _, said = parent.communicate(timeout=20)
+    assert time.monotonic() - begun < 8
+    message = {"killed": "was killed; the same", "stopped": f"{found[0]}, which computes, has been stopped"}
+    assert message.get(what, "") in said.decode()
+    assert gone(found)
+
+
+def test_each_gives_results_in_order_and_reports() -> None:
+    told: list[int] = []
+    for jobs in (1, 2):
+        assert children.each(pow, [(n, 2) for n in range(9)], jobs, told.append) == [n**2 for n in range(9)]
+    assert told[-1] == 9
+    with pytest.raises(ZeroDivisionError):
+        children.each(divmod, [(1, 0), (2, 1)], 2)

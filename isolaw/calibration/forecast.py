@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from isolaw.calibration.discrepancy import Discrepancy
-from isolaw.calibration.processes import each
 from isolaw.calibration.recorded import lr_factor
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import parameters
+from isolaw.children import each
 from isolaw.errors import InputError, Refused
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.simulators.interference import SIZES

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from isolaw.calibration.emulator import Emulator
-from isolaw.calibration.processes import each
 from isolaw.calibration.simulation import Protocol
 from isolaw.calibration.space import BOUND, Space, parameters
+from isolaw.children import each
 from isolaw.fits.blas import one_blas_thread
 from isolaw.simulators.model import Floats
 from isolaw.simulators.problems import difficulty

@@ -16,9 +16,9 @@ import numpy as np
 
 from isolaw.calibration.discrepancy import Discrepancy
 from isolaw.calibration.forecast import check_reach, discrepancy_of, protocol_of
-from isolaw.calibration.processes import each
 from isolaw.calibration.rounds import hash_of
 from isolaw.calibration.space import parameters
+from isolaw.children import each
 from isolaw.design.decisions import Key
 from isolaw.design.truths import Truth
 from isolaw.fits.selection import Floats

@@ -12,16 +12,14 @@ interval holds 90 % of them: with m plays the i-th smallest of them is the quant
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from isolaw.children import each
 from isolaw.config import SweepSpec
 from isolaw.costs.model import HOUR_S
 from isolaw.design import truths as library
@@ -277,29 +275,9 @@ def _played(
 ) -> list[list[Play]]:  # fmt: skip
     """The plays of each design, in the order of truths and repetitions."""
     tasks = [(i, repetition) for i in range(len(found)) for repetition in range(repetitions)]
-    done: dict[tuple[int, int], list[Play]] = {}
-
-    def add(task: tuple[int, int], plays: list[Play]) -> None:
-        done[task] = plays
-        progress(len(done) / len(tasks))
-
-    if jobs == 1:
-        for i, repetition in tasks:
-            add((i, repetition), played(asked, found[i], i, designs, (seed, repetition)))
-    else:
-        # Forked, so that a script of the user's needs no guard; Ctrl-C is for this process.
-        ignore = (signal.SIGINT, signal.SIG_IGN)
-        pool = ProcessPoolExecutor(jobs, get_context("fork"), signal.signal, ignore)
-        try:
-            running = {
-                pool.submit(played, asked, found[i], i, designs, (seed, repetition)): (i, repetition)
-                for i, repetition in tasks
-            }
-            for future in as_completed(running):
-                add(running[future], future.result())
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return [[done[task][j] for task in tasks] for j in range(len(designs))]
+    arguments = [(asked, found[i], i, designs, (seed, repetition)) for i, repetition in tasks]
+    plays = each(played, arguments, jobs, lambda done: progress(done / len(tasks)))
+    return [[own[j] for own in plays] for j in range(len(designs))]
 
 
 def played(

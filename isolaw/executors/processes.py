@@ -14,16 +14,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from isolaw import children
 from isolaw.executors.base import Event, drive
 from isolaw.executors.waiting import Waiting
 from isolaw.store import SweepStore
 
 # How often the loop checks whether the sweep shall end.
 _WAIT_S = 0.2
+# And whether a worker is stopped.
+_LOOK_S = 10.0
 
 
 class _Worker:
@@ -34,16 +38,16 @@ class _Worker:
     ) -> None:
         self.run_id: str | None = None
         self.place = place
+        self.held = False  # by SIGSTOP
         # The engine handles Ctrl-C. A SIGINT to the worker itself waits until the worker is ready.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self.process = subprocess.Popen(
+            self.process = children.start(
                 [sys.executable, "-P", "-m", "isolaw.executors.worker", str(directory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None if _is_open(2) else subprocess.DEVNULL,
                 text=True,
-                start_new_session=True,
                 env={**os.environ, "ISOLAW_WORKER": str(place)},
             )
         finally:
@@ -66,10 +70,9 @@ class _Worker:
             self._stdin.flush()
 
     def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
         with contextlib.suppress(BrokenPipeError):  # what it was given last
             self._stdin.close()
+        children.end(self.process)
 
 
 def _is_open(number: int) -> bool:
@@ -88,6 +91,7 @@ class _Processes:
         self.store = SweepStore(directory)
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
+        self.look_at = 0.0
 
     def start(self, run_id: str) -> Event | None:
         self.store.run(run_id).proceed()
@@ -103,7 +107,7 @@ class _Processes:
         try:
             worker, event = self.queue.get(timeout=_WAIT_S)
         except queue.Empty:
-            return []
+            return list(self._stopped())
         if event is None:
             self.workers.discard(worker)
             worker.stop()
@@ -114,6 +118,18 @@ class _Processes:
         if event.kind != "checkpoint":
             worker.run_id = None
         return [event]
+
+    def _stopped(self) -> Iterator[Event]:
+        """Warn of workers that are stopped, once each time."""
+        if time.monotonic() < self.look_at:
+            return
+        self.look_at = time.monotonic() + _LOOK_S
+        for worker in self.workers:
+            held = children.stopped(worker.process.pid) if worker.run_id else []
+            if held and not worker.held and worker.run_id:
+                cause = f"process {held[0]} of the run is stopped; kill -CONT {held[0]} continues it"
+                yield Event(worker.run_id, "warning", cause=cause)
+            worker.held = bool(held)
 
     def ask_to_stop(self, run_id: str) -> None:
         self.store.run(run_id).ask_to_stop()

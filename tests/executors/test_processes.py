@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from isolaw import engine
+from isolaw import engine, guard
 from isolaw.config import SweepSpec
 from isolaw.store import SweepStore
 
@@ -31,9 +31,8 @@ def spec(tiny) -> SweepSpec:
 def workers(directory: Path) -> list[int]:
     """Ids of the worker processes of a sweep, by their command lines."""
     wanted = {"isolaw.executors.worker", str(directory)}
-    return [
-        each.pid for each in psutil.process_iter(["cmdline"]) if wanted <= set(each.info["cmdline"] or ())
-    ]
+    found = {each.pid: each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])}
+    return [pid for pid, words in found.items() if wanted <= set(words) and guard.__file__ not in words]
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:

@@ -35,13 +35,14 @@ from isolaw.errors import RunError
 LIMIT_S = 60.0
 AT_ONCE = 64
 _BATCH = ["prompts", "responses", "answers"]
-_SLACK_S = 2.0  # for an event loop to end what is late by itself
+_SLACK_S = 1.0  # for an event loop to end what is late by itself
 
 
 class Function(Reward):
-    """The numbers that a user's function returns; late is 0, after ``limit`` seconds, and counts as failure.
+    """The numbers that a user's function returns; without one, 0, which counts as a failure.
 
-    Raise `RunError` if the function raises, or returns anything but finite numbers.
+    That is so after ``limit`` seconds, and where the function ends its process. Raise `RunError` if the
+    function raises or returns anything but finite numbers, and after `workers.IN_A_ROW` failures in a row.
     """
 
     def __init__(self, name: str, workers: int = 2, limit: float | None = None) -> None:
@@ -58,6 +59,7 @@ class Function(Reward):
         )
         arguments = (json.dumps(sys.path), name)
         self.pool = processes.Pool(code, arguments, workers, limit, f"reward {name}", whole)
+        self.kinds = self.pool.failures
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response to the problem at its place."""
@@ -92,6 +94,7 @@ def is_batched(function: Callable[..., Any]) -> bool:
 
 def serve(name: str, limit: float) -> None:
     """Score rows of prompt, response and answer: a number, None if it is late, or what is wrong as text."""
+    channel = processes.Channel()
     function = function_of(name)
     batched, asynchronous = is_batched(function), inspect.iscoroutinefunction(function)
 
@@ -127,7 +130,7 @@ def serve(name: str, limit: float) -> None:
                 yield _checked(value)
 
     with asyncio.Runner() as runner:
-        processes.serve(replies)
+        channel.serve(replies)
 
 
 def _of_batch(found: Any, count: int) -> list[float | str | None]:

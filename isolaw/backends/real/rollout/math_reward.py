@@ -14,6 +14,7 @@ from isolaw.backends.real.rollout.rewards import Reward
 from isolaw.errors import RunError
 
 LIMIT_S = 5.0
+_TOO_LARGE = "too large"
 _MEMORY = 4 * 2**30  # bytes of address space for a worker: 9^9^9^9 ends there, not in the trainer's memory
 
 
@@ -27,6 +28,7 @@ class Math(Reward):
         limit = limit or LIMIT_S
         code = f"from {__name__} import serve; serve({limit})"
         self.pool = processes.Pool(code, (), workers, limit, "math reward")
+        self.kinds = self.pool.failures
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> list[float]:
         """Return the reward of each response, judging equal responses to a problem once.
@@ -39,7 +41,7 @@ class Math(Reward):
         for problem, pair in zip(problems, pairs, strict=True):
             if found[pair] == "unreadable":
                 raise RunError(f"problem {problem.id!r}: math-verify cannot read its answer {pair[0]!r}")
-        self.failures += sum(found[pair] is None for pair in pairs)
+        self.failures += sum(found[pair] in (None, _TOO_LARGE) for pair in pairs)
         return [float(found[pair] is True) for pair in pairs]
 
     def close(self) -> None:
@@ -48,9 +50,11 @@ class Math(Reward):
 
 
 def serve(limit: float) -> None:
-    """Judge pairs of answer and response: True, False, "unreadable", or None."""
+    """Judge pairs of answer and response: True, False, "unreadable" or "too large"."""
     import logging
     import resource
+
+    channel = processes.Channel()
 
     from math_verify import parse, verify  # type: ignore[import-untyped,import-not-found]
 
@@ -64,14 +68,14 @@ def serve(limit: float) -> None:
             return "unreadable"
         return bool(verify(expected, parse(response, parsing_timeout=None), timeout_seconds=None))
 
-    def replies(pairs: list[processes.Row]) -> Iterator[bool | str | None]:
+    def replies(pairs: list[processes.Row]) -> Iterator[bool | str]:
         for answer, response in pairs:
             try:
                 with processes.alarm(limit):
                     reply = judge(answer, response)
             except Exception:  # of an expression too large or too deep for sympy
-                reply = None
+                reply = _TOO_LARGE
             yield reply
 
     judge("1", "1")  # the first one takes longer
-    processes.serve(replies)
+    channel.serve(replies)

@@ -12,7 +12,8 @@ The process gets two files: a socket to this one as its standard input, and the 
                         failed   why the sampler ends
 
 Each end notices at once that the other one is gone, because the socket closes: the sampler then exits, and
-here whoever waits for it, now or next, gets a `RunError`.
+here whoever waits for it, now or next, gets a `RunError`. So it does where the sampler is stopped (SIGSTOP)
+for `children.STOPPED_S`, or silent for longer than the processes of a run may wait for each other.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, NoReturn
 
 import numpy as np
 
+from isolaw import children
 from isolaw.backends.real.rollout import samplers
 from isolaw.backends.real.rollout.samplers import Limits, Prompts, Rollouts, SamplerSettings, Seeds, Weights
 from isolaw.backends.real.rollout.shared_weights import SharedWeights
@@ -39,6 +43,7 @@ from isolaw.errors import RunError
 
 _MODULE = "isolaw.backends.real.rollout.sampler_process"
 _ENDING_S = 10.0
+_LOOKING_S = 1.0  # between looks at a sampler that says nothing
 
 
 class RemoteSampler:
@@ -56,12 +61,12 @@ class RemoteSampler:
         self._memory = SharedWeights(self._number)
         ours, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE],
-                stdin=theirs.fileno(),
-                stdout=self._number,
-                start_new_session=True,  # Ctrl-C is the trainer's, which first keeps its state
+            # Ctrl-C is the trainer's, which first keeps its state.
+            self.process = children.start(
+                [sys.executable, "-P", "-m", _MODULE], stdin=theirs.fileno(), stdout=self._number
             )
+        self.stopping: Callable[[], bool] = lambda: False  # whether the run is asked to end
+        self._patience_s = 3600 * settings.timeout_hours
         self._channel = Connection(ours.detach())
         self._inbox: SimpleQueue[tuple[dict[str, Any], Rollouts | None] | None] = SimpleQueue()
         self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -113,9 +118,8 @@ class RemoteSampler:
 
     def close(self) -> None:
         """End the process."""
-        self.process.kill()
-        self.process.wait()
-        self._listening.join()
+        children.end(self.process)
+        self._listening.join(_ENDING_S)
         self._channel.close()
         os.close(self._number)
 
@@ -132,16 +136,37 @@ class RemoteSampler:
         with contextlib.suppress(OSError):  # it is gone, which `_receive` reports
             self._channel.send_bytes(json.dumps(message).encode())
 
+    def _next(self) -> tuple[dict[str, Any], Rollouts | None] | None:
+        """Wait for a message, as long as there may be one."""
+        began = held_since = time.monotonic()
+        while True:
+            with contextlib.suppress(Empty):
+                return self._inbox.get(timeout=_LOOKING_S)
+            now = time.monotonic()
+            held = children.stopped(self.process.pid)
+            held_since = held_since if held else now
+            if held and self.stopping():
+                self._give_up("is stopped, and the run was asked to end")
+            if now - held_since > children.STOPPED_S:
+                self._give_up(f"{held[0]} has been stopped for {children.STOPPED_S:.0f} s (SIGSTOP)")
+            if now - began > self._patience_s:
+                self._give_up(f"has said nothing for {self._patience_s / 3600:g} hours (real.timeout_hours)")
+
+    def _give_up(self, why: str) -> NoReturn:
+        samplers.forget(self)
+        self.close()
+        raise RunError(f"the sampler's process {why}")
+
     def _receive(self) -> None:
         """Wait for the sampler's next message; raise if it has ended."""
-        received = self._inbox.get()
+        received = self._next()
         if received is None or "failed" in received[0]:
             samplers.forget(self)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_ENDING_S)
             self.close()
             status = self.process.returncode
-            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            how = f"exit status {status}" if status is None or status >= 0 else signal.Signals(-status).name
             raise RunError(f"the sampler's process ended: {received[0]['failed'] if received else how}")
         message, rollouts = received
         if "loaded" in message:

@@ -22,9 +22,11 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,9 +39,13 @@ NAMES = ("exact", "math")
 
 
 class Reward:
-    """The rewards of many responses, one by one; ``failures`` counts responses without a verdict."""
+    """The rewards of many responses, one by one; ``failures`` counts responses without a verdict.
+
+    ``kinds`` counts the workers' own failures by their kind.
+    """
 
     failures = 0
+    kinds: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, one: Callable[[Problem, str], float]) -> None:
         self.one = one
@@ -101,8 +107,19 @@ class Rewards:
         return sum(own.failures for own in self._each)
 
     def __call__(self, problems: Sequence[Problem], responses: Sequence[str]) -> NDArray[np.float64]:
-        """Return each reward of each response, (responses, rewards), without weights."""
+        """Return each reward of each response, (responses, rewards), without weights.
+
+        Warns of responses without one, by kind.
+        """
+        before = self.failures
         values = [own(problems, responses) for own in self._each]
+        if self.failures > before:
+            kinds = Counter[str]()
+            for own in self._each:
+                kinds.update(own.kinds)
+            said = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))
+            lost = f"{self.failures - before:,} of {len(responses):,} responses got no verdict"
+            warnings.warn(f"{lost}{f' (so far: {said})' if said else ''}", stacklevel=2)
         return np.array(values, dtype=np.float64).reshape(len(self.names), len(responses)).T
 
     def close(self) -> None:

@@ -196,6 +196,7 @@ class SamplerSettings:
     tensor_parallel: int = 1  # consecutive ranks that share a model, each with one GPU
     gpu_memory: float = 0.4  # share of the GPU for weights and KV cache
     remote: bool = False  # in a process of its own
+    timeout_hours: float = 4.0  # so long such a process may say nothing
 
 
 _opened: dict[SamplerSettings, Sampler] = {}

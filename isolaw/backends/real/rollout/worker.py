@@ -59,6 +59,7 @@ class RolloutWorker:
             options.tensor_parallel or 1,
             options.gpu_memory or 0.4,
             remote=options.generation == "async",
+            timeout_hours=options.timeout_hours,
         )
         self.sampler: Sampler = open_sampler(settings)
         self.sampler.needs_weights = True  # it has those of the base model or of the previous run

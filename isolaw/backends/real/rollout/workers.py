@@ -1,8 +1,13 @@
-"""Worker processes that judge responses, and that the kernel ends at a time limit.
+"""Worker processes that judge responses, each within a limit of time, whatever the user's code does.
 
-`Pool` is the trainer's side: it hands out rows of JSON and collects a reply for each. `serve` is a worker's
-side. What a worker computes may hang, crash or print: it is then ended, replaced, and the row that it was at
-has no reply. No handler is set for the alarm, so the kernel ends a late worker, even if its trainer is gone.
+`Pool` is the trainer's side: it hands out rows of JSON and collects a reply for each. `Channel` is a worker's
+side. What a worker computes may hang, crash, fork or print: it is then ended with all that it has started,
+and replaced, and the row that it was at has no reply.
+
+The kernel ends a late worker by its alarm; where code has taken that away, the trainer does `_GRACE_S` later.
+A reply counts only with the key that came with its rows. Key and pipes are in the worker's memory alone: not
+in its environment or arguments, and not in what it forks or executes. So a program that is graded cannot
+write itself a reward. The function itself, in the worker, is trusted.
 """
 
 from __future__ import annotations
@@ -10,61 +15,94 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
+from isolaw import children
 from isolaw.errors import RunError
 
+IN_A_ROW = 16  # so many failures without a reply between them end the run
+LATE, FLOODED, MALFORMED = "late", "reply of more than 1 MB", "malformed reply"
 _START_S = 120.0
-_GRACE_S = 5.0  # for an alarm to reach a worker, before its trainer ends it
+_GRACE_S = 1.5  # for an alarm to reach a worker, before its trainer ends it
+_LONGEST = 2**20  # bytes of a reply
+_LONGEST_TEXT = 2_000  # characters of what is wrong with a response
+_READY = b"ready"
 Row = Sequence[Any]
 
 
 class Pool:
-    """Processes that execute ``python -P -c code``, which calls `serve`, with ``arguments``.
+    """Processes that execute ``python -P -c code``, which calls `Channel.serve`, with ``arguments``.
 
     A worker answers each row within ``limit`` seconds or, if it is ``whole``, all the rows that it is given
-    at once. ``what`` names the reward in messages.
+    at once. ``what`` names the reward in messages. ``failures`` counts the rows without a reply by kind:
+    ``late``, a signal's name, an exit status, or what was wrong with the reply.
     """
 
     def __init__(
         self, code: str, arguments: Sequence[str], workers: int, limit: float, what: str, whole: bool = False
     ) -> None:
-        command = [
-            sys.executable,
-            "-P",
-            "-c",
-            code,
-            *arguments,
-        ]  # -P: no module of this folder hides a library's
-        self.whole = whole
+        # -P: no module of this folder hides a library's
+        command = [sys.executable, "-P", "-c", code, *arguments]
+        self.whole, self.what = whole, what
+        self.failures: Counter[str] = Counter()
+        self._in_a_row, self._lock = 0, threading.Lock()
+        self._ending: RunError | None = None
         self._threads = ThreadPoolExecutor(workers)
         self.idle: SimpleQueue[Worker] = SimpleQueue()
         for _ in range(workers):
             self.idle.put(Worker(command, limit, what))
 
     def replies(self, rows: Sequence[Row], at_once: int = 1) -> list[Any]:
-        """Return the reply to each row, None without one; a worker gets ``at_once`` rows at a time."""
+        """Return the reply to each row, None without one; a worker gets ``at_once`` rows at a time.
+
+        Raises `RunError` where a worker does not start, and after `IN_A_ROW` failures.
+        """
         cut = [rows[i : i + at_once] for i in range(0, len(rows), at_once)]
         return [reply for part in self._threads.map(self._replies, cut) for reply in part]
 
     def _replies(self, rows: Sequence[Row]) -> list[Any]:
         out: list[Any] = []
         while len(out) < len(rows):
+            if self._ending:
+                raise self._ending
             worker = self.idle.get()
             try:
-                out += worker.ask(rows[len(out) :])
+                found, kind = worker.ask(rows[len(out) :])
             finally:
                 self.idle.put(worker)
+            for reply in found:
+                self._note(LATE if reply is None else "", rows[len(out)], 1)
+                out.append(reply)
             if len(out) < len(rows):  # the worker ended at this row
-                out += [None] * (len(rows) - len(out) if self.whole else 1)
+                lost = len(rows) - len(out) if self.whole else 1
+                self._note(kind, rows[len(out)], lost)
+                out += [None] * lost
+        if self._ending:
+            raise self._ending
         return out
+
+    def _note(self, kind: str, row: Row, lost: int) -> None:
+        """Count a failure, or what interrupts a series of them, where ``kind`` is empty."""
+        with self._lock:
+            self._in_a_row = self._in_a_row + 1 if kind else 0
+            if kind:
+                self.failures[kind] += lost
+            if self._in_a_row == IN_A_ROW:
+                text = str(row[1])
+                shown = f"{text[:200]!r}{' …' if len(text) > 200 else ''}"
+                said = f"no reply {IN_A_ROW} times in a row; the last: {kind}, response {shown}"
+                self._ending = RunError(f"{self.what}: {said}")
 
     def close(self) -> None:
         """End the workers."""
@@ -79,63 +117,131 @@ class Worker:
     def __init__(self, command: list[str], limit: float, what: str) -> None:
         self.command, self.limit, self.what = command, limit, what
         self.process: subprocess.Popen[bytes] | None = None
-        self._read = b""
+        self._read, self._searched = bytearray(), 0
 
-    def ask(self, rows: Sequence[Row]) -> list[Any]:
-        """Return the replies to the rows, fewer if the process failed or did not answer in time."""
-        process = self.process or self._start()
+    def ask(self, rows: Sequence[Row]) -> tuple[list[Any], str]:
+        """Return the replies to the rows, and why there are fewer, if there are."""
+        key = secrets.token_hex(16)
+        asked = memoryview(json.dumps({"key": key, "rows": rows}).encode() + b"\n")
         replies: list[Any] = []
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(rows).encode() + b"\n")  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
-            while len(replies) < len(rows) and (line := self._line(process, self.limit + _GRACE_S)):
-                replies.append(json.loads(line))
-        if len(replies) < len(rows):
-            self.end()
-        return replies
+        if self.process is None:
+            self._start()
+        while len(replies) < len(rows):
+            line, asked = self._line(self.limit + _GRACE_S, asked)
+            if isinstance(line, str):
+                return replies, self._lost(line)
+            own, _, text = line.partition(b" ")
+            try:
+                if not secrets.compare_digest(own, key.encode()):
+                    raise ValueError
+                replies.append(json.loads(text))
+            except ValueError:
+                return replies, self._lost(MALFORMED)
+        return replies, ""
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._read = b""
-        process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.process = process
-        if not self._line(process, _START_S):
-            self.end()
-            raise RunError(f"the worker of the {self.what} does not start: {' '.join(self.command)}")
-        return process
+    def _start(self) -> None:
+        self._read, self._searched = bytearray(), 0
+        self.process = children.start(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        os.set_blocking(self.process.stdin.fileno(), False)  # type: ignore[union-attr]
+        line, _ = self._line(_START_S)
+        if line != _READY:
+            why = self._lost(line if isinstance(line, str) else MALFORMED)
+            raise RunError(f"the worker of the {self.what} does not start ({why}): {' '.join(self.command)}")
 
-    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
-        """Return the next line that the process writes, or nothing if it is dead or silent."""
-        assert process.stdout is not None
-        output = process.stdout.fileno()
-        while b"\n" not in self._read:
-            ready, _, _ = select.select([output], [], [], seconds)
-            if not ready or not (piece := os.read(output, 2**16)):
-                return b""
-            self._read += piece
-        line, _, self._read = self._read.partition(b"\n")
-        return line
+    def _line(self, seconds: float, asked: memoryview | None = None) -> tuple[bytes | str, memoryview]:
+        """Return the next line that the process writes, or why there is none, and what is left of ``asked``.
+
+        The line has to come within so many seconds, also if the process does not read what it is asked.
+        """
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        source, sink = self.process.stdout.fileno(), self.process.stdin.fileno()
+        asked, until = asked or memoryview(b""), time.monotonic() + seconds
+        while (end := self._read.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._read)
+            if self._searched > _LONGEST:
+                return FLOODED, asked
+            left = until - time.monotonic()
+            readable, writable, _ = select.select([source], [sink] if asked else [], [], max(left, 0))
+            if not readable and not writable:
+                return LATE, asked
+            if writable:
+                try:
+                    asked = asked[os.write(sink, asked[: 2**16]) :]
+                except BrokenPipeError:
+                    asked = memoryview(b"")
+            if readable:
+                if not (piece := os.read(source, 2**16)):
+                    return "", asked
+                self._read += piece
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        self._searched = 0
+        return line, asked
+
+    def _lost(self, kind: str) -> str:
+        """End the process; return why it has no reply: ``kind`` or, where that is empty, how it ended."""
+        assert self.process is not None
+        if not kind:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GRACE_S)
+            code = self.process.poll()
+            if code is None:
+                kind = "closed its pipe"
+            elif code == -signal.SIGALRM:
+                kind = LATE
+            else:
+                kind = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+        self.end()
+        return kind
 
     def end(self) -> None:
-        """End the process."""
+        """End the process, and all that it has started."""
         if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
+            children.end(self.process)
             self.process = None
 
 
-def serve(judge: Callable[[list[Row]], Iterable[Any]]) -> None:
-    """Read rows, and write the replies that ``judge`` yields for them, until the input ends.
+class Channel:
+    """A worker's side: open it before the user's code is imported, so that nothing that it prints is a reply.
 
-    What the judge prints goes to standard error.
+    What is printed goes to standard error, and standard input is empty.
     """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this ends with its input
-    output = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    output.write("ready\n")
-    for line in sys.stdin:
-        for reply in judge(json.loads(line)):
-            output.write(json.dumps(reply) + "\n")
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this ends with its input
+        self._source, self._sink = os.dup(0), os.dup(1)  # which no program that is executed inherits
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.dup2(2, 1)
+        os.register_at_fork(after_in_child=self._close)
+
+    def _close(self) -> None:
+        for number in (self._source, self._sink):
+            with contextlib.suppress(OSError):
+                os.close(number)
+
+    def serve(self, judge: Callable[[list[Row]], Iterable[Any]]) -> None:
+        """Read rows, and write the replies that ``judge`` yields for them, until the input ends."""
+        self._write(_READY)
+        rest = bytearray()
+        while piece := os.read(self._source, 2**20):
+            rest += piece
+            while (end := rest.find(b"\n", max(len(rest) - len(piece), 0))) >= 0:
+                asked = json.loads(bytes(rest[:end]))
+                del rest[: end + 1]
+                piece = bytes(rest)
+                for reply in judge(asked["rows"]):
+                    text = json.dumps(reply[:_LONGEST_TEXT] if isinstance(reply, str) else reply)
+                    self._write(f"{asked['key']} {text}".encode())
+
+    def _write(self, line: bytes) -> None:
+        left = memoryview(line + b"\n")
+        while left:
+            left = left[os.write(self._sink, left) :]
 
 
 @contextlib.contextmanager

@@ -245,6 +245,8 @@ def train(
     """
     try:
         with closing(Run(spec)) as run:
+            if run.pipeline:
+                run.pipeline.sampler.stopping = stopping
             if state is not None:
                 run.restore(state)
             schedule = [step * spec.batch_rollouts for step in spec.schedule()]

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isolaw import guard
 from isolaw.backends.real.rollout import rewards, workers
 from isolaw.backends.real.rollout.math_reward import Math
 from isolaw.backends.real.rollout.problems import Problem
@@ -109,7 +110,8 @@ def test_a_worker_that_is_killed_is_replaced(verified: Math) -> None:
 def test_a_stopped_worker_is_not_waited_for_for_ever(verified: Math, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_GRACE_S", 0.5)
     assert verified([asked("1")], ["1"]) == [1.0]
-    os.kill(worker_of(verified).pid, signal.SIGSTOP)  # its alarm does not reach it
+    (pid,) = guard.descendants(worker_of(verified).pid)
+    os.kill(pid, signal.SIGSTOP)  # its alarm does not reach it
     assert verified([asked("2")], ["2"]) == [0.0]
     assert verified.failures == 1
     assert verified([asked("2")], ["2"]) == [1.0]
