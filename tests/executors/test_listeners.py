@@ -4,76 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import ipaddress
 import os
 import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-
-from isolaw.config.writing import toml_text
-
-MARK = "ISOLAW_TEST_MARK"  # in the environment of all that is started, also of what left the tree
-
-
-def marked(mark: str) -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
-                yield process
-
-
-def listeners(mark: str) -> set[tuple[str, str]]:
-    """(program, address) of each TCP socket that listens."""
-    out = set()
-    for process in marked(mark):
-        with contextlib.suppress(psutil.Error, OSError):
-            for own in process.net_connections("tcp"):
-                if own.status == psutil.CONN_LISTEN:
-                    out.add((" ".join(process.cmdline())[:80], own.laddr.ip))
-    return out
-
-
-def is_loopback(address: str) -> bool:
-    found = ipaddress.ip_address(address)
-    return found.is_loopback or bool(getattr(found, "ipv4_mapped", None) and found.ipv4_mapped.is_loopback)
-
-
-@contextlib.contextmanager
-def started(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        words, env={**os.environ, MARK: mark}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    try:
-        yield process, mark
-    finally:
-        process.kill()
-        process.communicate()
-        for own in marked(mark):
-            own.kill()
-
-
-def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]:
-    """Make a sweep; return what listened meanwhile, and how many processes there were at most."""
-    file, found, most = folder / "sweep.toml", set(), 0
-    file.write_text(toml_text(data))
-    words = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(folder / "out")]
-    with started(*words) as (process, mark):
-        until = time.monotonic() + 300
-        while process.poll() is None and time.monotonic() < until:
-            found |= listeners(mark)
-            most = max(most, sum(1 for _ in marked(mark)))
-        assert process.wait(10) == 0, process.stderr.read().decode()[-2000:]
-        assert not [own.cmdline() for own in marked(mark)]  # and nothing is left
-    return found, most
+from marked_processes import MARK, is_loopback, listeners, marked, seen, started
 
 
 def test_it_would_be_seen() -> None:

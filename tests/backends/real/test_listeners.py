@@ -1,0 +1,21 @@
+"""What real runs start listens on loopback alone, and does not outlive them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marked_processes import is_loopback, seen
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    "real", [{"processes": 2, "sampler": "transformers"}, {"generation": "async"}], ids=["ranks", "async"]
+)
+def test_real_runs(real: dict[str, Any], sections: Callable[..., Any], tmp_path: Path) -> None:
+    found, _ = seen(sections(real=real, executor={"kind": "processes", "jobs": 1}), tmp_path)
+    assert bool(found) or "processes" not in real  # gloo's, of the ranks
+    assert [own for own in found if not is_loopback(own[1])] == []
