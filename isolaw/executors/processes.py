@@ -92,8 +92,10 @@ class _Processes:
         self.workers: set[_Worker] = set()
         self.queue: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
         self.look_at = 0.0
+        self.asked: set[str] = set()  # runs that have to end
 
     def start(self, run_id: str) -> Event | None:
+        self.asked.discard(run_id)
         self.store.run(run_id).proceed()
         worker = next((w for w in self.workers if w.run_id is None), None)
         if worker is None:
@@ -120,19 +122,23 @@ class _Processes:
         return [event]
 
     def _stopped(self) -> Iterator[Event]:
-        """Warn of workers that are stopped, once each time."""
+        """Warn of workers that are stopped, once each time; end those that were asked to end."""
         if time.monotonic() < self.look_at:
             return
         self.look_at = time.monotonic() + _LOOK_S
         for worker in self.workers:
             held = children.stopped(worker.process.pid) if worker.run_id else []
-            if held and not worker.held and worker.run_id:
+            if held and worker.run_id in self.asked:
+                children.end(worker.process)
+            elif held and not worker.held and worker.run_id:
                 cause = f"process {held[0]} of the run is stopped; kill -CONT {held[0]} continues it"
                 yield Event(worker.run_id, "warning", cause=cause)
             worker.held = bool(held)
 
     def ask_to_stop(self, run_id: str) -> None:
         self.store.run(run_id).ask_to_stop()
+        self.asked.add(run_id)
+        self.look_at = 0.0
 
     def close(self) -> None:
         for worker in self.workers:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from isolaw import engine, guard
 from isolaw.config import SweepSpec
+from isolaw.executors import processes
 from isolaw.store import SweepStore
 
 
@@ -115,3 +117,22 @@ def test_no_more_workers_than_runs(tmp_path: Path, tiny) -> None:
     assert len(workers(tmp_path)) == 1
     assert [first, *events][-1].kind == "done"
     assert workers(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_is_named_and_ends_at_ctrl_c(tmp_path: Path, long, monkeypatch) -> None:
+    monkeypatch.setattr(processes, "_LOOK_S", 0.2)
+    spec = long(sweep={"compute": 10**9, "seeds": 1}, executor={"kind": "processes", "jobs": 1})
+    out, stop, said = tmp_path / "out", threading.Event(), ""
+    for event in engine.execute(engine.plan(spec, out), out, stop=stop):
+        if event.kind == "checkpoint" and not said:
+            (pid,) = workers(out)
+            os.kill(pid, signal.SIGSTOP)
+            said = "stopped"
+        elif event.kind == "warning":
+            assert event.cause == f"process {pid} of the run is stopped; kill -CONT {pid} continues it"
+            stop.set()
+            asked = time.monotonic()
+    assert time.monotonic() - asked < 5
+    assert event.kind == "stopped"
+    assert workers(out) == []

@@ -19,7 +19,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from isolaw import engine
+from isolaw import children, engine, guard
+from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
+from isolaw.backends.real.rollout.samplers import SamplerSettings
 from isolaw.backends.real.train import loop
 from isolaw.errors import RunError
 from isolaw.store import SweepStore
@@ -209,3 +211,29 @@ def test_a_trainer_that_dies_takes_its_sampler_along(
         while not ended(sampler.pid):
             assert time.monotonic() < patience, "the sampler outlives its trainer"
             time.sleep(0.05)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_stopped_sampler_is_not_waited_for(asked: bool, made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up after a while, at once where the run is asked to end, and with what it has started."""
+    monkeypatch.setattr(children, "STOPPED_S", 600.0 if asked else 2.0)
+    settings = SamplerSettings("transformers", str(made.model), "float32", 32, remote=True)
+    sampler = RemoteSampler(settings)
+    (pid,) = guard.descendants(sampler.process.pid)
+    sampler.stopping = lambda: asked
+    os.kill(pid, signal.SIGSTOP)
+    ticket = sampler.draw([[1]], [[1]], temperature=1.0, top_p=1.0, max_tokens=4)
+    begun = time.monotonic()
+    with pytest.raises(RunError, match="asked to end" if asked else f"{pid} has been stopped for 2 s"):
+        sampler.take(ticket)
+    assert time.monotonic() - begun < 8
+    assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+
+
+def test_a_killed_sampler_is_named_with_its_signal(made) -> None:
+    sampler = RemoteSampler(SamplerSettings("transformers", str(made.model), "float32", 32, remote=True))
+    (pid,) = guard.descendants(sampler.process.pid)
+    ticket = sampler.draw([[1]], [[1]], temperature=1.0, top_p=1.0, max_tokens=4)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RunError, match="the sampler's process ended: SIGKILL"):
+        sampler.take(ticket)
