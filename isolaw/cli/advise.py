@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import budget_options, json_option
+from isolaw.cli.options import Destination, budget_options, json_option
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
@@ -30,7 +30,7 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 )  # fmt: skip
 @click.option("--model-size", metavar="7B", callback=_size, help="Number of parameters of your model.")
 @budget_options
-@click.option("--out", type=click.Path(), help="Write the cheapest sweep that improves the advice here.")
+@click.option("--out", type=Destination(), help="Write the cheapest sweep that improves the advice here.")
 @json_option
 def advise(out: str | None, as_json: bool, **options: Any) -> int:
     """Recommend where to start, from published results alone.

@@ -14,7 +14,7 @@ from isolaw.cli.common import note, print_result
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "--out", "-o", required=True, type=click.Path(), metavar="DIR", help="Write the figures to DIR."
+    "--out", "-o", required=True, type=shared.Destination(), metavar="DIR", help="Write the figures to DIR."
 )
 @shared.law_options
 @shared.source_options

@@ -28,8 +28,8 @@ _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"
 @shared.setting_option("fixed-bp")
 @shared.law_options
 @shared.source_options
-@click.option("--out", type=click.Path(), help="Write the law to this file, and its draws next to it.")
-@click.option("--figures", type=click.Path(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
+@click.option("--out", type=shared.Destination(), help="Write the law to this file, and its draws next to it.")
+@click.option("--figures", type=shared.Destination(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
 @click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
 @click.option("--retune", metavar="NAME", help="Also fit a law with NAME (lr) re-tuned for every (n, C).")
 @shared.json_option

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from isolaw.readers.mapping import ColumnMapping
     from isolaw.readers.reading import Reading
 
+
+class Destination(click.Path):
+    """A file or folder that a command writes, which may not be part of a sweep (`isolaw.files`)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; raise `DataError` inside what belongs to a sweep."""
+        from isolaw.files import check_destination
+
+        check_destination(value)
+        return super().convert(value, param, ctx)
+
+
 POSITIVE = click.IntRange(min=1)
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -11,6 +11,7 @@ import click
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import (
     POSITIVE,
+    Destination,
     cost_of,
     cost_options,
     fixed_option,
@@ -53,7 +54,7 @@ from isolaw.cli.options import (
 )
 @click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
 @seed_option
-@click.option("--out", type=click.Path(), help="Write the recommended sweep file here.")
+@click.option("--out", type=Destination(), help="Write the recommended sweep file here.")
 @json_option
 def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
     """Compare sweeps over the grid of FILE on simulated truths, and recommend one.

@@ -25,12 +25,12 @@ _FEW = 3  # logs that are shown in full without --verbose
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @shared.source_options
 @click.option("--metric", help="Column that holds the reward, in a table.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Write the runs to this Parquet table.")
+@click.option("--out", "-o", type=shared.Destination(path_type=Path), help="Write the runs to this Parquet table.")
 @click.option(
-    "--write-mapping", type=click.Path(), metavar="FILE", help="Draft a mapping file for one table, to edit."
+    "--write-mapping", type=shared.Destination(), metavar="FILE", help="Draft a mapping file for one table, to edit."
 )
 @click.option(
-    "--write-settings", type=click.Path(), metavar="FILE",
+    "--write-settings", type=shared.Destination(), metavar="FILE",
     help="Draft a file with all values that the logs lack, to edit and pass as --settings.",
 )  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="Print every run in full, with the origin of each value.")
@@ -169,21 +169,25 @@ def _is_table_of_runs(path: Path) -> bool:
 
 
 def _write_mapping(sources: tuple[str, ...], file: str) -> None:
+    from isolaw.files import check_suffix
     from isolaw.readers.mapping_draft import draft
 
     if len(sources) != 1:
         raise click.UsageError(f"--write-mapping: found {len(sources)} sources; expected one table")
+    check_suffix(file, "a mapping", "mapping.toml")
     _write_new(file, draft(sources[0], file))
     click.echo(f"Mapping: {file}. Edit it, then: isolaw read {sources[0]} --mapping {file}")
 
 
 def _write_settings(reading: Reading, file: str, command: str) -> None:
     from isolaw.errors import DataError
+    from isolaw.files import check_suffix
     from isolaw.readers.candidates import Status
     from isolaw.readers.settling import draft
 
     if not any(own.status is Status.NEEDS for own in reading.candidates):
         raise DataError("--write-settings: no run needs a setting")
+    check_suffix(file, "settings", "runs.toml")
     _write_new(file, draft(reading.candidates, command))
     click.echo(f"Settings: {file}. Edit it, then: {command}")
 

@@ -27,7 +27,7 @@ _BACKTEST_DRAWS = 100
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("--out", "-o", required=True, type=click.Path(), help="Write the page to this HTML file.")
+@click.option("--out", "-o", required=True, type=shared.Destination(), help="Write the page to this HTML file.")
 @click.option(
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
 )

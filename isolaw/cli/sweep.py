@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar
-from isolaw.cli.options import cost_of, cost_options, json_option
+from isolaw.cli.options import Destination, cost_of, cost_options, json_option
 
 if TYPE_CHECKING:
     from isolaw.config import RunSpec, SweepSpec
@@ -33,7 +33,7 @@ _KEYS = {
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @click.option("--backend", help="bandit (simulator), replay (recorded runs) or real (models).")
 @click.option(
-    "--out", required=True, type=click.Path(), help="Directory of the sweep; continued if it exists."
+    "--out", required=True, type=Destination(), help="Directory of the sweep; continued if it exists."
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",

@@ -15,6 +15,7 @@ from isolaw.config import RunSpec, SweepSpec
 from isolaw.documents.reading import parse_json
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
+from isolaw.files import check_destination
 from isolaw.store import check, checksums, locks
 from isolaw.store.folder import Folder, Kind, is_leftover
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore
@@ -89,8 +90,12 @@ class SweepStore:
         return locks.message(self.root)
 
     def claim(self) -> None:
-        """Raise `StoreError` for a path that holds something else, and `NotOurs` as `check` does."""
+        """Raise `StoreError` for a path that holds something else, and `NotOurs` as `check` does.
+
+        `DataError` where the directory would be part of another sweep.
+        """
         d = self.directory
+        check_destination(d)
         if not os.path.lexists(d):
             return
         if not d.is_dir():
