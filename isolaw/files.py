@@ -16,7 +16,7 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 
-# What belongs to a sweep in its directory (`isolaw.store`); libraries that isolaw calls create the last three.
+# What belongs to a sweep in its directory (`isolaw.store`); other libraries create the last three.
 SWEEP_ENTRIES = frozenset(
     {
         *("sweep.json", "sweep.toml", "points.parquet", "problems.parquet", "recorded.parquet"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli.common import interruptible, note, notes_on_failure, print_result, progress_bar
 from isolaw.cli.options import POSITIVE, Destination, fixed_option, json_option, read_to_fit, source_options
 
@@ -67,7 +67,7 @@ def calibrate(
         note(f"Figure: {drawing.write_figure(found, figure)}")
     if report is not None:
         files = provenance.sources(file for run in reading.ready for file in run.sources)
-        text = page.render(found, shlex.join(["isolaw", *ctx.obj]), files, options["out"])
+        text = page.render(found, str(commands.this(ctx.obj)), files, options["out"])
         note(f"Report: {page.write(text, report)}")
     if options["out"] is None:
         note("note: the preset is not saved; add --out preset.toml")

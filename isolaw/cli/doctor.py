@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import Destination, json_option
 
@@ -53,7 +54,10 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
         return _checkup(as_json, **of_checkup)
     for name in of_checkup:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} requires --gpu: isolaw doctor --gpu --{name} …")
+            value = of_checkup[name]
+            values = value if isinstance(value, tuple) else (value,)
+            given = [word for own in values for word in (f"--{name}", str(own))]
+            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(*given)}")
     machine = examine()
     findings = diagnose(machine)
     if imports:

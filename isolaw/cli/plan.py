@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import (
     POSITIVE,
@@ -82,5 +83,5 @@ def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
     best = found.recommended
     if out is not None and best is not None:
         sweep_file.write(found.question, best.candidate, Path(out))
-        note(f"{out}: {best.candidate.name}; next: isolaw sweep {out} --out runs/plan --dry-run")
+        note(f"{out}: {best.candidate.name}; next: {commands.sweep_file(out, sweep_file.PLANNED)}")
     return 0 if best is not None else 1

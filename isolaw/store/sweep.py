@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isolaw import commands
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.documents.reading import parse_json
 from isolaw.documents.validation import parse_section
@@ -135,8 +136,8 @@ class SweepStore:
         except Damaged as error:
             if self._is_unsealed():
                 raise StoreError(
-                    f"{path}: from an older isolaw, whose sweeps have no checksums; isolaw fit accepts its "
-                    f"{POINTS}, and that isolaw continues it"
+                    f"{path}: from an older isolaw, whose sweeps have no checksums; its {POINTS} can be "
+                    "fitted, and that isolaw continues it"
                 ) from None
             raise Damaged(f"{error}. {self._remedy}") from None
         if document is None:
@@ -150,8 +151,10 @@ class SweepStore:
 
     @property
     def _remedy(self) -> str:
-        file = self.directory / WRITTEN if self.root.status(WRITTEN) else "FILE"
-        return f"isolaw sweep {file} --out {self.directory}, with the sweep's options, writes it again"
+        if self.root.status(WRITTEN):
+            again = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
+            return f"This writes it again, with the options that the sweep was given: {again}"
+        return "The sweep's own command, with its options, writes it again"
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):
