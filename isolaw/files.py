@@ -37,6 +37,7 @@ def check_destination(path: str | Path) -> Path:
     """
     try:
         target = Path(path).resolve()
+        target.exists()  # raises for a name that is too long
         owner = next((own for own in target.parents if _is_taken(own, target)), None)
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, too long
         raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None

@@ -109,8 +109,8 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
     rms = {name: own.rms for name, own in document.comparison.curves.items()}
     better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
     if used is not None and rms[better] < _CLEARLY * used:
-        text = f"isolaw fit --curve {better} fits the checkpoints better (rms {rms[better]:.4f}"
-        yield Flag(Code.MISFIT, f"{text}; {document.curve}: {used:.4f})")
+        text = f"the curve {better} fits the checkpoints better (rms {rms[better]:.4f}; {document.curve}: "
+        yield Flag(Code.MISFIT, f"{text}{used:.4f}); isolaw fit --curve chooses it")
     if document.bootstrap.failed:
         text = f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}"
         yield Flag(Code.FAILED_DRAWS, text)
