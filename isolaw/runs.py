@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from isolaw import places
 from isolaw.errors import DataError, InputError, nearest, option
+from isolaw.files import check_destination
 from isolaw.parquet import read_parquet
 from isolaw.simulated import COLUMN, SIMULATOR, Simulated, simulated_rows
 
@@ -175,7 +176,12 @@ class Runs:
         return self.points.assign(**{COLUMN: self.points["run_id"].isin(made)})
 
     def to_parquet(self, path: str | Path | BinaryIO) -> None:
-        """Write the table, sorted by key, with the attributes in the file's metadata."""
+        """Write the table, sorted by key, with the attributes in the file's metadata.
+
+        `DataError` where the file would be part of a sweep.
+        """
+        if isinstance(path, str | Path):
+            check_destination(path)
         table = pa.Table.from_pandas(self.points, preserve_index=False)
         metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(self.attributes, sort_keys=True)}
         pq.write_table(table.replace_schema_metadata(metadata), path)

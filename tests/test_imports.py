@@ -19,7 +19,7 @@ MODULES = {
 
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
-    {"errors", "guard"},
+    {"commands", "errors", "guard"},
     {
         "allocation",
         "children",

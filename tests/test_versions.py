@@ -14,7 +14,8 @@ from packaging.version import Version
 from isolaw.doctor import INSTALL_CPU, INSTALL_GPU
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
 
@@ -68,12 +69,19 @@ def test_make_doctor_and_pages_name_the_same_command() -> None:
     page = " ".join((ROOT / "docs" / "real.md").read_text().split())
     for name, command in (("real-gpu", INSTALL_GPU), ("real-cpu", INSTALL_CPU)):
         file = f"requirements/{name}.txt"
-        assert command.startswith(f"pip install --no-deps -r {file}")
+        assert command.startswith(f"pip install --no-deps -r {ROOT / file}")
         rule = re.search(rf"^\$\(STAMPS\)/{name}: {file} .*\n((?:\t.*\n)+)", makefile, re.M)
         assert rule is not None
         assert "$(PIP) --no-deps -r $<" in rule[1]
-        assert command in page
+        assert command.replace(f"{ROOT}/", "") in page
         assert f"make {name}" in page
     readme = (ROOT / "README.md").read_text()
     assert "isolaw doctor --gpu" in readme
-    assert INSTALL_GPU in (ROOT / "requirements" / "real-gpu.txt").read_text()
+    head = (ROOT / "requirements" / "real-gpu.txt").read_text()
+    assert INSTALL_GPU.replace(f"{ROOT}/", "") in head
+
+
+def test_the_wheel_holds_the_pinned_requirements() -> None:
+    """``isolaw doctor`` names them, in a clone or not."""
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {"requirements": "isolaw/requirements"}

@@ -31,11 +31,25 @@ from isolaw.cli.size import size
 from isolaw.cli.split import split
 from isolaw.cli.status import status
 from isolaw.cli.sweep import sweep
-from isolaw.errors import IsolawError, at_command_line
+from isolaw.errors import IsolawError, at_command_line, options_here
+
+
+class _Commands(click.Group):
+    """The commands; messages advise only options that the command which runs has."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command, and note its options."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            options_here.set(frozenset(flag for option in command.params for flag in option.opts))
+        return name, command, rest
 
 
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
 @click.version_option(__version__, prog_name="isolaw")
 def cli() -> None:
@@ -72,7 +86,7 @@ for command in (
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; a user's mistake is one message, no traceback."""
     words = sys.argv[1:] if arguments is None else arguments
-    before = at_command_line.set(True)
+    before, without = at_command_line.set(True), options_here.set(None)
     try:
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
@@ -93,4 +107,5 @@ def run(arguments: list[str] | None = None) -> int:
         return 1
     finally:
         at_command_line.reset(before)
+        options_here.reset(without)
     return code if isinstance(code, int) else 0

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import budget_options, json_option
+from isolaw.cli.options import Destination, budget_options, json_option
 
 _BILLIONS = {"B": 1.0, "M": 1e-3}
 
@@ -30,9 +31,10 @@ def _size(_: click.Context, option: click.Parameter, text: str | None) -> float 
 )  # fmt: skip
 @click.option("--model-size", metavar="7B", callback=_size, help="Number of parameters of your model.")
 @budget_options
-@click.option("--out", type=click.Path(), help="Write the cheapest sweep that improves the advice here.")
+@click.option("--out", type=Destination(), help="Write the cheapest sweep that improves the advice here.")
 @json_option
-def advise(out: str | None, as_json: bool, **options: Any) -> int:
+@click.pass_context
+def advise(ctx: click.Context, /, out: str | None, as_json: bool, **options: Any) -> int:
     """Recommend where to start, from published results alone.
 
     For those without any run: n, B_p and M with a range, the sources, in what they differ from your case, and
@@ -45,10 +47,10 @@ def advise(out: str | None, as_json: bool, **options: Any) -> int:
     if out is not None:
         sweep_file.check(Path(out))
     found = advice_for(**options)
-    print_result(as_json, to_dict(found), advice_summary(found))
+    again = None if out is not None else str(commands.advise_file(ctx.obj))
+    print_result(as_json, to_dict(found), advice_summary(found, out, again))
     if out is not None and found.sweep is not None:
         sweep_file.write_advice(found, Path(out))
-        note(
-            f"{out}: change problems.set and real.model; next: isolaw sweep {out} --out runs/first --dry-run"
-        )
+        follows = commands.sweep_file(out, sweep_file.FIRST)
+        note(f"{out}: change problems.set and real.model; next: {follows}")
     return 0 if found.start is not None else 1

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli.common import interruptible, note, notes_on_failure, print_result, progress_bar
-from isolaw.cli.options import POSITIVE, fixed_option, json_option, read_to_fit, source_options
+from isolaw.cli.options import POSITIVE, Destination, fixed_option, json_option, read_to_fit, source_options
 
 _KEYWORDS = ("out", "metric", "eval_set", "fixed", "problems", "n_train", "until", "jobs", "seed")
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(), metavar="SOURCE...")
-@click.option("--out", type=click.Path(), help="Write the preset to this file, e.g. preset.toml.")
+@click.option("--out", type=Destination(), help="Write the preset to this file, e.g. preset.toml.")
 @click.option(
-    "--figure", type=click.Path(),
+    "--figure", type=Destination(),
     help="Draw the runs and the simulator's 90 % band to this file (.png, .svg or .pdf).",
 )  # fmt: skip
-@click.option("--report", type=click.Path(), help="Write a page about the fit to this HTML file.")
+@click.option("--report", type=Destination(), help="Write a page about the fit to this HTML file.")
 @click.option(
     "--metric", help="Reward metric, a mean of successes.  [default: avg@4, else the only one in the runs]"
 )
@@ -67,7 +67,7 @@ def calibrate(
         note(f"Figure: {drawing.write_figure(found, figure)}")
     if report is not None:
         files = provenance.sources(file for run in reading.ready for file in run.sources)
-        text = page.render(found, shlex.join(["isolaw", *ctx.obj]), files, options["out"])
+        text = page.render(found, str(commands.this(ctx.obj)), files, options["out"])
         note(f"Report: {page.write(text, report)}")
     if options["out"] is None:
         note("note: the preset is not saved; add --out preset.toml")

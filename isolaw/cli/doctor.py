@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
-from isolaw.cli.options import json_option
+from isolaw.cli.options import Destination, json_option
 
 if TYPE_CHECKING:
     from isolaw.backends.real.checkup import StageProgress
@@ -30,8 +31,8 @@ _GIB = 2**30
     help="With --gpu: cpu runs the stages on the CPU with a tiny model.",
 )  # fmt: skip
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("isolaw-gpu-report.json"),
-    help="With --gpu: write the report to this file.",
+    "--out", type=Destination(path_type=Path),
+    help="With --gpu: write the report to this file.  [default: isolaw-gpu-report.json]",
 )  # fmt: skip
 @click.option(
     "--only", multiple=True, metavar="STAGE",
@@ -53,7 +54,10 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
         return _checkup(as_json, **of_checkup)
     for name in of_checkup:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} requires --gpu: isolaw doctor --gpu --{name} …")
+            value = of_checkup[name]
+            values = value if isinstance(value, tuple) else (value,)
+            given = [word for own in values for word in (f"--{name}", str(own))]
+            raise click.UsageError(f"--{name} requires --gpu: {commands.doctor_gpu(*given)}")
     machine = examine()
     findings = diagnose(machine)
     if imports:
@@ -72,7 +76,7 @@ def doctor(ctx: click.Context, /, imports: bool, checkup: bool, as_json: bool, *
     return 1 if any(finding.fault for finding in findings) else 0
 
 
-def _checkup(as_json: bool, device: str, out: Path, only: tuple[str, ...]) -> int:
+def _checkup(as_json: bool, device: str, out: Path | None, only: tuple[str, ...]) -> int:
     """Run the checkup, print and write its report; return 1 if a check failed."""
     from isolaw.backends.real import checkup
     from isolaw.backends.real.checkup import text
@@ -82,6 +86,7 @@ def _checkup(as_json: bool, device: str, out: Path, only: tuple[str, ...]) -> in
     for name in only:
         if name not in checkup.NAMES:
             raise click.UsageError(f"--only: {unknown('stage', name, checkup.NAMES, 'accepted')}")
+    out = out or Path(checkup.OUT)
     checkup.check_device(device)
     checkup.check_out(out)
     machine = examine()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from isolaw.cli.common import interruptible, print_result
-from isolaw.cli.options import json_option
+from isolaw.cli.options import Destination, json_option
 
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--out", required=True, type=click.Path(), help="Folder of the model, new or empty.")
+@click.option("--out", required=True, type=Destination(), help="Folder of the model, new or empty.")
 @json_option
 @interruptible()
 def export(run: str, out: str, as_json: bool) -> None:

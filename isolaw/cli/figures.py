@@ -9,12 +9,13 @@ import click
 
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_result
+from isolaw.cli.options import Destination
 
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "--out", "-o", required=True, type=click.Path(), metavar="DIR", help="Write the figures to DIR."
+    "--out", "-o", required=True, type=Destination(), metavar="DIR", help="Write the figures to DIR."
 )
 @shared.law_options
 @shared.source_options

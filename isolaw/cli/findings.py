@@ -10,7 +10,7 @@ import click
 
 from isolaw.cli import common
 from isolaw.cli.common import note, print_result
-from isolaw.cli.options import json_option
+from isolaw.cli.options import Destination, json_option
 
 _FAILURES_SHOWN = 5
 
@@ -29,7 +29,7 @@ _FAILURES_SHOWN = 5
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
     help="Set a key of the budget, grid, recipe or model, as in a sweep file.",
 )  # fmt: skip
-@click.option("--out", type=click.Path(), help="Save runs, table and figures here; continue if it exists.")
+@click.option("--out", type=Destination(), help="Save runs, table and figures here; continue if it exists.")
 @click.option(
     "--jitter", type=click.IntRange(min=0), default=0,
     help="Also judge this many variants of the preset: members of its ensemble if it is calibrated, "

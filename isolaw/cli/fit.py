@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, notes_on_failure, print_lines, print_result
+from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
+    from isolaw.fits.law import Law
     from isolaw.runs import Runs
 
 _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"}
@@ -28,8 +31,8 @@ _FOR_POINTS = {"points", "x", "columns", "derive", "constants", "out", "as_json"
 @shared.setting_option("fixed-bp")
 @shared.law_options
 @shared.source_options
-@click.option("--out", type=click.Path(), help="Write the law to this file, and its draws next to it.")
-@click.option("--figures", type=click.Path(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
+@click.option("--out", type=Destination(), help="Write the law to this file, and its draws next to it.")
+@click.option("--figures", type=Destination(), metavar="DIR", help="Draw both figures as PNG and SVG in DIR.")
 @click.option("--by", metavar="NAME", help="Fit a law for each value of NAME, e.g. model, problem_set or lr.")
 @click.option("--retune", metavar="NAME", help="Also fit a law with NAME (lr) re-tuned for every (n, C).")
 @shared.json_option
@@ -104,9 +107,17 @@ def _fit_one(
     if drawn:
         print_lines([f"Figures: {', '.join(map(str, drawn))}"])
     if out:
-        print_lines([f"Law: {out}. Next: isolaw predict {out} --compute <rollouts>"])
+        print_lines([f"Law: {out}.{_next(law, out)}"])
     else:
         note("note: the law is not saved; add --out law.json for isolaw predict")
+
+
+def _next(law: Law, out: str) -> str:
+    """The command that predicts a budget beyond the runs, where the law recommends something there."""
+    from isolaw.report.text.prediction import budget_beyond
+
+    budget = budget_beyond(law)
+    return f" Next: {commands.predict(out, budget)}" if budget else ""
 
 
 def _fit_by(runs: Runs, by: str, keywords: dict[str, Any], out: str | None, as_json: bool) -> None:
@@ -161,7 +172,7 @@ def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | Non
     chosen = tuned.chosen.to_dict("records")
     lines = retuned_summary(name, value, {k: law.document for k, law in laws.items()}, tuned.chosen)
     if out is not None:
-        lines.append(f"Laws: {out}, {_retuned(out)}. Next: isolaw predict {out} --compute <rollouts>")
+        lines.append(f"Laws: {out}, {_retuned(out)}.{_next(laws['one'], out)}")
     simulated = tuned.runs.simulated.json
     result = {"simulated": simulated, "retune": name, name: value, "laws": documents, "chosen": chosen}
     print_result(as_json, result, lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -13,6 +12,18 @@ if TYPE_CHECKING:
     from isolaw.costs import Cost
     from isolaw.readers.mapping import ColumnMapping
     from isolaw.readers.reading import Reading
+
+
+class Destination(click.Path):
+    """A file or folder that a command writes, which may not be part of a sweep (`isolaw.files`)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; raise `DataError` inside what belongs to a sweep."""
+        from isolaw.files import check_destination
+
+        check_destination(value)
+        return super().convert(value, param, ctx)
+
 
 POSITIVE = click.IntRange(min=1)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -205,9 +216,9 @@ def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in LAW_NAMES}
 
 
-def command(ctx: click.Context, name: str, sources: Sequence[str]) -> str:
-    """Return another command with these sources and the options of `source_options` that were given."""
-    words = ["isolaw", name, *sources]
+def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:
+    """Return these sources and the options of `source_options` that were given, for another command."""
+    words = list(sources)
     for option in ctx.command.params:
         given = ctx.params[str(option.name)] if option.name in _OF_SOURCES else None
         if isinstance(given, dict):
@@ -215,7 +226,7 @@ def command(ctx: click.Context, name: str, sources: Sequence[str]) -> str:
         if given is not None and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
             for value in [given] if isinstance(given, str) else given:
                 words += [option.opts[0], str(value)]
-    return shlex.join(words)
+    return words
 
 
 def column_mapping(options: dict[str, Any]) -> ColumnMapping:

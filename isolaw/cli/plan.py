@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
 from isolaw.cli.options import (
     POSITIVE,
+    Destination,
     cost_of,
     cost_options,
     fixed_option,
@@ -53,7 +55,7 @@ from isolaw.cli.options import (
 )
 @click.option("--jobs", type=POSITIVE, help="Number of processes.  [default here: one for each core]")
 @seed_option
-@click.option("--out", type=click.Path(), help="Write the recommended sweep file here.")
+@click.option("--out", type=Destination(), help="Write the recommended sweep file here.")
 @json_option
 def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
     """Compare sweeps over the grid of FILE on simulated truths, and recommend one.
@@ -81,5 +83,5 @@ def plan(file: str, out: str | None, as_json: bool, **options: Any) -> int:
     best = found.recommended
     if out is not None and best is not None:
         sweep_file.write(found.question, best.candidate, Path(out))
-        note(f"{out}: {best.candidate.name}; next: isolaw sweep {out} --out runs/plan --dry-run")
+        note(f"{out}: {best.candidate.name}; next: {commands.sweep_file(out, sweep_file.PLANNED)}")
     return 0 if best is not None else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import textwrap
@@ -11,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_json, print_lines, shown
+from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
     from isolaw.readers.candidates import Candidate
     from isolaw.readers.reading import Reading
+    from isolaw.runs import Runs
 
 _FEW = 3  # logs that are shown in full without --verbose
 
@@ -25,12 +27,15 @@ _FEW = 3  # logs that are shown in full without --verbose
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @shared.source_options
 @click.option("--metric", help="Column that holds the reward, in a table.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Write the runs to this Parquet table.")
+@click.option("--out", "-o", type=Destination(path_type=Path), help="Write the runs to this Parquet table.")
 @click.option(
-    "--write-mapping", type=click.Path(), metavar="FILE", help="Draft a mapping file for one table, to edit."
+    "--write-mapping",
+    type=Destination(),
+    metavar="FILE",
+    help="Draft a mapping file for one table, to edit.",
 )
 @click.option(
-    "--write-settings", type=click.Path(), metavar="FILE",
+    "--write-settings", type=Destination(), metavar="FILE",
     help="Draft a file with all values that the logs lack, to edit and pass as --settings.",
 )  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="Print every run in full, with the origin of each value.")
@@ -59,9 +64,9 @@ def read(
     if out is not None:
         check_replaceable(out, "a table of runs", "points.parquet", _is_table_of_runs)
     reading = shared.read_sources(sources, options)
-    fit = shared.command(ctx, "fit", sources)
+    words = shared.words_of(ctx, sources)
     if write_settings is not None:
-        _write_settings(reading, write_settings, f"{fit} --settings {shlex.quote(write_settings)}")
+        _write_settings(reading, write_settings, str(commands.read_settled(words, write_settings)))
         return 0
     if len(reading.candidates) == 1 and not (as_json or reading.ready):
         raise DataError(reading.none_ready())
@@ -75,7 +80,7 @@ def read(
         if verbose or len(reading.candidates) <= _FEW:
             for run in reading.ready:
                 _print(run)
-        print_lines(_listing(reading, fit, shared.command(ctx, "read", sources)))
+        print_lines(_listing(reading, words, options["metric"]))
         for text in (*reading.table_notes, *reading.notes):
             note(f"note: {text}")
         for path in reading.no_logs if verbose else ():
@@ -84,29 +89,43 @@ def read(
         with replacing(out) as temporary:
             reading.runs.to_parquet(temporary)
         if not as_json:
-            click.echo(f"Runs: {out}. Next: isolaw fit {out} --out law.json")
+            fit, _ = _fit(reading.runs, [str(out)], None, "law.json")
+            print_lines([f"Runs: {out}." + (f" Next: {fit}" if fit else "")])
     if not reading.ready:
         note(f"isolaw: none of {len(reading.candidates)} logs can be fitted")
         return 2
     return 0 if all(own.status.settled for own in reading.candidates) else 3
 
 
-def _listing(reading: Reading, fit: str, again: str) -> list[str]:
+def _fit(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:
+    """The command that fits these runs; where none does, the reason."""
+    from isolaw.errors import Refused
+    from isolaw.fits import choices
+
+    try:
+        return str(commands.fit(words, choices.options(runs, metric), out)), ""
+    except Refused as error:
+        return "", str(error)
+
+
+def _listing(reading: Reading, words: list[str], metric: str | None) -> list[str]:
     """The table of all logs, what those need that are not ready, and the command to go on with."""
     from isolaw.readers.candidates import Status
     from isolaw.readers.settling import settling
-    from isolaw.report.text.reading import configurations, listing, summary
+    from isolaw.report.text.reading import configurations, listing, summary, to_settle
 
     lines = listing(reading.candidates)
     if any(own.status is Status.NEEDS for own in reading.candidates):
         options = settling(reading.candidates)
-        add = " ".join(options) if options is not None else "--write-settings runs.toml"
-        lines.append(f"To settle this: {again} {add}")
+        lines += to_settle(words, options)
     if lines[-1]:
         lines.append("")
+    fit = reason = ""
     if reading.ready:
         lines.append(configurations(reading.ready))
-    return [*lines, summary(reading.candidates, fit)]
+        fit, reason = _fit(reading.together().runs, words, metric)
+    lines.append(summary(reading.candidates, fit))
+    return [*lines, *([f"No law yet: {reason}"] if reason else [])]
 
 
 def _print(run: Candidate) -> None:
@@ -169,23 +188,27 @@ def _is_table_of_runs(path: Path) -> bool:
 
 
 def _write_mapping(sources: tuple[str, ...], file: str) -> None:
+    from isolaw.files import check_suffix
     from isolaw.readers.mapping_draft import draft
 
     if len(sources) != 1:
         raise click.UsageError(f"--write-mapping: found {len(sources)} sources; expected one table")
+    check_suffix(file, "a mapping", "mapping.toml")
     _write_new(file, draft(sources[0], file))
-    click.echo(f"Mapping: {file}. Edit it, then: isolaw read {sources[0]} --mapping {file}")
+    print_lines([f"Mapping: {file}. Edit it, then: {commands.read_mapped(sources[0], file)}"])
 
 
 def _write_settings(reading: Reading, file: str, command: str) -> None:
     from isolaw.errors import DataError
+    from isolaw.files import check_suffix
     from isolaw.readers.candidates import Status
     from isolaw.readers.settling import draft
 
     if not any(own.status is Status.NEEDS for own in reading.candidates):
         raise DataError("--write-settings: no run needs a setting")
+    check_suffix(file, "settings", "runs.toml")
     _write_new(file, draft(reading.candidates, command))
-    click.echo(f"Settings: {file}. Edit it, then: {command}")
+    print_lines([f"Settings: {file}. Edit it, then: {command}"])
 
 
 def _write_new(file: str, text: str) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import note, print_result
+from isolaw.cli.options import Destination
 
 if TYPE_CHECKING:
     from isolaw.costs import Cost
@@ -27,7 +28,7 @@ _BACKTEST_DRAWS = 100
 
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("--out", "-o", required=True, type=click.Path(), help="Write the page to this HTML file.")
+@click.option("--out", "-o", required=True, type=Destination(), help="Write the page to this HTML file.")
 @click.option(
     "--law", "law_file", type=click.Path(), help="Use this law of the same runs (isolaw fit --out)."
 )
@@ -91,7 +92,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, as_json: b
             _backtest(study, options),
             [failure for state in states for failure in state["failures"]],
             provenance.sources(file for run in reading.ready for file in run.sources),
-            shlex.join(["isolaw", *ctx.obj]),
+            str(commands.this(ctx.obj)),
             [*reading.notes, *study.runs.notes],
             ", ".join(sources),
             sweeps[0] if continues else "",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isolaw.cli.common import interruptible, note, print_result, progress_bar
-from isolaw.cli.options import column_option, json_option
+from isolaw.cli.options import Destination, column_option, json_option
 
 if TYPE_CHECKING:
     from isolaw.backends.real.rollout.difficulty import Draw, Split
@@ -48,7 +48,7 @@ def _arguments(
 @click.option("--part", help="Part of the data set hf:NAME, e.g. train or main/train.")
 @column_option
 @click.option(
-    "--out", required=True, type=click.Path(), help="Directory of the sets; continued if it exists."
+    "--out", required=True, type=Destination(), help="Directory of the sets; continued if it exists."
 )
 @click.option("--reward", default="exact", help="Reward: exact, math, or package.module:function.")
 @click.option("--system", help="System message before each prompt.")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isolaw import commands
 from isolaw.cli.common import announce_compilation, handling, note, print_result, progress_bar
-from isolaw.cli.options import cost_of, cost_options, json_option
+from isolaw.cli.options import Destination, cost_of, cost_options, json_option
 
 if TYPE_CHECKING:
     from isolaw.config import RunSpec, SweepSpec
@@ -33,7 +34,7 @@ _KEYS = {
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @click.option("--backend", help="bandit (simulator), replay (recorded runs) or real (models).")
 @click.option(
-    "--out", required=True, type=click.Path(), help="Directory of the sweep; continued if it exists."
+    "--out", required=True, type=Destination(), help="Directory of the sweep; continued if it exists."
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE",
@@ -313,8 +314,6 @@ def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[st
     from isolaw.report.text.numbers import number
 
     out, made = result["directory"], result["done"] - (len(plan.runs) - len(plan.todo))
-    metric = plan.spec.replay.get("metric") if plan.spec.sweep.backend == "replay" else None
-    options = f" --metric {metric}" if metric else ""
     if plan.adaptive is not None:
         history = plan.adaptive.history
         lines = [
@@ -329,5 +328,17 @@ def _result_lines(plan: Plan, result: dict[str, Any], seconds: float) -> list[st
             f"{result['done']} of {result['runs']} runs are done ({made} now, in {seconds:.1f} s), "
             f"{number(result['rollouts'])} rollouts: {result['points']}"
         ]
-    next_ = f"Next: isolaw fit {out}{options} --out {out}/law.json --figures {out}/figures"
-    return [*lines, next_] if result["done"] else lines
+    return [*lines, *_fit(out)] if result["done"] else lines
+
+
+def _fit(out: str) -> list[str]:
+    """The command that fits the runs, or why none does."""
+    from isolaw.errors import Refused
+    from isolaw.fits import choices
+    from isolaw.store import SweepStore
+
+    try:
+        options = choices.options(SweepStore(out).collect())
+    except Refused as error:
+        return [f"No law yet: {error}"]
+    return [f"Next: {commands.fit([out], options, f'{out}/law.json', f'{out}/figures')}"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from isolaw import commands
 from isolaw.config.sections import Index, Positive, Rate, Section
 from isolaw.costs.model import Cost, Part, Source
 from isolaw.documents.reading import read_text
@@ -85,7 +86,8 @@ def read_doctor(path: str | Path) -> Cost:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise DataError(f"{path}: not a report of isolaw doctor --gpu") from None
     if not rows:
-        raise DataError(f"{path}: the stage speed measured nothing; run isolaw doctor --gpu --only speed")
+        again = commands.doctor_gpu("--only", "speed", "--out", str(path))
+        raise DataError(f"{path}: the stage speed measured nothing; this measures it again: {again}")
     per_rollout = sum(tokens) / sum(batches)
     parts = {name: _line(tokens, [own[name] for own in seconds]) for name in seconds[0]}
     sizes = tuple(sorted(set(batches)))

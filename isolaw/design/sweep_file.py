@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from isolaw import commands
 from isolaw.config.writing import toml_text
 from isolaw.design.advice import Advice
 from isolaw.design.candidates import Candidate, Kind
@@ -14,14 +15,11 @@ from isolaw.files import check_replaceable, replacing
 
 _MARK = "# isolaw plan:"
 _ADVICE = "# isolaw advise:"
-_HEAD = """\
-{mark} {name} to C = {target:,}, chosen on simulated truths, nothing of which was measured.
-# isolaw sweep {file} --out runs/plan
-"""
-_ADVICE_HEAD = """\
-{mark} a first sweep for C = {budget:,}, around published results. Change problems.set and real.model.
-# isolaw sweep {file} --out runs/first
-"""
+_HEAD = "{mark} {name} to C = {target:,}, chosen on simulated truths, nothing of which was measured."
+_ADVICE_HEAD = (
+    "{mark} a first sweep for C = {budget:,}, around published results. Change problems.set and real.model."
+)
+PLANNED, FIRST = "runs/plan", "runs/first"  # usual directories of their sweeps
 
 
 def content(asked: Question, candidate: Candidate) -> dict[str, Any]:
@@ -50,18 +48,19 @@ def check(path: Path) -> None:
 
 def write(asked: Question, candidate: Candidate, path: Path) -> None:
     """Write the sweep file; `DataError` where another file has its name."""
-    head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target, file=path)
-    _write(head, content(asked, candidate), path)
+    head = _HEAD.format(mark=_MARK, name=candidate.name, target=asked.target)
+    _write(head, content(asked, candidate), path, PLANNED)
 
 
 def write_advice(advice: Advice, path: Path) -> None:
     """Write the file of the first sweep (`Advice.sweep`); `DataError` where another file has its name."""
-    head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget, file=path)
-    _write(head, advice.sections(), path)
+    head = _ADVICE_HEAD.format(mark=_ADVICE, budget=advice.case.budget)
+    _write(head, advice.sections(), path, FIRST)
 
 
-def _write(head: str, data: dict[str, Any], path: Path) -> None:
+def _write(head: str, data: dict[str, Any], path: Path, directory: str) -> None:
     check(path)
+    head += f"\n# {commands.sweep_file(path, directory)}\n"
     with replacing(path) as temporary:
         temporary.write_text(f"{head}\n{toml_text(data)}", encoding="utf-8")
 

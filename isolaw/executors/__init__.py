@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isolaw import backends
+from isolaw import backends, commands
 from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
@@ -83,7 +83,7 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
     out = []
     package = _PACKAGES.get(chosen.kind)
     if package and importlib.util.find_spec(package) is None:
-        hint = f"{package} is not installed; pip install 'isolaw[{chosen.kind}]'"
+        hint = f"{package} is not installed: {commands.install(f'isolaw[{chosen.kind}]')}"
         out.append(Issue("executor.kind", hint, found=chosen.kind))
 
     def refuse(key: str, accepted: str) -> None:

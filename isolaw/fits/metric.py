@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from isolaw.errors import DataError
+from isolaw.errors import DataError, offers
 from isolaw.fits.document.flags import Code, Flag
 from isolaw.metrics import is_accuracy, is_mean_accuracy
 from isolaw.runs import Runs, listed
 
 METRIC, EVAL_SET = "avg@4", "validation"
 _SHOWN = 20
+_CHOICE = "Choose with --metric and --eval-set; "
 
 
 def choose(runs: Runs, metric: str | None = None, eval_set: str | None = None) -> tuple[str, str, list[Flag]]:
@@ -58,7 +59,7 @@ def _refusal(series: pd.DataFrame, metric: str | None, eval_set: str | None, fou
     shown = [f"{name} on {own} ({_counts(row)})" for (own, name), row in series[~on_train].iterrows()]
     text = (
         f"{source + ': ' if source else ''}found no {metric or METRIC} on {eval_set or EVAL_SET}, and "
-        f"{found or 'no'} metrics that could replace it. Choose with --metric and --eval-set; measured: "
+        f"{found or 'no'} metrics that could replace it. {_CHOICE if offers('--metric') else ''}measured: "
         f"{listed(shown, _SHOWN) or 'no evaluation'}"
     )
     train = [name for _, name in series[on_train].index]

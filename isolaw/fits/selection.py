@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, InputError, Refused, option, unknown
+from isolaw.errors import DataError, InputError, Refused, offers, option, unknown
 from isolaw.fits.cell import Cell
 from isolaw.fits.document.flags import Code, Flag, having
 from isolaw.runs import Runs, full_names, plain
@@ -279,7 +279,7 @@ def _refuse_too_few(configurations: list[Configuration], setting: Setting, flags
         raise Refused(
             f"n*(C) needs curves of at least {LEAST_CURVES} different rollouts_per_problem{where}; "
             f"found {len(levels)} (n = {', '.join(map(str, levels)) or 'none'}). Add runs with other n"
-            + (", or use --setting joint" if setting == "fixed-b" else "")
+            + (", or use --setting joint" if setting == "fixed-b" and offers("--setting") else "")
             + "".join(f" ({flag.text})" for flag in having(flags, Code.LEFT_OUT))
         )
     ends = np.unique([v for c in configurations for v in c.measured])

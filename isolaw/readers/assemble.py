@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from isolaw import commands
 from isolaw.errors import DataError, nearest
 from isolaw.readers import across_runs, frameworks
 from isolaw.readers.assignments import SPLIT, Assignment, Rule, applying
@@ -168,7 +169,7 @@ def _understood(name: str, parts: Sequence[RawLog], assignments: Sequence[Rule])
         run.frameworks = [own.name for own in possible]
         run.leave_out(Status.NEEDS, *_which_framework(run, parts, keys, possible))
     elif framework is None:
-        run.leave_out(Status.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source))
+        run.leave_out(Status.UNKNOWN_FORMAT, _unknown_framework(keys, parts[0].source, run.container))
     else:
         run.framework = framework
         run.configurations = [
@@ -257,13 +258,15 @@ def _which_framework(
     return text, needs
 
 
-def _unknown_framework(keys: Sequence[str], source: str) -> str:
-    return (
+def _unknown_framework(keys: Sequence[str], source: str, container: str) -> str:
+    text = (
         f"no known framework uses its names: {_listed(keys)}. "
         f"Known: {', '.join(own.name for own in frameworks.known())}. If it is one of these, add "
-        f"{option('', 'framework', '<name>')}; if it is a table of your own, draft a mapping with "
-        f"isolaw read --write-mapping mapping.toml {source}"
+        f"{option('', 'framework', '<name>')}"
     )
+    if container != "jsonl":  # the others are no tables
+        return text
+    return f"{text}; if it is a table of your own, draft a mapping: {commands.draft_mapping(source)}"
 
 
 def _listed(keys: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from isolaw import commands
 from isolaw.metrics import is_accuracy
 from isolaw.readers.mapping import in_percent
 from isolaw.readers.table_files import load
@@ -53,8 +54,7 @@ def draft(path: str | Path, name: str = "mapping.toml") -> str:
     missing = [ours for ours in _NEEDED if ours not in guessed]
     lines = [
         f"# How the columns of {Path(path).name} become isolaw's: a draft, with guesses. Correct it, then",
-        f"#     isolaw read {path} --mapping {name}",
-        f"#     isolaw fit {path} --mapping {name} --out law.json",
+        f"#     {commands.read_mapped(str(path), name)}",
         "#",
         "# Its columns: how many rows have a value, and the first values",
         *(_described(frame, column) for column in columns[:_SHOWN]),

@@ -158,6 +158,7 @@ def survey(
         raise DataError(f"no log matches; found: {listed([str(own.path) for own in found.found], _SHOWN)}")
     reading.notes = [*found.notes, *([passed] if (passed := found.passed_over()) else [])]
     reading.no_logs = found.no_logs
+    reading.sources = tuple(map(str, sources))
     return reading
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from isolaw.errors import DataError
+from isolaw import commands
+from isolaw.errors import DataError, offers
 from isolaw.readers.candidates import Candidate, Status, groups
 from isolaw.readers.settling import settling
 from isolaw.runs import Runs, listed
@@ -31,6 +33,7 @@ class Reading:
     logged: Runs | None = None
     notes: list[str] = field(default_factory=list)
     no_logs: list[str] = field(default_factory=list)  # other files in the folders, up to 1,000
+    sources: tuple[str, ...] = ()  # as they were named
 
     @property
     def ready(self) -> list[Candidate]:
@@ -107,7 +110,7 @@ class Reading:
             candidates.append(own)
         kept = self.logged.select(own.run for own in of[chosen])
         kept.notes = shared_notes(of[chosen])
-        return Reading(candidates, [], kept, self.notes, self.no_logs)
+        return Reading(candidates, [], kept, self.notes, self.no_logs, self.sources)
 
     def none_ready(self) -> str:
         """Return what all logs need, where none of them is ready."""
@@ -115,9 +118,14 @@ class Reading:
         texts = [f"{listed(group.runs, _SHOWN)}: {group.message}" for group in problems]
         options = settling(self.candidates)
         if options:
-            texts[-1] += f"\n  Add {' '.join(options)}"
+            if offers("--name-pattern"):
+                texts[-1] += f"\n  Add {shlex.join(options)}"
+            else:  # of a command that reads tables as they are
+                again = commands.read_again(self.sources, [*options, "--out", "points.parquet"])
+                texts[-1] += f"\n  This makes a table of them, for this command: {again}"
         elif options is None:
-            texts[-1] += "\n  isolaw read --write-settings runs.toml drafts a file with all that is needed"
+            drafted = commands.draft_settings(self.sources)
+            texts[-1] += f"\n  This drafts a file with all that is needed: {drafted}"
         if len(problems) == 1:
             return texts[0]
         return "\n  - ".join([f"none of {len(self.candidates)} logs can be fitted", *texts])

@@ -80,9 +80,14 @@ def option(glob: str, name: str, value: object) -> str:
     >>> option("", "n", 8), option("runs/a", "seed", 1)
     ('--set n=8', "--set 'runs/a:seed=1'")
     """
-    text = f"{glob}:{name}={value}" if glob else f"{name}={value}"
+    text = setting(glob, name, value)
     quoted = shlex.quote(text)
     return f"--set {quoted if quoted != text or not glob else repr(text)}"
+
+
+def setting(glob: str, name: str, value: object) -> str:
+    """Return the value of a ``--set`` for the runs that match ``glob``."""
+    return f"{glob}:{name}={value}" if glob else f"{name}={value}"
 
 
 def only(run: str, among: Iterable[str] = ()) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -12,21 +11,21 @@ from isolaw.errors import InputError
 from isolaw.readers.assignments import ALIASES, Assignment, assignment
 from isolaw.readers.candidates import Candidate, Group, Status, groups
 from isolaw.readers.name_patterns import NamePattern, offer
-from isolaw.readers.resolve import ASSUMED, only, option
+from isolaw.readers.resolve import ASSUMED, only, setting
 
 _MOST_OPTIONS = 12  # beyond, a file is easier to fill in
 _VALUES = {"percent": "<true|false>", "problem_set": "<name>", "algorithm": "<name>"}
 
 
 def settling(candidates: Sequence[Candidate]) -> list[str] | None:
-    """Return the options that would make all runs ready, ``<number>`` where the user has to fill in.
+    """Return the options that would make all runs ready, as words, ``<number>`` where the user must fill in.
 
     None if there would be too many: then `draft` writes a file.
     """
     needing = [own for own in candidates if own.status is Status.NEEDS]
     usable = [own for own in candidates if own.status in (Status.NEEDS, Status.READY)]
     pattern, given = offer([own.run for own in needing], _carried(needing))
-    out = [f"--name-pattern {shlex.quote(pattern)}"] if pattern else []
+    out = []
     names = [own.run for own in candidates]
     for need in (need for need in _needs(needing) if need not in given):
         lacking = [own for own in needing if need in own.needs]
@@ -34,11 +33,13 @@ def settling(candidates: Sequence[Candidate]) -> list[str] | None:
         if need == "seed":
             out += _seeds(groups(lacking), {own.run: own for own in lacking}, names)
         elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
-            out.append(option("", need, value))
+            out.append(setting("", need, value))
         else:
             globs = [folder] if need != "n" and (folder := _folder(lacking, candidates)) else []
-            out += [option(glob, need, value) for glob in globs or [only(own.run, names) for own in lacking]]
-    return out if len(out) <= _MOST_OPTIONS else None
+            out += [setting(glob, need, value) for glob in globs or [only(own.run, names) for own in lacking]]
+    if len(out) + bool(pattern) > _MOST_OPTIONS:
+        return None
+    return [*(["--name-pattern", pattern] if pattern else []), *(w for own in out for w in ("--set", own))]
 
 
 def _framework(runs: Sequence[Candidate]) -> str:
@@ -76,7 +77,7 @@ def _seeds(repeated: Sequence[Group], runs: dict[str, Candidate], names: Sequenc
     for group in repeated:
         fact = runs[group.runs[0]].facts.get("seed")
         first = fact.value if fact else 0
-        out += [option(only(run, names), "seed", first + i) for i, run in enumerate(group.runs[1:], 1)]
+        out += [setting(only(run, names), "seed", first + i) for i, run in enumerate(group.runs[1:], 1)]
     return out
 
 

@@ -168,7 +168,7 @@ def expected_formats() -> str:
     """Return the formats that isolaw reads, in words."""
     return (
         f"a sweep's directory, CSV or Parquet tables, logs ({', '.join(CONTAINERS)}); "
-        "isolaw read --write-mapping mapping.toml FILE drafts a mapping for any other CSV, JSONL or Parquet"
+        "isolaw read --write-mapping drafts a mapping for any other CSV, JSONL or Parquet file"
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from isolaw import commands
 from isolaw.errors import DataError, at_command_line, nearest
 from isolaw.readers.assignments import ALIASES, SPLIT
 from isolaw.readers.frames import SOURCE
@@ -22,6 +22,8 @@ _ARITHMETIC = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Name, ast.Load, ast.Constant,
 )  # fmt: skip
 _SHOWN = 60  # columns
+_NUMBERS = {*SPLIT, "step", "compute", "seed", "value", "tokens", "wall_s", "n_problems", "n_samples"}
+_TEXTS = {"run_id", "problem_set", "algorithm", "eval_set"}
 
 
 class _Blank(str):
@@ -36,24 +38,30 @@ _COLUMN, _NUMBER = _Blank("<column>"), _Blank("<number>")
 def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | None, source: str) -> None:
     """Raise `DataError` if a column that the mapping names, B_p, n, the compute or the reward is missing."""
     columns = list(map(str, frame.columns))
+    numeric = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     mended = {part: dict(getattr(mapping, part)) for part in ("columns", "derive", "constants")}
     free = [name for name in columns if name not in mapping.required]
-    guesses = {ours: column for ours, column in guess(free).items() if column in free}
+    guesses = {
+        ours: column
+        for ours, column in guess(free).items()
+        if column in free and (ours in _TEXTS or column in numeric)
+    }
     there = {*columns, *mapping.names}
     lines = []
     for name, column in mapping.columns.items():
         if column not in columns:
-            lines.append(f"{_named(name)}: {_absent(column, columns)}")
-            mended["columns"][name] = nearest(column, columns) or guesses.get(name, _COLUMN)
+            fitting = numeric if name in _NUMBERS else columns
+            lines.append(f"{_named(name)}: {_absent(column, fitting)}")
+            mended["columns"][name] = nearest(column, fitting) or guesses.get(name, _COLUMN)
     for name, own in mapping.metrics.items():
         if own.column not in columns:
-            lines.append(f"metric {name!r}: {_absent(own.column, columns)}")
-            mended["columns"][name] = nearest(own.column, columns) or _COLUMN
+            lines.append(f"metric {name!r}: {_absent(own.column, numeric)}")
+            mended["columns"][name] = nearest(own.column, numeric) or _COLUMN
     for name, text in mapping.derive.items():
         for word in _words(text):
             if word not in there and ALIASES.get(word) not in there:
-                lines.append(f"{_named(name)}: {text!r}: {_absent(word, [*columns, *mapping.names])}")
-                text = re.sub(rf"\b{re.escape(word)}\b", nearest(word, columns) or _COLUMN, text)
+                lines.append(f"{_named(name)}: {text!r}: {_absent(word, [*numeric, *mapping.names])}")
+                text = re.sub(rf"\b{re.escape(word)}\b", nearest(word, numeric) or _COLUMN, text)
                 mended["derive"][name] = text
     split = [name for name in SPLIT if name in there]
     for name in SPLIT[:2] if len(split) < 2 else ():
@@ -70,7 +78,11 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
     if wide and (metric or "avg@4") not in there:
         name = metric or "avg@4"
         used = set(mended["columns"].values())
-        close = nearest(name, free) if metric else likely_reward(frame, [c for c in free if c not in used])
+        close = (
+            nearest(name, [c for c in free if c in numeric])
+            if metric
+            else likely_reward(frame, [c for c in free if c not in used])
+        )
         hint = f"; did you mean {close!r}?" if metric else f"; nearest: {close!r}"
         lines.append(f"the reward: no column {name!r}{hint if close else ''}")
         metric = close or _COLUMN
@@ -79,9 +91,12 @@ def check_complete(frame: pd.DataFrame, mapping: ColumnMapping, metric: str | No
         if len(lines) > 1:
             head = "\n  - ".join([f"{source}: {len(lines)} things are missing", *lines])
         more = f" and {len(columns) - _SHOWN} more" if len(columns) > _SHOWN else ""
+        call = reading(source, mended, metric, mapping)
+        fill = commands.blanks(call)
+        right = f"with {' and '.join(fill)} filled in, if the other" if fill else "if the"
         raise DataError(
             f"{head}\n  columns: {', '.join(columns[:_SHOWN])}{more}\n"
-            f"  This reads it, if the names are right:\n    {reading(source, mended, metric, mapping)}"
+            f"  This reads it, {right} names are right:\n    {call}"
         )
 
 
@@ -96,11 +111,11 @@ def reading(
             for part, own in parts.items()
         }
     if at_command_line.get() and source != SOURCE:
-        words = ["isolaw read", shlex.quote(source), *(["--mapping FILE"] if file else [])]
+        words = ["--mapping", "<mapping>"] if file else []
         for part, values in parts.items():
             option = {"columns": "--column", "constants": "--constant"}.get(part, "--derive")
-            words += [f"{option} {shlex.quote(f'{_short(k)}={v}')}" for k, v in values.items()]
-        return " ".join([*words, *([f"--metric {shlex.quote(metric)}"] if metric else [])])
+            words += [word for k, v in values.items() for word in (option, f"{_short(k)}={v}")]
+        return str(commands.read_table(source, [*words, *(["--metric", metric] if metric else [])]))
     keywords = ['mapping="FILE"'] if file else []
     keywords += [
         f"{part}={{{', '.join(f'{_literal(_short(k))}: {_literal(v)}' for k, v in values.items())}}}"

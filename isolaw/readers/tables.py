@@ -182,7 +182,8 @@ def read_points(
         table[x] = table["step"]
     if missing := [name for name in (x, "n_star") if name not in table.columns]:
         columns = list(map(str, table.columns))
-        options = " ".join(f"--column {name}={nearest(name, columns) or '<column>'}" for name in missing)
+        numeric = [own for own in columns if pd.api.types.is_numeric_dtype(table[own])]
+        options = " ".join(f"--column {name}={nearest(name, numeric) or '<column>'}" for name in missing)
         raise DataError(
             f"{path}: no column {' and no column '.join(map(repr, missing))}; name them, as with {options}; "
             f"columns: {', '.join(columns)}"

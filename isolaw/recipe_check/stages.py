@@ -23,6 +23,7 @@ from isolaw.config import RunSpec, SweepSpec
 from isolaw.config.sections import DesignSection, Grid
 from isolaw.design.directory import EVAL_SET
 from isolaw.errors import Issue, SpecError, StoreError
+from isolaw.files import check_destination
 
 LR, FULL, BATCH, TERMS = "lr", "lr-full", "batch", "terms"
 FOLDERS = (LR, FULL, BATCH, TERMS)
@@ -176,6 +177,7 @@ def setup(spec: SweepSpec) -> Setup:
 
 def claim(out: Path) -> None:
     """Raise `StoreError` for a directory that holds anything but the folders of a check."""
+    check_destination(out)
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out}: is a file; expected a new directory or a recipe check's")
     names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []

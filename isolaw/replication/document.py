@@ -20,6 +20,7 @@ from typing import Any
 
 from isolaw import backends
 from isolaw.errors import StoreError
+from isolaw.files import check_destination
 from isolaw.replication import execution
 from isolaw.replication.battery import FIRST_SEED, MODELS, SEEDS, SETS, Battery, battery
 from isolaw.replication.measurements import Measured
@@ -115,6 +116,7 @@ def description(battery: Battery) -> dict[str, Any]:
 
 def claim(battery: Battery, folder: Path) -> None:
     """Mark a folder as this battery's; raise `StoreError` for one that holds something else."""
+    check_destination(folder)
     marker = folder / _MARKER
     mine = {"format": FORMAT, **description(battery)}
     if folder.exists() and not folder.is_dir():

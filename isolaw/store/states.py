@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isolaw.errors import StoreError
+from isolaw.files import give_usual_modes
 from isolaw.store import checksums, locks
 from isolaw.store.folder import Folder
 
@@ -78,6 +79,7 @@ class States:
         folder = self._folder().new_folder(f".{step}")
         try:
             save(folder.path)
+            give_usual_modes(folder.path)
         except OSError as error:
             error.filename = error.filename or str(folder.path)  # which disk is full
             raise

@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isolaw import commands
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.documents.reading import parse_json
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Damaged, InputError, NotOurs, StoreError
+from isolaw.files import check_destination
 from isolaw.store import check, checksums, locks
 from isolaw.store.folder import Folder, Kind, is_leftover
 from isolaw.store.run import PUBLISH_EVERY_S, RunStore
@@ -89,8 +91,12 @@ class SweepStore:
         return locks.message(self.root)
 
     def claim(self) -> None:
-        """Raise `StoreError` for a path that holds something else, and `NotOurs` as `check` does."""
+        """Raise `StoreError` for a path that holds something else, and `NotOurs` as `check` does.
+
+        `DataError` where the directory would be part of another sweep.
+        """
         d = self.directory
+        check_destination(d)
         if not os.path.lexists(d):
             return
         if not d.is_dir():
@@ -130,8 +136,8 @@ class SweepStore:
         except Damaged as error:
             if self._is_unsealed():
                 raise StoreError(
-                    f"{path}: from an older isolaw, whose sweeps have no checksums; isolaw fit accepts its "
-                    f"{POINTS}, and that isolaw continues it"
+                    f"{path}: from an older isolaw, whose sweeps have no checksums; its {POINTS} can be "
+                    "fitted, and that isolaw continues it"
                 ) from None
             raise Damaged(f"{error}. {self._remedy}") from None
         if document is None:
@@ -145,8 +151,10 @@ class SweepStore:
 
     @property
     def _remedy(self) -> str:
-        file = self.directory / WRITTEN if self.root.status(WRITTEN) else "FILE"
-        return f"isolaw sweep {file} --out {self.directory}, with the sweep's options, writes it again"
+        if self.root.status(WRITTEN):
+            again = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
+            return f"This writes it again, with the options that the sweep was given: {again}"
+        return "The sweep's own command, with its options, writes it again"
 
     def _is_unsealed(self) -> bool:
         with contextlib.suppress(ValueError):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from isolaw import commands
 from isolaw.config import RunSpec, TrackingSection
 from isolaw.errors import Issue
 from isolaw.executors.base import Event
@@ -33,7 +34,7 @@ def trackers(section: TrackingSection) -> list[Tracker]:
 def check(section: TrackingSection) -> list[Issue]:
     """Return the issues of a ``[tracking]`` section, before anything is spent."""
     issues = [
-        Issue("tracking.to", f"{own.library} is not installed: pip install 'isolaw[{own.name}]'")
+        Issue("tracking.to", f"{own.library} is not installed: {commands.install(f'isolaw[{own.name}]')}")
         for own in trackers(section)
         if not _installed(own)
     ]

@@ -110,7 +110,7 @@ FAULTS = {
     ),
     "torch of another version on a GPU": (
         changed(NODE, torch="2.12.1"), "real", "vllm 0.32.0 needs torch==2.13.0; 2.12.1 is installed",
-        "pip install 'torch==2.13.0'",
+        "pip install torch==2.13.0",
     ),
     "CUDA builds beside a CPU torch": (
         changed(REAL, torchvision="0.28.0", torchaudio="2.13.0", torchcodec="0.14.0"), "real",
@@ -163,7 +163,7 @@ NOTES = {
     "no math-verify": (
         changed(REAL, "math-verify"), "ready", "real.reward = 'math'", "pip install math-verify",
     ),
-    "little disk": (replace(REAL, free_disk_bytes=2**30), "ready", "1.0 GiB are free", "--out DIR on"),
+    "little disk": (replace(REAL, free_disk_bytes=2**30), "ready", "1.0 GiB are free", ""),
 }  # fmt: skip
 
 

@@ -426,7 +426,7 @@ def test_a_better_family_is_named(synthetic: Make) -> None:
     assert misfit["exp"].rms > 2 * misfit["hill"].rms
     assert misfit["hill"].aicc < misfit["exp"].aicc - 100
     (flag,) = having(law.document.flags, Code.MISFIT)
-    assert "--curve hill fits the checkpoints better" in flag.text
+    assert "the curve hill fits the checkpoints better" in flag.text
     with_hill = isolaw.fit(runs, bootstrap=5)
     assert with_hill.document.curve == "hill"  # by AICc
     assert not having(with_hill.document.flags, Code.MISFIT)

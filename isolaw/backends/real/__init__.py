@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from isolaw import metrics
+from isolaw import commands, metrics
 from isolaw.backends.base import Checkpoint, Needs, Processes, RunContext
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms import lora, presets
@@ -178,7 +178,7 @@ def _read_set(folder: str, stamp: str) -> tuple[ProblemSet | None, tuple[Issue, 
 
 def _missing_packages(options: RealOptions) -> list[Issue]:
     needed = (*_NEEDED, "vllm") if options.sampler == "vllm" else _NEEDED
-    note = "is not installed; `isolaw doctor` prints the command that installs it"
+    note = f"is not installed; `{commands.doctor()}` prints the command that installs it"
     return [
         Issue("sweep.backend", f"{name} {note}", "real") for name in needed if not environment.installed(name)
     ]

@@ -21,6 +21,7 @@ from isolaw.backends.real import environment, models
 from isolaw.backends.real.algorithms.lora import LoRA
 from isolaw.config import RunSpec
 from isolaw.errors import DataError, Issue, RunError, SpecError, StoreError
+from isolaw.files import check_destination, give_usual_modes
 from isolaw.store import RunStore
 from isolaw.store.finding import find_run
 
@@ -62,12 +63,13 @@ def export(run: str | Path, out: str | Path) -> dict[str, Any]:
     with _whole_or_not(target) as folder:
         dtype, parameters = _write(folder, base, weights, spec)
         (folder / ABOUT).write_text(json.dumps({**about, "base": spec.content["model"]}, indent=1) + "\n")
+        give_usual_modes(folder)
     return {**about, "dtype": dtype, "parameters": parameters, "directory": str(out)}
 
 
 def _free(out: str | Path) -> Path:
     """Return where to write; raise unless nothing would be lost there."""
-    target = models.folder(str(out), "--out")
+    target = check_destination(models.folder(str(out), "--out"))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         what = "a folder with something in it" if target.is_dir() else "a file"
         accepted = "a new or an empty folder"

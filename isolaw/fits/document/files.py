@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from isolaw import commands
 from isolaw.errors import DataError
 from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES
@@ -38,13 +39,17 @@ def _is_law(path: Path) -> bool:
 def read(path: Path) -> dict[str, Any]:
     """Return what a law's file holds; raise `DataError` if it is no law."""
     if path.is_dir():
-        raise DataError(f"{path}: a directory, not a law; make one with isolaw fit {path} --out law.json")
+        law = path / "law.json"
+        hint = f"; did you mean {law}?" if law.is_file() else ""
+        if not hint and (path / "sweep.json").is_file():
+            hint = f"; to fit its runs: {commands.read_sweep(path)}"
+        raise DataError(f"{path}: a directory, not a law{hint}")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except ValueError:
-        raise DataError(f"{path}: not a law (it is not JSON); make one with isolaw fit … --out") from None
+        raise DataError(f"{path}: not a law (it is not JSON); isolaw fit --out writes one") from None
     found = document.get("format") if isinstance(document, dict) else None
     if found not in (FORMAT, version_1.FORMAT):
         raise DataError(

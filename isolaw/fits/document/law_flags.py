@@ -100,7 +100,7 @@ def _of_rewards(selection: Selection) -> Iterator[Flag]:
     if highest > 1:
         text = (
             f"{selection.metric} reaches {highest:.3g}: bins and tolerance are {TOLERANCE} of a reward in "
-            '[0, 1]; --derive divides percent, e.g. "score=accuracy/100"'
+            "[0, 1]; isolaw read --derive divides percent, e.g. score=accuracy/100"
         )
         yield Flag(Code.REWARD_SCALE, text)
 
@@ -109,8 +109,8 @@ def _of_fits(document: LawDocument) -> Iterator[Flag]:
     rms = {name: own.rms for name, own in document.comparison.curves.items()}
     better, used = min(rms, key=lambda name: rms[name]), rms.get(document.curve)
     if used is not None and rms[better] < _CLEARLY * used:
-        text = f"--curve {better} fits the checkpoints better (rms {rms[better]:.4f}"
-        yield Flag(Code.MISFIT, f"{text}; {document.curve}: {used:.4f})")
+        text = f"the curve {better} fits the checkpoints better (rms {rms[better]:.4f}; {document.curve}: "
+        yield Flag(Code.MISFIT, f"{text}{used:.4f}); isolaw fit --curve chooses it")
     if document.bootstrap.failed:
         text = f"{document.bootstrap.failed} bootstrap draws failed: {document.bootstrap.reasons}"
         yield Flag(Code.FAILED_DRAWS, text)

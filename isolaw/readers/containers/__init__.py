@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from isolaw import commands
 from isolaw.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def missing(name: str) -> str:
     package = PACKAGES.get(name)
     if package is None or importlib.util.find_spec(package):
         return ""
-    return f"pip install 'isolaw[{package}]'"
+    return str(commands.install(f"isolaw[{package}]"))
 
 
 def get(name: str) -> Container:

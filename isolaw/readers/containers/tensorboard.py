@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from isolaw import commands
 from isolaw.errors import DataError, NotInstalled
 from isolaw.readers import limits
 from isolaw.readers.configs import flatten
@@ -70,7 +71,7 @@ def _events(path: Path, log: RawLog) -> Iterator[Any]:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
     except ImportError:
-        needed = "TensorBoard events need TensorBoard: pip install 'isolaw[tensorboard]'"
+        needed = f"TensorBoard events need TensorBoard: {commands.install('isolaw[tensorboard]')}"
         raise NotInstalled(f"{path}: {needed}") from None
     try:
         with limits.opened(path) as file:

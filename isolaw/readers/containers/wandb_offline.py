@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from isolaw import commands
 from isolaw.errors import DataError, NoHistory, NotInstalled
 from isolaw.readers import limits
 from isolaw.readers.configs import beside, flatten
@@ -96,7 +97,7 @@ def _add_records(log: RawLog, file: Path) -> None:
         from wandb.proto.wandb_internal_pb2 import Record
     except ImportError:
         raise NotInstalled(
-            f"{file}: a W&B run, and wandb is not installed: pip install 'isolaw[wandb]'"
+            f"{file}: a W&B run, and wandb is not installed: {commands.install('isolaw[wandb]')}"
         ) from None
     config: dict[str, Any] = {}
     size = 0  # bytes of configuration

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
 
 from isolaw.errors import DataError
+from isolaw.files import check_destination, replacing
 
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
@@ -74,16 +75,18 @@ def save(
         if not replace:
             check_replaceable(*paths.values())
         folder.mkdir(parents=True, exist_ok=True)
-        for (name, kind), path in paths.items():
-            with mpl.rc_context(STYLE):
-                figures[name].savefig(path, dpi=_DPI, metadata=_METADATA.get(kind))
     except OSError as error:
         raise DataError(f"{folder}: cannot write figures ({error.strerror or error})") from None
+    for (name, kind), path in paths.items():
+        with mpl.rc_context(STYLE), replacing(path) as temporary:
+            figures[name].savefig(temporary, format=kind, dpi=_DPI, metadata=_METADATA.get(kind))
     return list(paths.values())
 
 
 def check_replaceable(*paths: Path) -> None:
-    """Raise `DataError` for files that exist and are no figures of isolaw."""
+    """Raise `DataError` for files that exist and are no figures of isolaw, or that would be a sweep's."""
+    for path in paths:
+        check_destination(path)
     foreign = [path for path in paths if path.exists() and not _is_ours(path)]
     if foreign:
         listed = ", ".join(map(str, foreign))

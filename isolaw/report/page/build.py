@@ -127,7 +127,7 @@ def _race(facts: Facts) -> list[Section]:
         Section(
             "race",
             title,
-            race.lines(facts.race, facts.further),
+            race.lines(facts.race, facts.further, facts.sweep),
             [chart] if chart else [],
             [race.decisions(facts.race)],
         )

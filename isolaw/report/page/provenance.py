@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -66,9 +67,9 @@ def seeds(runs: Runs) -> str:
 def options(document: LawDocument) -> str:
     """Return the options of a fit as they would be given to ``isolaw fit``."""
     d, records = document, "off" if document.records is None else document.records
-    parts = [f"--metric {d.metric} --eval-set {d.eval_set} --setting {d.setting}"]
-    parts += [f"--fixed {name}={value}" for name, value in d.fixed.items()]
-    parts.append(f"--method {d.method} --curve {d.curve} --records {records}")
-    parts += [f"--x {d.x.name}"] if d.x.name in ("tokens", "wall_s") else []
-    parts.append(f"--bootstrap {d.bootstrap.draws} --seed {d.bootstrap.seed}")
-    return " ".join([*parts, *["--robust"] * d.robust])
+    words = ["--metric", d.metric, "--eval-set", d.eval_set, "--setting", d.setting]
+    words += [word for name, value in d.fixed.items() for word in ("--fixed", f"{name}={value}")]
+    words += ["--method", d.method, "--curve", d.curve, "--records", str(records)]
+    words += ["--x", d.x.name] if d.x.name in ("tokens", "wall_s") else []
+    words += ["--bootstrap", str(d.bootstrap.draws), "--seed", str(d.bootstrap.seed)]
+    return shlex.join([*words, *["--robust"] * d.robust])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isolaw import commands
 from isolaw.design.decisions import Decision, Stage, Verdict
 from isolaw.design.value import Purchase
 from isolaw.report.page.chart import Chart, line, log_axis
 from isolaw.report.page.tables import Cell, Table
 from isolaw.report.text import race as text
 from isolaw.report.text.numbers import number
+
+_WHOLE = ("design.kind=grid",)
 
 
 def loss_against_spend(history: Sequence[Decision]) -> Chart | None:
@@ -70,7 +73,7 @@ def decisions(history: Sequence[Decision]) -> Table:
     return Table("decisions", "Decisions of the race", columns, rows)
 
 
-def lines(history: Sequence[Decision], further: Purchase | None) -> list[str]:
+def lines(history: Sequence[Decision], further: Purchase | None, directory: str = "") -> list[str]:
     """Return what the race found, what more spend would buy, and how to see the runs that it left behind."""
     left = sum(own.verdict is Verdict.WORSE for made in history for own in made.standings)
     out = [text.found(history[-1])] if history[-1].stage is Stage.STOP else ["The race has not ended."]
@@ -82,8 +85,6 @@ def lines(history: Sequence[Decision], further: Purchase | None) -> list[str]:
     if further is not None:
         out.append(text.further(further, history))
     if left:
-        out.append(
-            "Runs that were left behind keep their state; isolaw sweep --set design.kind=grid makes the whole"
-            " grid."
-        )
+        grid = f" The whole grid: {commands.extend_sweep(directory, _WHOLE)}" if directory else ""
+        out.append(f"Runs that were left behind keep their state.{grid}")
     return out

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from isolaw import commands
 from isolaw.design.decisions import Ending
 from isolaw.fits.document.flags import Code, having
 from isolaw.fits.frontier.candidates import INTERVALS, comparable
@@ -38,8 +38,7 @@ class Advice:
         >>> Advice("", "", ("sweep.seeds=3",)).command("runs/easy")
         'isolaw sweep --out runs/easy --set sweep.seeds=3'
         """
-        settings = [word for key in self.keys for word in ("--set", key)]
-        return shlex.join(["isolaw", "sweep", "--out", sweep, *settings]) if sweep and settings else ""
+        return str(commands.extend_sweep(sweep, self.keys)) if sweep and self.keys else ""
 
 
 def advice(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from isolaw import commands
 from isolaw.design.advice import Advice, Case, Caveat, Differs, Reading
 from isolaw.design.published import Basis, Span
+from isolaw.design.sweep_file import FIRST
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.report.text.numbers import columns, number, share
 
@@ -43,8 +45,11 @@ _UNPUBLISHED = (
 )
 
 
-def advice_summary(advice: Advice) -> list[str]:
-    """Return the advice, line by line; its first says what it rests on."""
+def advice_summary(advice: Advice, out: str | None = None, again: str | None = None) -> list[str]:
+    """Return the advice, line by line; its first says what it rests on.
+
+    ``out`` is the file of its sweep; without one, ``again`` is the command that writes it.
+    """
     return [
         "From published results alone: no run of your model went into this, and no simulated one.",
         f"Budget: C = {number(advice.case.budget)} rollouts{_known(advice.case)}.",
@@ -59,7 +64,7 @@ def advice_summary(advice: Advice) -> list[str]:
         "No published result here says anything about:",
         *(f"- {text}." for text in _UNPUBLISHED),
         "",
-        *_sweep(advice),
+        *_sweep(advice, out or commands.unused("first.toml"), again),
     ]
 
 
@@ -163,7 +168,7 @@ def _known(case: Case) -> str:
     return "".join(f"; {part}" for part in parts)
 
 
-def _sweep(advice: Advice) -> list[str]:
+def _sweep(advice: Advice, file: str, again: str | None) -> list[str]:
     sweep, budget = advice.sweep, advice.case.budget
     if sweep is None:
         return ["No sweep of three n, each with enough steps to learn, costs less than this budget."]
@@ -172,19 +177,14 @@ def _sweep(advice: Advice) -> list[str]:
         f"The cheapest sweep that would say more: n = {levels} with B_p = {sweep.problems_per_batch}, "
         f"one seed, to C = {number(sweep.compute)}.",
         f"It costs {number(sweep.rollouts)} rollouts, {share(sweep.rollouts / budget)} of the budget. "
-        "--out FILE writes its file. Then:",
+        "Change problems.set and real.model in its file:",
         *columns(
             [
-                ["  isolaw sweep FILE --out runs/first", "run it"],
-                ["  isolaw fit runs/first --out law.json", "n*(C) of your model, as far as it ran"],
-                [
-                    f"  isolaw predict law.json --compute {budget}",
-                    f"of your model, extrapolated {budget / sweep.compute:.2g} times",
-                ],
-                [
-                    f"  isolaw plan FILE --target {budget} --set sweep.seeds=3",
-                    "larger sweeps, on simulated truths",
-                ],
+                *([[f"  {again}", "write the file"]] if again else []),
+                [f"  {commands.sweep_file(file, FIRST)}", "its plan; without --dry-run it runs"],
+                [f"  {commands.plan_larger(file, budget)}", "larger sweeps, on simulated truths"],
             ]
         ),
+        "isolaw sweep then prints the command that fits n*(C) of your model; your budget is "
+        f"{budget / sweep.compute:.2g} times as far as its runs.",
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from math import hypot
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from isolaw import commands
 from isolaw.calibration.prediction import MISSED, POOR
 from isolaw.report.text import costs
 from isolaw.report.text.law import notes
@@ -120,11 +121,12 @@ def marks(found: Calibration) -> list[str]:
 
 def following(found: Calibration, out: str) -> list[str]:
     """Return the commands that use the preset file ``out``."""
-    budget, file = f"{10 * _end(found):.0e}".replace("e+0", "e"), shlex.quote(out)
+    budget = f"{10 * _end(found):.0e}".replace("e+0", "e")
+    planned = Path(str(found.observed.runs.source or ""), "sweep.toml")
     return [
-        f"isolaw predict --method simulate --preset {file} --compute {budget}",
-        f"isolaw plan SWEEP.toml --preset {file}",
-        f"isolaw sweep --set bandit.preset={file} --out DIR",
+        str(commands.predict_by_preset(out, budget)),
+        *([str(commands.plan_preset(str(planned), out))] if planned.is_file() else []),
+        str(commands.sweep_preset(out)),
     ]
 
 
@@ -163,7 +165,7 @@ def simulated_prediction(found: SimulatedPrediction, document: LawDocument | Non
         "",
     ]
     if found.law is None or document is None:
-        return [*lines[:-1], "isolaw compares this with a law of the same runs: isolaw predict LAW.json …"]
+        return [*lines[:-1], "isolaw predict also takes a law of the same runs, and compares the two."]
     return [*lines, "The fitted law:", *(f"  {line}" for line in prediction_summary(found.law, document))]
 
 

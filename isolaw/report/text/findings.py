@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from isolaw.files import replacing
 from isolaw.report.text.numbers import columns
 from isolaw.simulated import Simulated
 
@@ -31,7 +32,8 @@ def markdown(document: Mapping[str, Any], folder: str | Path) -> Path:
         f"- {f['finding']} {f['set']}: {'; '.join(f['notes'])}" for f in document["findings"] if f["notes"]
     ]
     text = [Simulated.of_json(document).first(_about(document)), "", *_markdown(rows), "", *notes]
-    path.write_text("\n".join(text) + "\n", encoding="utf-8")
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(text) + "\n", encoding="utf-8")
     return path
 
 

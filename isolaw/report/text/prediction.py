@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from isolaw.costs.model import parse_hours
 from isolaw.errors import InputError
 from isolaw.fits.document.flags import Code, having
+from isolaw.fits.frontier.candidates import INTERVALS, comparable
 from isolaw.fits.frontier.trace import TOLERANCE
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
@@ -54,8 +55,7 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any)
     """
     if prediction.options or not prediction.comparable:
         return None
-    digit = 10 ** max(len(str(prediction.comparable)) - 3, 0)
-    budget: float | str = prediction.comparable // digit * digit
+    budget: float | str = _round_down(prediction.comparable)
     if prediction.asked:
         budget = _hours(prediction)
     try:
@@ -63,6 +63,26 @@ def largest_with_recommendation(law: Law, prediction: Prediction, **limits: Any)
     except InputError:  # it does not pay for a step
         return None
     return found if found.options else None
+
+
+def budget_beyond(law: Law) -> int | None:
+    """Return a budget beyond the runs for which the law recommends an allocation; None where it has none.
+
+    It is three times the compute that three n reached, up to which there are intervals, or less.
+    """
+    budget = _round_down(int(INTERVALS * comparable(law.document.grid)))
+    try:
+        found = law.predict(budget)
+    except InputError:  # it does not pay for a step
+        return None
+    nearest = found if found.options else largest_with_recommendation(law, found)
+    return None if nearest is None else nearest.compute
+
+
+def _round_down(budget: int) -> int:
+    """Three digits, so that the printed budget is exact."""
+    digit = 10 ** max(len(str(budget)) - 3, 0)
+    return budget // digit * digit
 
 
 def largest_answer(prediction: Prediction) -> str:

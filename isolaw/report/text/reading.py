@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from isolaw import commands
 from isolaw.metrics import is_accuracy, is_mean_accuracy
 from isolaw.readers.candidates import Candidate, Status, groups
 from isolaw.readers.resolve import ASSUMED
@@ -78,7 +79,7 @@ def _table(candidates: Sequence[Candidate], folder: str) -> list[str]:
 
 
 def summary(candidates: Sequence[Candidate], fit: str) -> str:
-    """Return how many logs are ready, the command ``fit`` for those, and what the others are."""
+    """Return how many logs are ready, the command ``fit`` for those if any, and what the others are."""
     found = Counter(own.status for own in candidates)
     ready = found.pop(Status.READY, 0)
     parts = []
@@ -87,8 +88,21 @@ def summary(candidates: Sequence[Candidate], fit: str) -> str:
         parts += [f"{times} need{'s' * (times == 1)} {what}" for what, times in needs.most_common()]
     parts += [f"{times} {_WORDS[status][1 + (times > 1)]}" for status, times in found.items()]
     head = f"{ready} of {len(candidates)} {_WORDS[Status.READY][1 + (len(candidates) > 1)]}"
-    head += f": {fit}" if ready else ""
+    head += f": {fit}" if fit else ""
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
+
+
+def to_settle(sources: Sequence[str], options: Sequence[str] | None) -> list[str]:
+    """Return the command that settles what logs need by ``options``; None: there would be too many.
+
+    Where the user must fill in blanks, a second line has the command that drafts a file for them.
+    """
+    drafted = commands.draft_settings(sources)
+    settled = drafted if options is None else commands.read_again(sources, options)
+    lines = [f"To settle this: {settled}"]
+    if settled.blanks:
+        lines.append(f"  Fill in {listed(settled.blanks, _MOST_NAMED)} there, or in a file: {drafted}")
+    return lines
 
 
 def configurations(ready: Sequence[Candidate]) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from isolaw import commands
 from isolaw.report.text import costs, race
 from isolaw.report.text.numbers import columns, count, number
 
@@ -59,7 +60,7 @@ def sweep_state(state: Mapping[str, Any], pace: str = "") -> list[str]:
     on = state["done"] < state["runs"] or (state["race"] and not state["race"]["ending"])
     if (on or state["damaged"]) and not state["running"]:
         when = " when the runs in progress end" if state["at_work"] else ""
-        lines.append(f"Continue{when}: isolaw sweep --out {state['directory']}")
+        lines.append(f"Continue{when}: {commands.continue_sweep(state['directory'])}")
     return lines
 
 

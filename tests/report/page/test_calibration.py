@@ -47,7 +47,7 @@ def test_the_page(found: Calibration) -> None:
     assert all(own is not None and own.startswith("#") for own in seen.loaded)
     assert "url(http" not in text
     assert "<title>partly simulated runs: calibration of &lt;/svg&gt;" in text  # only the bands are simulated
-    assert "isolaw plan SWEEP.toml --preset &#39;my preset.toml&#39;" in text
+    assert "isolaw predict --method simulate --preset &#39;my preset.toml&#39;" in text
     assert "D is not recorded" in text
     assert f"{found.posterior.discrepancy:.4f}</dd>" in text
     assert text.count('class="in-prior"') == len(found.constants)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from isolaw import commands
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.train.memory.decoder import Decoder
 from isolaw.config import Recipe
@@ -74,7 +75,7 @@ def issues(recipe: Recipe, model: str) -> list[Issue]:
     if recipe.lora_rank is None:
         return []
     missing = [name for name in _PACKAGES if not environment.installed(name)]
-    note = f"needs {' and '.join(missing)}; `pip install --no-deps {' '.join(missing)}` installs it"
+    note = f"needs {' and '.join(missing)}; `{commands.install('--no-deps', *missing)}` installs it"
     out = [Issue("recipe.lora_rank", note)] if missing else []
     shapes = linear_layers(model)
     names, adapted = LoRA(1).chosen(shapes), LoRA(1, targets=recipe.lora_targets).chosen(shapes)

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from isolaw import commands
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record, write_json
 from isolaw.errors import IsolawError
@@ -104,7 +105,8 @@ def check_device(device: str) -> None:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     why = "nvidia-smi lists none" if hidden is None else f"CUDA_VISIBLE_DEVICES is {hidden!r}"
     raise IsolawError(
-        f"no GPU: {why}; `isolaw doctor --gpu --device cpu` runs the same stages on the CPU with a tiny model"
+        f"no GPU: {why}; `{commands.doctor_gpu('--device', 'cpu')}` runs the same stages on the CPU with a "
+        "tiny model"
     )
 
 

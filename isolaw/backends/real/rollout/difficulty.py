@@ -28,7 +28,7 @@ import numpy as np
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem, words, write_set
 from isolaw.errors import DataError
-from isolaw.files import replacing
+from isolaw.files import check_destination, replacing
 
 EASY_LEAST, EASY_MOST, HARD_MOST = 0.3, 0.6, 0.0625
 SETS = ("easy", "hard", "extremely-hard")
@@ -84,6 +84,8 @@ class Split:
 
     def __init__(self, folder: str | Path, problems: Sequence[Problem], settings: SplitSettings) -> None:
         self.folder, self.settings = Path(folder), settings
+        for name in ("split.json", "counts.jsonl", "split.log"):
+            check_destination(self.folder / name)  # any of them may be a link
         self._stages = (settings.samples, settings.more_samples)  # samples of a problem
         self.problems = list({words(p.prompt): p for p in reversed(problems)}.values())[::-1]
         self.repeated = len(problems) - len(self.problems)

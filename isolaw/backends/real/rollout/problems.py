@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError, Issue, SpecError, nearest
+from isolaw.files import check_destination
 
 Message = dict[str, str]
 _KINDS = (".jsonl", ".parquet")
@@ -141,7 +142,7 @@ def read_files(
 
 def write_set(folder: str | Path, parts: Mapping[str, Iterable[Problem]]) -> None:
     """Write a problem-set folder: ``<part>.jsonl`` for each part, a problem a line."""
-    folder = Path(folder)
+    folder = check_destination(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, problems in parts.items():
         lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]

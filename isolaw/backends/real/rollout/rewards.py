@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from isolaw import commands
 from isolaw.backends.real.rollout.problems import Problem
 from isolaw.errors import Issue, SpecError, nearest
 
@@ -131,7 +132,7 @@ class Rewards:
 def check(name: str, where: str = "real.reward") -> list[Issue]:
     """Return what is wrong with the name of a reward; this imports a function's module."""
     if name == "math" and importlib.util.find_spec("math_verify") is None:
-        return [Issue(where, "math-verify is not installed: pip install math-verify", name)]
+        return [Issue(where, f"math-verify is not installed: {commands.install('math-verify')}", name)]
     if name in NAMES:
         return []
     module, _, function = name.partition(":")

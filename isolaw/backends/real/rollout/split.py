@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from isolaw import commands
 from isolaw.backends.real import environment, models
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.difficulty import Draw, Split, SplitSettings
@@ -58,7 +59,9 @@ def open_split(model: str, pool: str, out: str, options: dict[str, Any]) -> Spli
     wrong_model = models.check(model, where="--model")
     issues = [*wrong_model, *_out_issues(out)]
     issues += [
-        Issue(f"--{key}", f"{name} is not installed; `isolaw doctor` prints the command that installs it")
+        Issue(
+            f"--{key}", f"{name} is not installed; `{commands.doctor()}` prints the command that installs it"
+        )
         for key, name in (("model", "transformers"), ("model", "torch"), ("sampler", options["sampler"]))
         if not environment.installed(name)
     ]

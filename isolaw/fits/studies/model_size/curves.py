@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import DataError, Refused, unknown
+from isolaw.errors import DataError, Refused, option, unknown
 from isolaw.fits.resampling import block_index, inflation
 from isolaw.fits.selection import Floats
 from isolaw.simulated import Simulated
@@ -112,7 +112,7 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
         if name not in table.columns:
             asked = "reward or loss" if name == "reward" else name
             text = unknown("column", asked, map(str, table.columns))
-            raise DataError(f"{source}: {text}; map it with --column {name}=<column>")
+            raise DataError(f"{source}: {text}; map it with {option('columns', name, '<column>')}")
     out = table[needed].apply(pd.to_numeric, errors="coerce").astype(np.float64)
     for name in needed:
         good, expected = out[name].between(0.0, np.inf, "left"), "a number, not negative"
@@ -135,7 +135,7 @@ def _checked(table: pd.DataFrame, x: str, source: str) -> pd.DataFrame:
         n, step = twice["model_size"].iloc[0], twice["step"].iloc[0]
         raise DataError(
             f"{source}: N = {n:g} has several rows of step {step:g}; if they are of different runs, name the "
-            "column of runs: --column run=<column>"
+            f"column of runs: {option('columns', 'run', '<column>')}"
         )
     return out[out[x] > 0]  # before the first step there is no log X
 

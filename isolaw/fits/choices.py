@@ -1,0 +1,80 @@
+"""The options of ``isolaw fit`` that runs require, so that the command that isolaw prints fits them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from isolaw.errors import DataError, Refused
+from isolaw.fits.metric import choose
+from isolaw.fits.selection import SETTINGS, differing, hold, select
+from isolaw.metrics import is_accuracy
+from isolaw.runs import Runs
+
+
+def options(runs: Runs, given: str | None = None) -> list[str]:
+    """Return the options with which ``isolaw fit`` accepts these runs; none where its defaults do.
+
+    Where isolaw would ask, this chooses the reward that most runs measured, and of attributes in which the
+    runs differ the value with the most n. ``given`` is the metric that the command already has. Raises
+    `Refused` where no choice has enough runs for a law.
+
+    >>> rows = [dict(run_id=str(n), problem_set="easy", algorithm="grpo", problems_per_batch=32,
+    ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set="math",
+    ...              metric="reward", value=s / (s + n)) for n in (8, 16, 32) for s in range(1, 40)]
+    >>> options(Runs(pd.DataFrame(rows)))
+    ['--metric', 'reward', '--eval-set', 'math']
+    """
+    metric, eval_set, words = _reward(runs, given)
+    table = runs.table()
+    measured = runs.points.query("metric == @metric and eval_set == @eval_set")["run_id"].unique()
+    fixed = _fixed(table[table.index.isin(measured)])
+    refused: Refused | None = None
+    for setting in sorted(SETTINGS, key=lambda name: name != "fixed-bp"):
+        try:
+            select(runs, metric, eval_set, setting, fixed)
+        except Refused as error:
+            refused = refused or error
+            continue
+        except DataError:  # what the setting holds hides no difference
+            continue
+        words += [word for name, value in fixed.items() for word in ("--fixed", f"{name}={value}")]
+        return [*words, *([] if setting == "fixed-bp" else ["--setting", setting])]
+    raise refused or Refused("the runs differ in more than a law can hold")
+
+
+def _reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
+    """The metric, its evaluation set, and the options that choose them where isolaw would ask."""
+    try:
+        metric, eval_set, _ = choose(runs, given)
+    except DataError:
+        counts = runs.points.groupby(["eval_set", "metric"])["run_id"].agg(["nunique", "size"])
+        wanted = counts.index if given is None else [pair for pair in counts.index if pair[1] == given]
+        rewards = [pair for pair in wanted if given or is_accuracy(pair[1]) or pair[1] == "reward"]
+        if not rewards:
+            raise Refused("the runs have no accuracy and no reward to fit") from None
+
+        def rank(pair: tuple[str, str]) -> tuple[Any, ...]:
+            runs_of, size = counts.loc[pair]
+            return pair[0] == "train", -runs_of, not is_accuracy(pair[1]), -size, pair
+
+        eval_set, metric = min(rewards, key=rank)
+        return metric, eval_set, [*([] if given else ["--metric", metric]), "--eval-set", eval_set]
+    return metric, eval_set, []
+
+
+def _fixed(table: pd.DataFrame) -> dict[str, Any]:
+    """A value of each attribute in which the runs differ: of several, the one with the most n."""
+    fixed: dict[str, Any] = {}
+    while names := differing(table):
+        name = names[0]
+        known = table[table[name].notna()]
+        if known.empty:
+            break
+        levels = known.groupby(known[name].astype(str))["rollouts_per_problem"].nunique()
+        value = known[known[name].astype(str) == levels.idxmax()][name].iloc[0]
+        held = {name: value}
+        table = hold(table, held)
+        fixed |= held
+    return fixed

