@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -27,12 +28,15 @@ from isolaw.calibration.rounds import (
 )
 from isolaw.calibration.space import EDGE, IDENTIFIED, Space, parameters
 from isolaw.config.writing import toml_text
+from isolaw.documents.reading import parse_toml, read_npz
 from isolaw.documents.seal import canonical_json
-from isolaw.errors import DataError
+from isolaw.errors import InputError
 from isolaw.files import check_replaceable, replacing
 from isolaw.runs import Runs
+from isolaw.simulators import preset_file
 from isolaw.simulators.model import Floats
-from isolaw.simulators.presets import FORMAT, is_preset
+from isolaw.simulators.preset_file import FORMAT
+from isolaw.simulators.presets import is_preset
 
 VERSION = 5
 HEAD = "# A population of isolaw's simulator, fitted to runs. What it says is simulated, not measured.\n"
@@ -197,21 +201,22 @@ class Calibration:
             "simulations": SIMULATIONS,
             "assumed": list(self.observed.assumed),
         }
-        return toml_text(
-            {
-                "preset": {
-                    "format": FORMAT,
-                    "model": "interference",
-                    "problems": members[0]["problems"],
-                    "n_train": self.observed.protocol.n_train,
-                },
-                "recipe": self.observed.recipe,
-                "constants": {k: _rounded(v) for k, v in asdict(central).items()},
-                "provenance": source,
-                "discrepancy": self.discrepancy.to_dict(),
-                "ensemble": columns,
-            }
-        )
+        data: dict[str, Any] = {
+            "preset": {
+                "format": FORMAT,
+                "model": "interference",
+                "problems": members[0]["problems"],
+                "n_train": self.observed.protocol.n_train,
+            },
+            "recipe": self.observed.recipe,
+            "constants": {k: _rounded(v) for k, v in asdict(central).items()},
+            "provenance": source,
+            "discrepancy": self.discrepancy.to_dict(),
+            "ensemble": columns,
+        }
+        # Of what will be read: keys without a value are not written.
+        data["preset"]["crc"] = preset_file.checksum(parse_toml(toml_text(data), "the preset"))
+        return toml_text(data)
 
 
 def calibrate(
@@ -259,7 +264,7 @@ def calibrate(
         check_replaceable(Path(out), "a preset", "preset.toml", is_preset)
     kept = None if out is None else Path(out).with_name(f".{Path(out).name}.rounds.npz")
     mark = _mark(seen, seed)
-    done = [] if kept is None else _done(kept, mark)
+    done = [] if kept is None else _done(kept, mark, seen)
     posterior: Posterior | None = None
 
     def report(count: int) -> None:
@@ -308,17 +313,24 @@ def _keep(path: Path, mark: str, done: list[Round]) -> None:
         np.savez(file, mark=np.array(mark), **arrays)  # type: ignore[arg-type]
 
 
-def _done(path: Path, mark: str) -> list[Round]:
-    """The rounds of an earlier call with the same input."""
+def _done(path: Path, mark: str, seen: Observed) -> list[Round]:
+    """Return the rounds of an earlier call with the same input; of any other file none: made again."""
     if not path.is_file():
         return []
     try:
-        with np.load(path, allow_pickle=False) as data:
-            if str(data["mark"]) != mark:
-                return []
-            return [Round(data[f"x{i}"], data[f"rewards{i}"]) for i in range((len(data.files) - 1) // 2)]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(f"{path}: not the rounds of a calibration ({error}); move it away") from None
+        data = read_npz(path)
+        if str(data.pop("mark")) != mark:
+            return []
+        found = [Round(data[f"x{i}"], data[f"rewards{i}"]) for i in range(len(data) // 2)]
+        width, shape = seen.space.size, seen.reward.shape
+        for one in found:
+            whole = np.isfinite(one.x).all() and np.isfinite(one.rewards).all()
+            if one.x.shape[1:] != (width,) or one.rewards.shape != (len(one.x), *shape) or not whole:
+                raise ValueError("arrays of other shapes, or numbers that are not finite")
+        return found
+    except (InputError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(f"{path}: cannot be read ({error}); its rounds are made again", stacklevel=3)
+        return []
 
 
 def _rounded(value: Any) -> Any:

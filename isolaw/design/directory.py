@@ -6,6 +6,7 @@ isolaw decides again from the results, and as before: decisions depend on nothin
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -110,7 +111,7 @@ class Adaptive:
         An ending that other keys of the design brought, or failed runs, does not count.
         """
         out = cls(race_of(spec, runs), spec.design.metric, {key_of(run): run for run in runs}, store)
-        out.history = read(store)
+        out.history = out._confirmed(read(store))
         if unknown := sorted(horizons(out.history).keys() - out.grid.keys()):
             b, n, seed = unknown[0]
             raise StoreError(
@@ -122,6 +123,19 @@ class Adaptive:
             out.history.pop()
         out.advance()
         return out
+
+    def _confirmed(self, kept: list[Decision]) -> list[Decision]:
+        """Return the decisions that follow from the results; those from the first other one are made again.
+
+        A decision by other limits than these was the user's to change, and is taken as it is.
+        """
+        for i, decision in enumerate(kept):
+            if decision.limits != self.race.limits:
+                continue
+            made = self.race.next(kept[:i], measured(self.store, kept[:i], self.metric), set(decision.failed))
+            if replace(made, limits=decision.limits) != decision:
+                return kept[:i]
+        return kept
 
     @property
     def ended(self) -> bool:
@@ -183,23 +197,32 @@ class Adaptive:
 
     def keep(self) -> None:
         """Write ``decisions.jsonl``."""
+        ids = {key: run.run_id for key, run in self.grid.items()}
         lines = [
-            canonical_json(seal.sealed(decision.to_dict(), str(i))) for i, decision in enumerate(self.history)
+            canonical_json(seal.sealed(decision.to_dict(), f"{_owner(self.history[: i + 1], ids)} {i}"))
+            for i, decision in enumerate(self.history)
         ]
         self.store.root.write(DECISIONS, "".join(f"{line}\n" for line in lines).encode())
 
 
+def _owner(history: Sequence[Decision], ids: Mapping[RunKey, str]) -> str:
+    """Return a hash of the runs that decisions ask for; raise `KeyError` where one does not exist."""
+    return hashlib.sha256("".join(sorted(ids[key] for key in horizons(history))).encode()).hexdigest()
+
+
 def read(store: SweepStore) -> list[Decision]:
-    """Return the decisions of a sweep's directory, up to the first damaged line; none of a grid."""
+    """Return the decisions of a sweep's directory, up to the first that is damaged or of other runs."""
     content = store.root.read(DECISIONS) if store.directory.is_dir() else None
     out: list[Decision] = []
+    ids = {key_of(run): run_id for run_id, run in store.specs()[0].items()} if content else {}
     for line in (content or b"").splitlines():
         try:
             document = parse_json(line)
-            if not seal.is_sealed(document, str(len(out))):
-                break
-            document.pop("crc")
-            out.append(Decision.from_dict(document))
+            own = {key: value for key, value in document.items() if key != "crc"}
+            history = [*out, Decision.from_dict(own)]
+            if not seal.is_sealed(document, f"{_owner(history, ids)} {len(out)}"):
+                break  # also those of another sweep, and of versions that did not say of which
+            out = history
         except (ValueError, TypeError, KeyError):
             break
     return out

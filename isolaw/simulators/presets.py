@@ -3,23 +3,24 @@
 A preset file is TOML. ``[constants]`` are one population, ``[ensemble]`` many, each constant a list: what
 runs leave open about it. ``problems`` is what ``problems.set`` takes, ``n_train`` D, ``[recipe]`` how the
 runs were trained, ``[provenance]`` says which they were, and how well they are met, and ``[discrepancy]``
-what the ensemble leaves of their rewards.
+what the ensemble leaves of their rewards (`isolaw.simulators.preset_file`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from isolaw.documents.reading import read_toml
 from isolaw.errors import InputError, nearest
+from isolaw.simulators import preset_file
+from isolaw.simulators.preset_file import FORMAT
 
-FORMAT = "isolaw.preset/1"
 FOLDER = Path(__file__).with_name("presets")
 
 
@@ -105,47 +106,34 @@ def read_preset(name: str | Path) -> Preset:
         close = nearest(str(name), shipped())
         hint = f" (did you mean {close!r}?)" if close else f"; expected a file or {', '.join(shipped())}"
         raise InputError(f"preset: no such preset or file; found {str(name)!r}{hint}")
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from None
-    return _of(data, path)
+    return _of(read_toml(path), path)
 
 
 @cache
 def _shipped(name: str) -> Preset:
     path = FOLDER / f"{name}.toml"
-    return _of(tomllib.loads(path.read_text(encoding="utf-8")), path)
+    return _of(read_toml(path), path)
 
 
 def is_preset(path: Path) -> bool:
     """Return whether a file is one of these."""
     try:
-        return FORMAT in path.read_text(encoding="utf-8")[:2000]
-    except (OSError, UnicodeDecodeError):
+        with path.open("rb") as file:
+            return FORMAT.encode() in file.read(2000)
+    except OSError:
         return False
 
 
 def _of(data: Mapping[str, Any], path: Path) -> Preset:
-    head = data.get("preset", {})
-    if not isinstance(head, Mapping) or head.get("format") != FORMAT:
-        found = head.get("format") if isinstance(head, Mapping) else None
-        raise InputError(f"{path}: found format {found!r}; expected a preset of isolaw calibrate ({FORMAT})")
-    try:
-        constants = {str(k): float(v) for k, v in data["constants"].items()}
-        columns = {str(k): list(v) for k, v in data["ensemble"].items()}
-        members = tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-        return Preset(
-            path.stem,
-            str(head["problems"]),
-            int(head["n_train"]),
-            data["recipe"],
-            constants,
-            members,
-            data["provenance"],
-            data.get("discrepancy", {}),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: a part of the preset is missing or damaged ({error})") from None
+    found = preset_file.read(data, path)
+    columns = found.ensemble
+    return Preset(
+        path.stem,
+        found.preset.problems,
+        found.preset.n_train,
+        data["recipe"],
+        found.constants,
+        tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)),
+        found.provenance.model_dump(exclude_defaults=True),
+        data.get("discrepancy", {}),
+    )
