@@ -89,6 +89,9 @@ options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", def
 _NOTHING = object()
 
 
+_LONGEST_SHOWN = 500  # characters of a value in a message
+
+
 @dataclass(frozen=True)
 class Issue:
     """One mistake: its key, what was found, what is accepted, the nearest valid name, its line in a file."""
@@ -103,11 +106,20 @@ class Issue:
     def __str__(self) -> str:
         parts = [self.message] if self.message else []
         if self.found is not _NOTHING:
-            parts.append(f"found {self.found!r}")
+            parts.append(f"found {_shown(self.found)}")
         if self.accepted:
             parts.append(f"expected {self.accepted}")
         hint = f" (did you mean {self.nearest!r}?)" if self.nearest else ""
         return f"{self.where}: {'; '.join(parts)}{hint}"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it: a long one by its beginning."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]} …"
 
 
 class SpecError(InputError):

@@ -20,7 +20,8 @@ def _arguments(
     _: click.Context, option: click.Parameter, values: Sequence[str]
 ) -> dict[str, bool | int | float | str] | None:
     """NAME=VALUE options as a dictionary, the values as in a sweep file; None without any."""
-    import tomllib
+    from isolaw.documents.reading import parse_toml
+    from isolaw.errors import InputError
 
     out: dict[str, bool | int | float | str] = {}
     for text in values:
@@ -28,8 +29,8 @@ def _arguments(
         if not name or not equals:
             raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected NAME=VALUE")
         try:
-            value = tomllib.loads(f"value = {raw}")["value"]
-        except ValueError:
+            value = parse_toml(f"value = {raw}", option.opts[0])["value"]
+        except InputError:
             value = raw
         out[name] = value if isinstance(value, bool | int | float) else str(value)
     return out or None

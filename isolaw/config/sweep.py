@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from isolaw.config.sections import (
     SweepSection,
     TrackingSection,
 )
-from isolaw.documents.reading import read_text
+from isolaw.documents.reading import parse_toml, read_toml
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import InputError, Issue, SpecError
 
@@ -80,10 +79,7 @@ class SweepSpec(Section):
         a file that cannot be read or a setting without ``=``.
         """
         settings = list(settings)
-        try:
-            data = tomllib.loads(read_text(path) if path is not None else "")
-        except (ValueError, RecursionError) as error:  # of TOML, or of a number in it
-            raise SpecError([Issue("not valid TOML", str(error))], source=str(path)) from None
+        data = read_toml(path) if path is not None else {}
         if base is not None:
             data = base.model_dump(mode="json")
         for setting in settings:
@@ -115,8 +111,8 @@ def _apply(data: dict[str, Any], setting: str) -> None:
     if not equals or not sections or not key:
         raise InputError(f"--set {setting!r}: expected section.key=value, e.g. sweep.compute=1e7")
     try:
-        value: Any = tomllib.loads(f"value = {raw}")["value"]
-    except (ValueError, RecursionError):
+        value: Any = parse_toml(f"value = {raw}", "--set")["value"]
+    except InputError:
         value = raw.strip()
     for section in sections:
         data = data.setdefault(section, {})

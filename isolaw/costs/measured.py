@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ import numpy as np
 from isolaw import commands
 from isolaw.config.sections import Index, Positive, Rate, Section
 from isolaw.costs.model import Cost, Part, Source
-from isolaw.documents.reading import read_text
+from isolaw.documents.reading import read_json, read_toml
 from isolaw.documents.validation import located, parse_section
-from isolaw.errors import DataError, Issue, SpecError
+from isolaw.errors import DataError, InputError, SpecError
 
 _EVALUATE = "evaluate"
 
@@ -58,10 +56,7 @@ def of_table(data: Mapping[str, Any], where: str = "") -> Cost:
 
 def read_table(path: str | Path) -> Cost:
     """Return the cost of a step from a TOML file."""
-    try:
-        data = tomllib.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise SpecError([Issue("not valid TOML", str(error))], source=str(path)) from None
+    data = read_toml(path)
     try:
         return of_table(data, str(path))
     except SpecError as error:
@@ -74,7 +69,7 @@ def read_doctor(path: str | Path) -> Cost:
     It made steps of two sizes, on one GPU, with a model of random weights: a and b of each part follow.
     """
     try:
-        report = json.loads(read_text(path))
+        report = read_json(path)
         stages = {stage["stage"]: stage["measured"] for stage in report["stages"]}
         rows = stages.get("speed", {}).get("speed", [])
         tokens = [row["sampled_tokens_per_s"] * row["seconds_of_a_step"]["generate"] for row in rows]
@@ -83,7 +78,9 @@ def read_doctor(path: str | Path) -> Cost:
         on_gpu = report["device"] == "cuda"
         gpu = report["machine"]["gpus"][0]["name"] if on_gpu else ""
         model = "{architecture} of random weights, {parameters:,} parameters".format(**stages["model"])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (InputError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        if isinstance(error, InputError) and not Path(path).is_file():
+            raise
         raise DataError(f"{path}: not a report of isolaw doctor --gpu") from None
     if not rows:
         again = commands.doctor_gpu("--only", "speed", "--out", str(path))

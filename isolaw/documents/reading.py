@@ -24,6 +24,7 @@ LARGEST = 64 * 2**20  # bytes of a JSON document or of a text
 LARGEST_TOML = 250_000  # characters: tomllib reads a megabyte a second
 DEEPEST_KEY = 10  # parts of a TOML key: tomllib's time is quadratic in them
 DEEPEST = 40  # levels of nesting
+LARGEST_INTEGER = 64  # bits
 LARGEST_ARRAYS = 2**30  # bytes of an NPZ file's arrays
 
 # It begins only where a key can, and is possessive, so that its time is linear.
@@ -73,7 +74,7 @@ def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(f"{source}: not valid TOML: {what[:300]}") from None
-    _check_depth(data, source)
+    _check_values(data, source)
     return data
 
 
@@ -94,7 +95,7 @@ def parse_json(text: bytes | str, source: str | Path = "") -> dict[str, Any]:
         raise ValueError("nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")
-    _check_depth(data, source)
+    _check_values(data, source)
     return data
 
 
@@ -126,16 +127,21 @@ def _finite(text: str) -> float:
     raise ValueError(f"{text[:40]} is no finite number")
 
 
-def _check_depth(data: Any, source: str | Path) -> None:
-    """Raise `InputError` (with a source) or ValueError for more than `DEEPEST` levels."""
+def _check_values(data: Any, source: str | Path) -> None:
+    """Raise `InputError` (with a source) or ValueError for too many levels, and integers too large."""
     level: list[Any] = [data]
+    text = f"found more than {DEEPEST} levels of nesting"
     for _ in range(DEEPEST):
         inside: list[Any] = []
         for value in level:
             parts: Iterable[Any] = value.values() if isinstance(value, Mapping) else value
-            inside += [part for part in parts if isinstance(part, dict | list)]
+            for part in parts:
+                if isinstance(part, dict | list):
+                    inside.append(part)
+                elif type(part) is int and part.bit_length() > LARGEST_INTEGER:
+                    text = f"found an integer of more than {LARGEST_INTEGER} bits"
+                    raise InputError(f"{source}: {text}") if source else ValueError(text)
         if not inside:
             return
         level = inside
-    text = f"found more than {DEEPEST} levels of nesting"
     raise InputError(f"{source}: {text}") if source else ValueError(text)

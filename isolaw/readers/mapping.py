@@ -21,7 +21,6 @@ from __future__ import annotations
 import ast
 import operator
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from isolaw.documents.reading import read_text
+from isolaw.documents.reading import read_toml
 from isolaw.documents.validation import located, parse_section
 from isolaw.errors import DataError, InputError, SpecError, option, unknown
 from isolaw.metrics import is_accuracy
@@ -187,11 +186,9 @@ def read_mapping(path: str | Path) -> ColumnMapping:
 
     Raises `InputError` if it is missing, is not TOML, or has a section or value that a mapping cannot have.
     """
-    text = read_text(path)
+    data = read_toml(path)
     try:
-        return parse_section(ColumnMapping, tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
+        return parse_section(ColumnMapping, data)
     except SpecError as error:
         raise located(error, path) from None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from isolaw.documents.reading import read_text
+from isolaw.documents.reading import read_toml
 from isolaw.errors import InputError
 from isolaw.readers.assignments import ALIASES, Assignment, assignment
 from isolaw.readers.candidates import Candidate, Group, Status, groups
@@ -111,12 +110,8 @@ def read_settings(path: str | Path) -> list[Assignment]:
 
     Raises `InputError` if it is missing, is not TOML, or sets what cannot be set.
     """
-    try:
-        tables = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
     out = []
-    for glob, own in tables.items():
+    for glob, own in read_toml(path).items():
         settings = own if isinstance(own, dict) else {glob: own}
         for name, value in settings.items():
             if not isinstance(value, bool | int | float | str):

@@ -19,7 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from isolaw import backends
-from isolaw.errors import StoreError
+from isolaw.documents.reading import read_json
+from isolaw.errors import InputError, StoreError
 from isolaw.files import check_destination
 from isolaw.replication import execution
 from isolaw.replication.battery import FIRST_SEED, MODELS, SEEDS, SETS, Battery, battery
@@ -128,8 +129,8 @@ def claim(battery: Battery, folder: Path) -> None:
         save(mine, marker)
         return
     try:
-        found = dict(json.loads(marker.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        found = read_json(marker)
+    except InputError:
         found = {}
     if found.get("format") != FORMAT:
         raise StoreError(f"{marker}: found another format; expected a battery of format {FORMAT!r}")

@@ -11,7 +11,7 @@ t₇ = 2.4), so the shares are on the low side.
 from __future__ import annotations
 
 import hashlib
-import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -22,6 +22,7 @@ import numpy as np
 
 from isolaw.backends.bandit.options import is_calibrated, simulator
 from isolaw.calibration.space import parameters
+from isolaw.documents.reading import read_json
 from isolaw.documents.seal import canonical_json
 from isolaw.errors import InputError
 from isolaw.replication.battery import LEAST_LEVELS, SETS, TABULAR_RULES, Battery
@@ -134,8 +135,8 @@ def _judged(
     mark = hashlib.sha256(canonical_json(key).encode()).hexdigest()
     path = None if out is None else Path(out) / "jitter" / f"{index:03d}.json"
     if path is not None and path.is_file():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["of"] == mark:
+        kept = _kept(path)
+        if kept.get("of") == mark:
             progress(1.0)
             return dict(kept["verdicts"])
     rows = {f"{f['finding']} {f['set']}": f for f in judge(battery, None, jobs, progress)["findings"]}
@@ -144,3 +145,15 @@ def _judged(
         effects = {name: row["effect"] for name, row in rows.items()}
         save({"of": mark, "constants": key["constants"], "verdicts": verdicts, "effects": effects}, path)
     return verdicts
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """Return what a file keeps; of one that cannot be read nothing, with a note: it is made again."""
+    try:
+        kept = read_json(path)
+        if not isinstance(kept.get("verdicts"), dict):
+            raise InputError(f"{path}: found no verdicts")
+        return kept
+    except InputError as error:
+        warnings.warn(f"{error}; it is made again", stacklevel=3)
+        return {}

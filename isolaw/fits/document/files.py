@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from isolaw import commands
-from isolaw.errors import DataError
+from isolaw.documents.reading import parse_json, read_bytes
+from isolaw.errors import DataError, InputError
 from isolaw.files import check_replaceable, replacing
 from isolaw.fits.curves.learning_curves import FAMILIES
 from isolaw.fits.document import version_1
@@ -45,12 +46,14 @@ def read(path: Path) -> dict[str, Any]:
             hint = f"; to fit its runs: {commands.read_sweep(path)}"
         raise DataError(f"{path}: a directory, not a law{hint}")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise DataError(f"{path}: not a law (it is not JSON); isolaw fit --out writes one") from None
-    found = document.get("format") if isinstance(document, dict) else None
+        content = read_bytes(path)
+    except InputError as error:
+        raise DataError(str(error)) from None
+    try:
+        document = parse_json(content)
+    except ValueError as error:
+        raise DataError(f"{path}: not a law ({error}); isolaw fit --out writes one") from None
+    found = document.get("format")
     if found not in (FORMAT, version_1.FORMAT):
         raise DataError(
             f"{path}: not a law: format: found {found!r}; expected {FORMAT!r} or {version_1.FORMAT!r}"
@@ -68,7 +71,7 @@ def load(path: Path) -> LawDocument:
             data = version_1.converted(data)
         document = LawDocument.from_dict(data)
         _check(document)
-    except (Malformed, KeyError, TypeError, AttributeError) as error:
+    except (Malformed, KeyError, TypeError, AttributeError, ValueError, OverflowError, IndexError) as error:
         raise DataError(f"{path}: a damaged law: {error}") from None
     return document
 

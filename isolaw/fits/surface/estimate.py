@@ -29,6 +29,7 @@ from isolaw.fits.surface.process import Process
 
 T = TypeVar("T")
 
+_FARTHEST = 20.0  # standard deviations of the prior
 _STARTS: tuple[dict[str, float], ...] = (
     {"l_u": 2.0},
     {"l_u": 5.0, "rho": 0.6},
@@ -168,7 +169,8 @@ def _mode(process: Process) -> Floats:
     centre, unit = process.prior.T  # in units of the prior's deviations all directions are alike
 
     def loss_and_slope(z: Floats) -> tuple[float, Floats]:
-        value, slope = process.loss_and_slope(centre + unit * z)
+        # A line search may step to where θ overflows; no optimum is so far from the prior.
+        value, slope = process.loss_and_slope(centre + unit * np.clip(z, -_FARTHEST, _FARTHEST))
         return value, slope * unit
 
     def search(z: Floats, steps: int) -> tuple[float, Floats]:

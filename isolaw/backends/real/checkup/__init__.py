@@ -19,7 +19,6 @@ This module imports nothing heavy; the stages do, in their processes.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -34,7 +33,8 @@ from typing import Any
 from isolaw import commands
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record, write_json
-from isolaw.errors import IsolawError
+from isolaw.documents.reading import read_json
+from isolaw.errors import InputError, IsolawError
 from isolaw.files import check_replaceable
 from isolaw.machine import visible_gpus
 
@@ -93,8 +93,8 @@ def check_out(path: Path) -> None:
 
 def _is_report(path: Path) -> bool:
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8"))["format"] == FORMAT)
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return bool(read_json(path).get("format") == FORMAT)
+    except InputError:
         return False
 
 

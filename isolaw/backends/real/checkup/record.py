@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from isolaw.documents.reading import read_json
 from isolaw.files import replacing
 
 
@@ -29,7 +29,10 @@ class Record:
         """Return what a stage has written so far, which may be nothing."""
         record = cls(folder / f"{stage}.json")
         if record.path.is_file():
-            vars(record).update(json.loads(record.path.read_text(encoding="utf-8")))
+            found = read_json(record.path)
+            vars(record).update(
+                {key: found[key] for key in found if key in ("checks", "measured", "skipped", "error")}
+            )
         return record
 
     def check(self, what: str, found: Any, accepted: str, passed: bool) -> None:

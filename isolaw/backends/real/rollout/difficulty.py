@@ -27,7 +27,8 @@ import numpy as np
 
 from isolaw.backends.real.rollout import rewards
 from isolaw.backends.real.rollout.problems import Problem, words, write_set
-from isolaw.errors import DataError
+from isolaw.documents.reading import read_json
+from isolaw.errors import DataError, InputError
 from isolaw.files import check_destination, replacing
 
 EASY_LEAST, EASY_MOST, HARD_MOST = 0.3, 0.6, 0.0625
@@ -104,9 +105,9 @@ class Split:
                 raise DataError(f"{self.folder}: {', '.join(names)} exists; the folder is left unchanged")
             return None
         try:
-            found = json.loads(self._file.read_text(encoding="utf-8"))
+            found = read_json(self._file)
             theirs, report = dict(found["settings"]), found["report"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (InputError, ValueError, KeyError, TypeError):
             raise DataError(f"{self._file}: not a file of isolaw split; it is left unchanged") from None
         ours = asdict(self.settings)
         other = [f"{k} {theirs.get(k)!r}, not {ours[k]!r}" for k in ours if theirs.get(k) != ours[k]]

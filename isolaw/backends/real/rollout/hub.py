@@ -12,7 +12,7 @@ names one.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 from collections import defaultdict
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.backends.real.rollout.problems import KINDS, Problem, read_files
-from isolaw.errors import Issue, SpecError, nearest
+from isolaw.documents.reading import read_json
+from isolaw.errors import InputError, Issue, SpecError, nearest
 
 PREFIX = "hf:"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]+)?$|/\d{4}$")
@@ -124,8 +125,6 @@ def _written_by_datasets(path: Path, place: Path) -> str | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    with contextlib.suppress(InputError):
+        return read_json(path)
+    return {}
