@@ -60,7 +60,7 @@ def read_text(path: str | Path, largest: int = LARGEST) -> str:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file; raise `InputError` where it has none."""
-    return parse_toml(read_text(path), path)
+    return parse_toml(read_text(path, 4 * LARGEST_TOML), path)
 
 
 def parse_toml(text: str, source: str | Path) -> dict[str, Any]:
