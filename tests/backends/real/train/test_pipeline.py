@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,6 +21,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from isolaw import children, engine, guard
+from isolaw.backends.real.rollout import remote_sampler
 from isolaw.backends.real.rollout.remote_sampler import RemoteSampler
 from isolaw.backends.real.rollout.samplers import SamplerSettings
 from isolaw.backends.real.train import loop
@@ -108,12 +110,14 @@ def test_a_sampler_that_dies_is_noticed(resolved) -> None:
 
 def descendants(process: subprocess.Popen[bytes]) -> tuple[psutil.Process, psutil.Process] | None:
     """The worker of a sweep and its sampler, if both exist."""
-    try:
-        (worker,) = psutil.Process(process.pid).children()
-        (sampler,) = worker.children()
-    except (ValueError, psutil.Error):
-        return None
-    return worker, sampler
+    found = {}
+    for pid in guard.descendants(process.pid):
+        with contextlib.suppress(psutil.Error):
+            words = psutil.Process(pid).cmdline()
+            for name in ("isolaw.executors.worker", remote_sampler._MODULE):
+                if name in words and guard.__file__ not in words:
+                    found[name] = psutil.Process(pid)
+    return (found["isolaw.executors.worker"], found[remote_sampler._MODULE]) if len(found) == 2 else None
 
 
 @pytest.fixture(scope="module")
