@@ -179,13 +179,8 @@ def main() -> None:
         for number in range(options.held):
             whom, kind = rng.choice(("itself", "another")), rng.choice((signal.SIGSTOP, signal.SIGKILL))
             if number % 2:
-                words = [
-                    *command(folder / "x", 1)[:2],
-                    str(folder / "truth"),
-                    "--out",
-                    str(folder / "p.toml"),
-                ]
-                words[1] = "calibrate"
+                isolaw = command(folder, 1)[0]
+                words = [isolaw, "calibrate", str(folder / "truth"), "--out", str(folder / "p.toml")]
             else:
                 words = [*command(folder / f"held-{number}", 2), "--set", "sweep.compute=1000000000"]
             how = hold(words, whom, kind, rng)
