@@ -144,6 +144,15 @@ def logs_that_a_command_for_tables_reads(desk: Desk) -> Run:
     return Run((("<number>", "32"),))
 
 
+@prints("read_again")
+def tables_of_one_run_each(desk: Desk) -> None:
+    for seed in range(3):
+        rows = [f"{step},{0.5 - 1 / (step + 8) + seed / 100}" for step in range(1, 30)]
+        desk.write(f"my tables/run {seed}.csv", "\n".join(["step,acc", *rows]) + "\n")
+    files = [f"my tables/run {seed}.csv" for seed in range(3)]
+    desk.run("read", *files, "--constant", "B_p=16", "--constant", "n=8", "--metric", "acc", code=2)
+
+
 @prints("draft_settings")
 def logs_with_blanks(desk: Desk) -> None:
     desk.logs(config=False)

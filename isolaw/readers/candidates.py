@@ -56,6 +56,8 @@ class Candidate:
         default_factory=list
     )  # that may have written it, where its names fit several
 
+    final: bool = False  # no ``--set`` changes it: a run of a sweep, or of a table of isolaw's
+
     @property
     def n(self) -> int | None:
         """Rollouts per problem, if they are known."""
@@ -63,7 +65,7 @@ class Candidate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "final"}
 
 
 @dataclass(frozen=True)

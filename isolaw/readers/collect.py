@@ -157,7 +157,7 @@ def _of_table(runs: Runs, found: Found) -> list[Candidate]:
         out.append(
             Candidate(
                 str(run_id), framework, container, [str(found.path)], facts=facts, metrics=metrics,
-                steps=(first, last), compute=(least, most),
+                steps=(first, last), compute=(least, most), final=found.sweep or found.ours,
             )
         )  # fmt: skip
     return out

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from isolaw.documents.reading import read_toml
 from isolaw.errors import InputError
 from isolaw.readers.assignments import ALIASES, Assignment, assignment
-from isolaw.readers.candidates import Candidate, Group, Status, groups
+from isolaw.readers.candidates import Candidate, Status
 from isolaw.readers.name_patterns import NamePattern, offer
 from isolaw.readers.resolve import ASSUMED, only, setting
 
@@ -30,7 +30,7 @@ def settling(candidates: Sequence[Candidate]) -> list[str] | None:
         lacking = [own for own in needing if need in own.needs]
         value = _framework(lacking) if need == "framework" else _VALUES.get(need, "<number>")
         if need == "seed":
-            out += _seeds(groups(lacking), {own.run: own for own in lacking}, names)
+            out += _seeds([own for own in lacking if not own.final], candidates)
         elif len(lacking) == len(usable) and (len(lacking) == 1 or need != "n"):
             out.append(setting("", need, value))
         else:
@@ -70,14 +70,28 @@ def _carried(candidates: Sequence[Candidate]) -> list[str]:
     return list(dict.fromkeys([*_needs(candidates), *(["seed"] if assumed else [])]))
 
 
-def _seeds(repeated: Sequence[Group], runs: dict[str, Candidate], names: Sequence[str]) -> list[str]:
-    """The first run of each group keeps its seed."""
+def _seeds(lacking: Sequence[Candidate], among: Sequence[Candidate]) -> list[str]:
+    """Settings of seeds: of the runs that are one without them, the first keeps its seed."""
+    repeated: dict[tuple[str, str], list[Candidate]] = {}
+    for own in lacking:
+        repeated.setdefault((own.message, own.run if own.container == "table" else ""), []).append(own)
     out = []
-    for group in repeated:
-        fact = runs[group.runs[0]].facts.get("seed")
+    for group in repeated.values():
+        fact = group[0].facts.get("seed")
         first = fact.value if fact else 0
-        out += [setting(only(run, names), "seed", first + i) for i, run in enumerate(group.runs[1:], 1)]
-    return out
+        globs = dict.fromkeys(_glob(own, among) for own in group)
+        out += [setting(glob, "seed", first + i) for i, glob in enumerate(globs) if i]
+    return list(dict.fromkeys(out))
+
+
+def _glob(own: Candidate, among: Sequence[Candidate]) -> str:
+    """A glob for a log by its run, for a table by its file: runs of several tables may have one name."""
+    if own.container != "table":
+        return only(own.run, [other.run for other in among])
+    files = {source for other in among for source in other.sources}
+    stem = PurePath(own.sources[0]).stem
+    alone = sum(PurePath(file).stem == stem for file in files) == 1
+    return only(stem if alone else own.sources[0])
 
 
 def draft(candidates: Sequence[Candidate], command: str) -> str:

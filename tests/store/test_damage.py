@@ -83,7 +83,7 @@ def test_runs_that_are_a_file(tmp_path: Path, tiny, isolaw) -> None:
     engine.sweep(tiny(), tmp_path)
     shutil.rmtree(tmp_path / "runs")
     (tmp_path / "runs").touch()
-    for command in (["sweep", "--out", tmp_path], ["status", tmp_path], ["fit", tmp_path, "--out", "x"]):
+    for command in (["sweep", "--out", tmp_path], ["status", tmp_path], ["fit", tmp_path, "--out", "x.json"]):
         code, _, err = isolaw(*command)
         assert code == 2
         assert f"{tmp_path / 'runs'}: found a file; expected a folder" in err

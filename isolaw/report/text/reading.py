@@ -97,6 +97,8 @@ def to_settle(sources: Sequence[str], options: Sequence[str] | None) -> list[str
 
     Where the user must fill in blanks, a second line has the command that drafts a file for them.
     """
+    if options is not None and not options:
+        return []  # isolaw's own runs are as they are; --only and --exclude choose among them
     drafted = commands.draft_settings(sources)
     settled = drafted if options is None else commands.read_again(sources, options)
     lines = [f"To settle this: {settled}"]

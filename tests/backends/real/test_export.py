@@ -77,6 +77,10 @@ def test_its_logits_are_the_trainers(
     finally:
         trainer.close()
     assert models.check(tmp_path / "model") == []  # a sweep may start from it
+    (tmp_path / "usual").touch()  # libraries write weights that only the user may read
+    usual = (tmp_path / "usual").stat().st_mode
+    folders = (tmp_path / "model", stored.states.folder(5))
+    assert {file.stat().st_mode for folder in folders for file in folder.iterdir()} == {usual}
     text = "17+25="
     own, theirs = (AutoTokenizer.from_pretrained(folder) for folder in (tmp_path / "model", made.model))
     assert own(text).input_ids == theirs(text).input_ids
