@@ -286,6 +286,9 @@ def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str],
                 ended += event.kind not in ("checkpoint", "stopped")
                 if event.kind == "failed":
                     failed[event.run_id] = event.cause
+                    if ended < len(reached):  # else it is said at once, with where to look
+                        cause = event.cause.partition("\n")[0]
+                        note(f"warning: run {event.run_id[:8]} failed: {cause}; the others continue")
                 advance = max(event.compute - reached[event.run_id], 0)
                 reached[event.run_id] += advance
                 update(advance=advance, description=f"{ended}/{len(reached)} runs")
