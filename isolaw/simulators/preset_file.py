@@ -131,7 +131,7 @@ def read(data: Mapping[str, Any], path: Path) -> PresetFile:
     found = head.get("format") if isinstance(head, Mapping) else None
     if found != FORMAT:
         raise InputError(
-            f"{path}: found format {str(found)[:80]!r}; expected a preset of isolaw calibrate ({FORMAT})"
+            f"{path}: found format {repr(found)[:80]}; expected a preset of isolaw calibrate ({FORMAT})"
         )
     out = parse_section(PresetFile, data, source=str(path))
     if issues := [*_constants(out.constants, "constants"), *_ensemble(out.ensemble)]:

@@ -134,6 +134,6 @@ def _of(data: Mapping[str, Any], path: Path) -> Preset:
         data["recipe"],
         found.constants,
         tuple(dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)),
-        found.provenance.model_dump(exclude_defaults=True),
+        found.provenance.model_dump(exclude_unset=True),
         data.get("discrepancy", {}),
     )

@@ -250,7 +250,8 @@ def test_what_a_sweeps_directory_keeps_is_checked(tmp_path: Path) -> None:
     assert not out.exists()
     list(zip(range(1), engine.execute(planned, out), strict=False))
     replay._held.clear()
-    isolaw.read(FRAME.assign(r=0.5), metric="r").to_parquet(out / "recorded.parquet")
+    isolaw.read(FRAME.assign(r=0.5), metric="r").to_parquet(tmp_path / "other.parquet")
+    (tmp_path / "other.parquet").replace(out / "recorded.parquet")
     with pytest.raises(InputError, match=r"recorded\.parquet: the runs changed since the sweep was planned"):
         engine.plan(SweepStore(out).read_spec(), out)
     with pytest.raises(StoreError, match=r"holds another sweep \(content\.runs is"):

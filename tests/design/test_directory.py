@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ import pytest
 import isolaw as package
 from isolaw import engine
 from isolaw.config import SweepSpec
+from isolaw.design import directory
 from isolaw.design.decisions import Ending, Stage, horizons
 from isolaw.design.directory import ahead, read
 from isolaw.design.schedule import schedule
+from isolaw.documents import seal
+from isolaw.documents.seal import canonical_json
 from isolaw.errors import SpecError, StoreError
 from isolaw.store import SweepStore
 
@@ -242,3 +246,37 @@ def test_a_race_that_has_not_begun_has_a_schedule_under_an_assumed_truth(tmp_pat
     assert not (tmp_path / "new").exists()
     made = plan.adaptive.asked(found.decisions)
     assert sum(run.rollouts for run in made) == found.decisions[-1].spent <= plan.adaptive.race.spend
+
+
+def test_decisions_of_another_sweep_count_for_nothing(copy: Path, tmp_path: Path) -> None:
+    """They are of other runs, whatever their checksums say."""
+    other = tmp_path / "other"
+    package.sweep(spec(recipe={"lr": 0.02}), other)
+    theirs = engine.status(other)["race"]
+    shutil.copy(copy / "decisions.jsonl", other / "decisions.jsonl")
+    assert read(SweepStore(other)) == []
+    assert engine.status(other)["race"] is None
+    package.sweep(spec(recipe={"lr": 0.02}), other)
+    assert engine.status(other)["race"] == theirs
+
+
+def test_forged_decisions_are_made_again(raced: Path, copy: Path) -> None:
+    """With a checksum that is right: the results do not say so."""
+    history = read(SweepStore(copy))
+    ids = _ids(copy)
+    forged = [*history[:-1], replace(history[-1], expected_regret=1e-9)]
+    lines = [
+        canonical_json(seal.sealed(own.to_dict(), f"{directory._owner(forged[: i + 1], ids)} {i}"))
+        for i, own in enumerate(forged)
+    ]
+    (copy / "decisions.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert read(SweepStore(copy))[-1].expected_regret == 1e-9
+    planned = engine.plan(spec(), copy)
+    assert planned.adaptive is not None
+    assert planned.adaptive.history == history
+    list(engine.execute(planned, copy))
+    assert results(copy) == results(raced)
+
+
+def _ids(out: Path) -> dict[tuple[int, int, int], str]:
+    return {directory.key_of(run): run_id for run_id, run in SweepStore(out).specs()[0].items()}

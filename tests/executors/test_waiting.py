@@ -185,7 +185,7 @@ def test_a_missing_package_is_named(
     )
     code, _, said = isolaw("sweep", "--out", tmp_path / "out", "--executor", kind)
     assert code == 2
-    assert f"executor.kind: {package} is not installed; pip install 'isolaw[{kind}]'; found '{kind}'" in said
+    assert f"executor.kind: {package} is not installed: pip install 'isolaw[{kind}]'; found '{kind}'" in said
     assert not (tmp_path / "out").exists()
 
 
