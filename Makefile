@@ -150,6 +150,7 @@ fuzz: $(STAMPS)/fuzz
 	    { tail -40 .fuzz/log; exit 1; }; \
 	  grep -E 'executed_units|peak_rss' .fuzz/log; \
 	done
+	$(BIN)/python fuzz/documents.py --cases 1000
 	$(BIN)/python fuzz/store.py --cases 1000
 	$(BIN)/python fuzz/signals.py --signals 50
 
