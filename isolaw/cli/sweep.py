@@ -31,7 +31,9 @@ _KEYS = {
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@click.option("--backend", help="bandit (simulator), replay (recorded runs) or real (models).")
+@click.option(
+    "--backend", help="bandit (simulator), replay (recorded runs), real (models) or command (your trainer)."
+)
 @click.option(
     "--out", required=True, type=click.Path(), help="Directory of the sweep; continued if it exists."
 )

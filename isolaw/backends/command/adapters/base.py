@@ -36,7 +36,9 @@ class Asked:
     temperature: float | None = None
     max_response_tokens: int | None = None
     recipe: Mapping[str, object] = field(default_factory=dict)
-    given: Mapping[str, str] = field(default_factory=dict)  # command.settings: the user's own, by the framework's names
+    given: Mapping[str, str] = field(
+        default_factory=dict
+    )  # command.settings: the user's own, by the framework's names
 
     @property
     def batch_rollouts(self) -> int:
@@ -65,7 +67,9 @@ class Adapter:
     log: str  # where the framework writes what the readers read: a pattern below ``{out}``, or ``stdout``
     # Pattern of a finished checkpoint's path below ``{out}``, with a group ``step``; empty: it cannot resume.
     checkpoint: str
-    resume: Callable[[Asked, str], Settings] = lambda _asked, _checkpoint: {}  # how to continue from a checkpoint
+    resume: Callable[[Asked, str], Settings] = (
+        lambda _asked, _checkpoint: {}
+    )  # how to continue from a checkpoint
     environment: Callable[[Asked], Mapping[str, str]] = lambda _asked: {}
     issues: Callable[[Asked], list[Issue]] = lambda _asked: []
     recipe: frozenset[str] = frozenset()
