@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import json
 import math
-import os
 import re
 import tempfile
 import time
@@ -179,7 +178,7 @@ class Following:
         return out
 
     def check(self) -> dict[str, Fact]:
-        """Return what the log, and the configuration beside it, say of the run: by our names, with origins."""
+        """Return what the log and the configuration beside it say of the run, by our names."""
         found: dict[str, Fact] = {}
         for name, container in self._containers.items():
             try:

@@ -1,4 +1,4 @@
-"""What a run asks becomes a command: placeholders, environment variables, and the framework's own settings."""
+"""What a run asks becomes a command: placeholders, environment variables, and the framework's settings."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class _Pace:
         self._checked = False
 
     def checkpoints(self, found: dict[int, Values], whole: int = -1) -> Iterator[Checkpoint]:
-        """Yield the steps before the last one in the log, whose values may be on their way, and all to ``whole``.
+        """Yield the steps before the log's last one, whose values may be on their way, and all up to ``whole``.
 
         The last of the run comes when the command has ended: a checkpoint of the trainer may be on its way.
         """

@@ -1,4 +1,4 @@
-"""Adapters: what a framework calls the settings of a run, so that one step is B_p · n rollouts and one update.
+"""Adapters: a framework's names for the settings of a run, so that one step is B_p · n rollouts, one update.
 
 A module holds one, called ``ADAPTER``; `NAMES` lists the modules by the names that ``command.framework``
 accepts. The page docs/trainers.md has a table made of them.
