@@ -91,3 +91,20 @@ class Command(Backend):
 
 
 BACKEND = Command()
+
+
+def preview(spec: RunSpec, folder: Path) -> dict[str, object]:
+    """Return the command of a run whose trainer would write to ``folder``, as JSON-able data."""
+    from isolaw.backends.command.training import FIRST
+
+    options = CommandOptions.of(spec)
+    command = template.command_of(options, template.asked_of(spec, options, str(folder / FIRST)))
+    name = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
+    return {
+        "run_id": spec.run_id,
+        "run": f"{name}: {spec.steps:,} steps",
+        "folder": options.folder,
+        "words": list(command.words),
+        "environment": dict(command.environment),
+        "line": command.line,
+    }

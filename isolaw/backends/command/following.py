@@ -6,6 +6,7 @@ folder (TensorBoard) is read again when it changes, at most a tenth of the time.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import math
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from isolaw.errors import DataError
-from isolaw.readers import frameworks
+from isolaw.readers import frameworks, limits
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
@@ -28,9 +29,20 @@ from isolaw.readers.stitch import RunCurves, stitch
 _PIECE = 32 * 2**20  # bytes that are read at a time
 _SHARE = 0.1  # of the time that reading may take
 _LONGEST_LINE = 2**20
-_REWRITTEN = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow"}
+# Containers that make sense of a file as a whole; `_PRINTED` of what was printed since the start.
+_PRINTED = "stdout-dicts"
+_WHOLE = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow", _PRINTED}
 _STEP = ("step", "global_step", "training_step", "iteration")
 _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test)[/_.](.+)", re.S)
+
+# What a script of one's own may log of the run, beside its metrics.
+_OWN_FACTS = {
+    "rollouts_per_problem": {"n", "rollouts_per_problem"},
+    "problems_per_batch": {"B_p", "problems_per_batch"},
+    "rollouts_per_step": {"B", "rollouts_per_step"},
+    "seed": {"seed"},
+}
+_NO_METRICS = {*_STEP, "time", *(key for keys in _OWN_FACTS.values() for key in keys)}
 
 Values = dict[Target, float]
 
@@ -46,7 +58,7 @@ def plain(evaluation_set: str) -> Framework:
         if found := _EVALUATION.fullmatch(key):
             return evaluation_set, found[1]
         name = key.removeprefix("train/")
-        return None if name in _STEP or name == "time" else ("train", name)
+        return None if name in _NO_METRICS else ("train", name)
 
     return Framework("none", metric, step_keys=_STEP)
 
@@ -67,12 +79,14 @@ class Following:
         self._seen: dict[str, tuple[int, int]] = {}  # of each file that is read as a whole
         self._whole: dict[str, list[RawLog]] = {}
         self._containers: dict[str, Any] = {}
+        self._starts: dict[str, int] = {}  # of each file: its size when the training began
         self._due = 0.0
         self.step = step
         self.facts: dict[str, Fact] = {}
         self._gather(final=True)
         self._old, self._new = self._new, RawLog(pattern, "", "run")
         self._before = dict(self._whole)
+        self._starts = {name: size for name, (_, size) in self._seen.items()}
 
     def read(self, final: bool = False) -> dict[int, Values]:
         """Return the values of all steps so far; ``final``: also of a last line without an end."""
@@ -97,7 +111,7 @@ class Following:
                     continue
                 self._containers[name] = found
             container = self._containers.get(name)
-            if container is not None and container.name in _REWRITTEN:
+            if container is not None and container.name in _WHOLE:
                 changed |= self._again(path, container)
             else:
                 changed |= self._grown(path, container, final)
@@ -110,9 +124,15 @@ class Following:
         if self._seen.get(str(path)) == mark:
             return False
         try:
-            self._whole[str(path)] = list(container.read(path))
+            if container.name == _PRINTED and (before := self._starts.get(str(path), 0)):
+                with path.open("rb") as file:
+                    file.seek(before)
+                    logs = list(_read_piece(container, path, file.read(limits.LARGEST_LOG)))
+            else:
+                logs = list(container.read(path))
         except DataError:  # it is being written
             return False
+        self._whole[str(path)] = logs
         self._seen[str(path)] = mark
         return True
 
@@ -149,14 +169,9 @@ class Following:
                     step = next((finite(record[key]) for key in _STEP if key in record), math.nan)
                     self._new.add(record, step)
             return
-        with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
-            piece = Path(folder) / path.name
-            piece.write_bytes(text)
-            try:
-                for log in container.read(piece):
-                    _append(self._new, log)
-            except DataError:  # lines without a record
-                return
+        with contextlib.suppress(DataError):  # lines without a record
+            for log in _read_piece(container, path, text):
+                _append(self._new, log)
 
     def _values(self) -> dict[int, Values]:
         new = [
@@ -177,9 +192,17 @@ class Following:
             out |= {step: own for step, own in both.items() if self.step < step <= last}
         return out
 
+    @property
+    def not_finite(self) -> int:
+        """How many values of the training itself are NaN or infinite."""
+        return self._new.dropped["values that are not finite"]
+
     def check(self) -> dict[str, Fact]:
         """Return what the log and the configuration beside it say of the run, by our names."""
         found: dict[str, Fact] = {}
+        for name, keys in _OWN_FACTS.items():
+            for key in keys & self._new.series.keys() if self._known else ():
+                found[name] = Fact(self._new.series[key].value[-1], key)
         for name, container in self._containers.items():
             try:
                 logs = list(container.read(Path(name)))
@@ -188,6 +211,14 @@ class Following:
             for run in assemble(logs)[0]:
                 found |= {key: fact for key, fact in run.facts.items() if fact.value is not None}
         return found
+
+
+def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
+    """Read a part of a file."""
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
+        piece = Path(folder) / path.name
+        piece.write_bytes(text)
+        return list(container.read(piece))
 
 
 def _append(log: RawLog, more: RawLog) -> None:

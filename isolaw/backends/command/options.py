@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -16,17 +17,16 @@ from isolaw.errors import Issue, SpecError
 
 # The keys that decide what is trained; the others decide where, and how isolaw follows it.
 IDENTITY = ("run", "shell", "framework", "settings", "evaluation_set")
+NOT_FINITE = "nan"  # of ``stop_if``: any value of the log is NaN or infinite
 _CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
 
 
 def _condition(text: str) -> str:
     found = _CONDITION.fullmatch(text)
-    try:
-        if found and float(found[3]) is not None:
+    with contextlib.suppress(ValueError):
+        if text == NOT_FINITE or (found and float(found[3]) is not None):
             return text
-    except ValueError:
-        pass
-    raise ValueError("a metric, a comparison and a number, as in 'train/reward < 0.01'")
+    raise ValueError("'nan', or a metric, a comparison and a number, as in 'train/reward < 0.01'")
 
 
 Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], BeforeValidator(listed)]
@@ -89,6 +89,8 @@ def holds(condition: str, values: dict[str, float]) -> bool:
     >>> holds("train/reward < 0.01", {"train/reward": 0.0}), holds("train/kl >= 1", {"train/reward": 0.0})
     (True, False)
     """
+    if condition == NOT_FINITE:
+        return False  # such a value is not among them
     found = _CONDITION.fullmatch(condition)
     assert found
     value, limit = values.get(found[1]), float(found[3])

@@ -12,6 +12,7 @@ from isolaw.backends.command.adapters.base import Adapter, Asked
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import RunSpec
 from isolaw.errors import Issue, nearest
+from isolaw.readers.frameworks import FRAMEWORKS
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 # Keys of the recipe that `Asked` has by name, or that say how isolaw itself computes one.
@@ -33,8 +34,11 @@ class Command:
 
 
 def adapter_of(options: CommandOptions) -> Adapter | None:
-    """Return the framework's adapter; None for a command in no framework."""
-    return None if options.framework == "none" else adapters.get(options.framework)
+    """Return the framework's adapter; None where ``run`` says it all: in no framework, or one without."""
+    name = options.framework
+    if name == "none" or (name not in adapters.NAMES and name.lower() in map(str.lower, FRAMEWORKS)):
+        return None
+    return adapters.get(name)
 
 
 def asked_of(spec: RunSpec, options: CommandOptions, out: str) -> Asked:

@@ -18,6 +18,7 @@ import math
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import threading
@@ -30,13 +31,16 @@ from isolaw import children
 from isolaw.backends.base import Checkpoint, Row, RunContext, UnreadableState
 from isolaw.backends.command import template
 from isolaw.backends.command.following import Following, Values, plain
-from isolaw.backends.command.options import CommandOptions, holds
+from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 from isolaw.readers import frameworks
+from isolaw.readers.frameworks.base import Framework
 
-OUTPUT = "output"  # the file with what the command printed
+FIRST = "0"  # the folder of the first start
+COMMAND = "command.sh"  # the file with the commands that were started
+OUTPUT = "output"  # that with what they printed
 _OUTPUT = 64 * 2**20  # bytes of it that are kept, twice
 _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
@@ -67,15 +71,14 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     assert ctx.folder is not None
     out, at, checkpoint = _place(ctx.folder.absolute(), options, ctx.state, done)
     asked = template.asked_of(spec, options, str(out))
-    adapter = template.adapter_of(options)
-    framework = plain(options.evaluation_set) if adapter is None else frameworks.named(adapter.name)
     pattern = _log(options, out, template.values_of(asked))
-    log = Following(pattern, framework, at)
+    log = Following(pattern, _reader(options), at)
     pace = _Pace(spec, out, options, done)
     yield from pace.checkpoints(log.read(final=True), whole=at)
     if pace.done >= spec.steps:
         return
-    with _Process(template.command_of(options, asked, checkpoint), options, out) as process:
+    _announce(command := template.command_of(options, asked, checkpoint), options, out)
+    with _Process(command, options, out) as process:
         while process.goes_on(_POLLING_S):
             if ctx.stopping():
                 return
@@ -98,7 +101,7 @@ class _Pace:
         self._checked = False
 
     def checkpoints(self, found: dict[int, Values], whole: int = -1) -> Iterator[Checkpoint]:
-        """Yield the steps before the log's last one, whose values may be on their way, and all up to ``whole``.
+        """Yield the steps before the log's last one, whose values may be incomplete, and all up to ``whole``.
 
         The last of the run comes when the command has ended: a checkpoint of the trainer may be on its way.
         """
@@ -132,6 +135,10 @@ class _Pace:
     def check(self, log: Following, process: _Process) -> None:
         """Raise `RunError` where the log is of something else than what was asked, or time is up."""
         now = time.monotonic()
+        if NOT_FINITE in self.options.stop_if and log.not_finite:
+            raise RunError(
+                f"stopped at step {self.seen:,}: a value of its log is NaN or infinite (command.stop_if)"
+            )
         if self.seen > 0 and not self._checked:
             self._checked = True
             _compare(self.spec, log)
@@ -140,6 +147,15 @@ class _Pace:
             raise process.failure(f"{what} (command.silent_minutes)", log)
         if (hours := self.options.limit_hours) and now - self.began > 3600 * hours:
             raise process.failure(f"it took more than {hours:g} hours (command.limit_hours)", log)
+
+
+def _reader(options: CommandOptions) -> Framework | None:
+    """Return how the log's names are understood; None: they show whose they are."""
+    if options.framework == "none":
+        return plain(options.evaluation_set)
+    adapter = template.adapter_of(options)
+    name = (adapter.name if adapter else options.framework).lower()
+    return next((own for own in frameworks.known() if own.name.lower() == name), None)
 
 
 def _compare(spec: RunSpec, log: Following) -> None:
@@ -199,9 +215,16 @@ def _place(folder: Path, options: CommandOptions, state: Path | None, done: int)
         error = RunError(f"{last or folder} has no checkpoint of the trainer from step {done:,}")
         raise UnreadableState(state, error)
     if last is None or not at:
-        last = folder / str(numbers[-1] + 1 if numbers else 0)
+        last = folder / (str(numbers[-1] + 1) if numbers else FIRST)
         last.mkdir(parents=True)
     return last, at, checkpoint
+
+
+def _announce(command: template.Command, options: CommandOptions, out: Path) -> None:
+    """Keep what is started, so that one can start it without isolaw."""
+    lines = f"cd {shlex.quote(options.folder or '.')}\n{command.line}\n"
+    with (out / COMMAND).open("a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(lines)
 
 
 def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
