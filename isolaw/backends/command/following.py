@@ -17,14 +17,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from isolaw.errors import DataError
 from isolaw.readers import frameworks, limits
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
-from isolaw.readers.raw_log import HEAD, RawLog, finite
+from isolaw.readers.raw_log import HEAD, RawLog, number, whole
 from isolaw.readers.sources import natural
-from isolaw.readers.stitch import RunCurves, stitch
+from isolaw.readers.stitch import stitch
 
 _PIECE = 32 * 2**20  # bytes that are read at a time
 _SHARE = 0.1  # of the time that reading may take
@@ -37,12 +39,12 @@ _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test)[/_.](.+)", re.S)
 
 # What a script of one's own may log of the run, beside its metrics.
 _OWN_FACTS = {
-    "rollouts_per_problem": {"n", "rollouts_per_problem"},
-    "problems_per_batch": {"B_p", "problems_per_batch"},
-    "rollouts_per_step": {"B", "rollouts_per_step"},
-    "seed": {"seed"},
+    "n": "rollouts_per_problem",
+    "B_p": "problems_per_batch",
+    "B": "rollouts_per_step",
+    "seed": "seed",
 }
-_NO_METRICS = {*_STEP, "time", *(key for keys in _OWN_FACTS.values() for key in keys)}
+_NO_METRICS = {*_STEP, "time", *_OWN_FACTS}
 
 Values = dict[Target, float]
 
@@ -67,79 +69,73 @@ class Following:
     """The log of one training. ``pattern`` names its files; of several, all belong to it.
 
     What is there already is of an earlier start of the training, which then continued after ``step`` updates:
-    of it, `read` gives the steps up to there, and of the training itself those after.
+    of it, `read` gives the steps up to there, and of the training itself those after. Steps up to ``taken``
+    are no longer of interest.
     """
 
     def __init__(self, pattern: str, framework: Framework | None, step: int) -> None:
         self.pattern, self.framework = pattern, framework
-        self.name = Path(pattern).name
+        self.taken = -1
+        self.not_finite = 0  # how many values of the training itself are NaN or infinite
         self._known = framework is not None and framework.name == "none"
-        self._old = self._new = RawLog(pattern, "", "run")
+        self._facts: dict[str, Fact] = {}  # that a script of one's own logs
+        self._targets: dict[str, Target | None] = {}
+        self._values: dict[int, Values] = {}
+        self._first: RawLog | None = None  # the beginning: whether it counts from 0 shows there
+        self._containers: dict[str, Any] = {}
         self._places: dict[str, int] = {}  # of each file: how much of it was read
         self._seen: dict[str, tuple[int, int]] = {}  # of each file that is read as a whole
-        self._whole: dict[str, list[RawLog]] = {}
-        self._containers: dict[str, Any] = {}
-        self._starts: dict[str, int] = {}  # of each file: its size when the training began
+        self._starts: dict[str, int] = {}  # of each such file: its size when the training began
         self._due = 0.0
-        self.step = step
-        self.facts: dict[str, Fact] = {}
         self._gather(final=True)
-        self._old, self._new = self._new, RawLog(pattern, "", "run")
-        self._before = dict(self._whole)
+        self._values = {own: values for own, values in self._values.items() if own <= step}
         self._starts = {name: size for name, (_, size) in self._seen.items()}
+        self.not_finite = 0
 
     def read(self, final: bool = False) -> dict[int, Values]:
-        """Return the values of all steps so far; ``final``: also of a last line without an end."""
-        if not final and time.monotonic() < self._due:
-            return {}
-        began = time.monotonic()
-        changed = self._gather(final)
-        out = self._values() if changed or final else {}
-        self._due = time.monotonic() + (time.monotonic() - began) / _SHARE
-        return out
+        """Return the values of the steps after ``taken``; ``final``: also of a last line without an end."""
+        if final or time.monotonic() >= self._due:
+            began = time.monotonic()
+            self._gather(final)
+            self._due = time.monotonic() + (time.monotonic() - began) / _SHARE
+        self._values = {step: own for step, own in self._values.items() if step > self.taken}
+        return dict(sorted(self._values.items()))
 
-    def _gather(self, final: bool) -> bool:
-        changed = False
+    def _gather(self, final: bool) -> None:
         for name in sorted(glob.glob(self.pattern, recursive=True), key=natural):
             path = Path(name)
             if not path.exists() or (path.is_file() and not path.stat().st_size):
                 continue
             if name not in self._containers and not self._known:
-                head = path.open("rb").read(HEAD) if path.is_file() else b""
+                head = limits.start(path, HEAD)
                 found = next((own for own in candidates("auto") if own.file(path, head)), None)
                 if found is None:
                     continue
                 self._containers[name] = found
             container = self._containers.get(name)
             if container is not None and container.name in _WHOLE:
-                changed |= self._again(path, container)
+                self._again(path, container)
             else:
-                changed |= self._grown(path, container, final)
-        return changed
+                self._grown(path, container, final)
 
-    def _again(self, path: Path, container: Any) -> bool:
+    def _again(self, path: Path, container: Any) -> None:
         """Read a file that is rewritten as a whole."""
         status = path.stat()
         mark = status.st_mtime_ns, status.st_size
         if self._seen.get(str(path)) == mark:
-            return False
-        try:
+            return
+        with contextlib.suppress(DataError):  # it is being written
             if container.name == _PRINTED and (before := self._starts.get(str(path), 0)):
                 with path.open("rb") as file:
                     file.seek(before)
-                    logs = list(_read_piece(container, path, file.read(limits.LARGEST_LOG)))
+                    self._add(_read_piece(container, path, file.read(limits.LARGEST_LOG)))
             else:
-                logs = list(container.read(path))
-        except DataError:  # it is being written
-            return False
-        self._whole[str(path)] = logs
+                self._add(list(container.read(path)))
         self._seen[str(path)] = mark
-        return True
 
-    def _grown(self, path: Path, container: Any, final: bool) -> bool:
+    def _grown(self, path: Path, container: Any, final: bool) -> None:
         """Read what was appended to a text."""
-        name, changed = str(path), False
-        size = path.stat().st_size
+        name, size = str(path), path.stat().st_size
         at = self._places.get(name, 0)
         if size < at:  # written again
             at = 0
@@ -152,64 +148,69 @@ class Following:
                     if len(piece) < _LONGEST_LINE:
                         break
                     whole = piece  # a line without an end: not one of a log
-                self._take(path, container, whole)
                 at += len(whole)
-                changed = True
+                if container is None:
+                    self._add_lines(whole)
+                else:
+                    with contextlib.suppress(DataError):  # lines without a record
+                        self._add(_read_piece(container, path, whole))
         self._places[name] = at
-        return changed
 
-    def _take(self, path: Path, container: Any, text: bytes) -> None:
-        if container is None:
-            for line in text.splitlines():
-                if len(line) <= _LONGEST_LINE and line.lstrip()[:1] == b"{":
-                    try:
-                        record = json.loads(line)
-                    except (ValueError, RecursionError):
+    def _add_lines(self, text: bytes) -> None:
+        """Take the JSON lines of a script of one's own."""
+        assert self.framework is not None
+        targets = self._targets
+        for line in text.splitlines():
+            if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
+                continue
+            try:
+                record = orjson.loads(line)
+            except ValueError:
+                try:
+                    record = json.loads(line)  # which knows NaN
+                except (ValueError, RecursionError):
+                    continue
+            step = next((whole(record[key], 0) for key in _STEP if key in record), None)
+            if step is None:
+                continue
+            own = self._values.setdefault(step, {})
+            for key, value in record.items():
+                if key not in targets:
+                    if len(targets) >= limits.MOST_SETTINGS:
                         continue
-                    step = next((finite(record[key]) for key in _STEP if key in record), math.nan)
-                    self._new.add(record, step)
+                    targets[key] = self.framework.metric(key)
+                if (target := targets[key]) is None:
+                    continue
+                found = value if type(value) is float else number(value)
+                if found is not None and math.isfinite(found):
+                    own[target] = found
+                else:
+                    self.not_finite += found is not None
+            for key in _OWN_FACTS.keys() & record.keys():
+                if (found := number(record[key])) is not None:
+                    self._facts[_OWN_FACTS[key]] = Fact(found, key)
+
+    def _add(self, logs: list[RawLog]) -> None:
+        """Take records of a framework."""
+        self.framework = self.framework or _found(logs)
+        if self.framework is None:
             return
-        with contextlib.suppress(DataError):  # lines without a record
-            for log in _read_piece(container, path, text):
-                _append(self._new, log)
-
-    def _values(self) -> dict[int, Values]:
-        new = [
-            log for name, logs in self._whole.items() if logs is not self._before.get(name) for log in logs
-        ]
-        new += [self._new] if len(self._new.step) else []
-        old = [log for logs in self._before.values() for log in logs]
-        old += [self._old] if len(self._old.step) else []
-        framework = self.framework or _found([*old, *new])
-        if framework is None:
-            return {}
-        self.framework = framework
-        out = {step: own for step, own in _by_step(stitch(old, framework)).items() if step <= self.step}
-        if new:
-            # Read together: whether a log counts from 0 shows at its beginning.
-            last = max(_by_step(stitch(new, framework)), default=-1)
-            both = _by_step(stitch([*old, *new], framework))
-            out |= {step: own for step, own in both.items() if self.step < step <= last}
-        return out
-
-    @property
-    def not_finite(self) -> int:
-        """How many values of the training itself are NaN or infinite."""
-        return self._new.dropped["values that are not finite"]
+        self.not_finite += sum(log.dropped["values that are not finite"] for log in logs)
+        before = [] if self._first is None else [self._first]
+        curves = stitch([*before, *logs], self.framework)
+        if self._first is None and (log := next((log for log in logs if len(log.step)), None)):
+            self._first = _beginning(log)
+        for (eval_set, metric), curve in curves.of.items():
+            for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
+                self._values.setdefault(step, {})[eval_set, metric] = value
 
     def check(self) -> dict[str, Fact]:
         """Return what the log and the configuration beside it say of the run, by our names."""
-        found: dict[str, Fact] = {}
-        for name, keys in _OWN_FACTS.items():
-            for key in keys & self._new.series.keys() if self._known else ():
-                found[name] = Fact(self._new.series[key].value[-1], key)
+        found = dict(self._facts)
         for name, container in self._containers.items():
-            try:
-                logs = list(container.read(Path(name)))
-            except DataError:
-                continue
-            for run in assemble(logs)[0]:
-                found |= {key: fact for key, fact in run.facts.items() if fact.value is not None}
+            with contextlib.suppress(DataError):
+                for run in assemble(list(container.read(Path(name))))[0]:
+                    found |= {key: fact for key, fact in run.facts.items() if fact.value is not None}
         return found
 
 
@@ -221,27 +222,18 @@ def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
         return list(container.read(piece))
 
 
-def _append(log: RawLog, more: RawLog) -> None:
-    """Add a piece's records to those before."""
-    rows: list[dict[str, float]] = [{} for _ in more.step]
-    for key, series in more.series.items():
-        for record, value in zip(series.record, series.value, strict=True):
-            rows[record][key] = value
-    for values, step, wall_s in zip(rows, more.step, more.wall_s, strict=True):
-        log.add(values, step, wall_s)
-    log.container = more.container
-    log.config = log.config or more.config
+def _beginning(log: RawLog) -> RawLog:
+    """Return a log's first record."""
+    out = RawLog(log.source, log.container, log.run)
+    out.add(
+        {key: own.value[0] for key, own in log.series.items() if own.record[0] == 0},
+        log.step[0],
+        log.wall_s[0],
+    )
+    return out
 
 
 def _found(logs: Iterable[RawLog]) -> Framework | None:
     keys = {key for log in logs for key in log.series}
     config: Mapping[str, Any] = {key: value for log in logs for key, value in log.config.items()}
     return frameworks.find(keys, config)
-
-
-def _by_step(curves: RunCurves) -> dict[int, Values]:
-    out: dict[int, Values] = {}
-    for target, curve in curves.of.items():
-        for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
-            out.setdefault(step, {})[target] = value
-    return dict(sorted(out.items()))

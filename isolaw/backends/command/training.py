@@ -30,7 +30,7 @@ from typing import IO
 from isolaw import children
 from isolaw.backends.base import Checkpoint, Row, RunContext, UnreadableState
 from isolaw.backends.command import template
-from isolaw.backends.command.following import Following, Values, plain
+from isolaw.backends.command.following import Following, plain
 from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
@@ -74,7 +74,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
     pattern = _log(options, out, template.values_of(asked))
     log = Following(pattern, _reader(options), at)
     pace = _Pace(spec, out, options, done)
-    yield from pace.checkpoints(log.read(final=True), whole=at)
+    yield from pace.checkpoints(log, final=True, whole=at)
     if pace.done >= spec.steps:
         return
     _announce(command := template.command_of(options, asked, checkpoint), options, out)
@@ -82,11 +82,11 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         while process.goes_on(_POLLING_S):
             if ctx.stopping():
                 return
-            yield from pace.checkpoints(log.read())
+            yield from pace.checkpoints(log)
             pace.check(log, process)
             if pace.is_over():
                 break
-        yield from pace.checkpoints(log.read(final=True), whole=spec.steps)
+        yield from pace.checkpoints(log, final=True, whole=spec.steps)
         if pace.done < spec.steps and not ctx.stopping():
             raise process.failure(f"ended after {max(pace.seen, 0):,} of {spec.steps:,} steps", log)
 
@@ -100,11 +100,12 @@ class _Pace:
         self.began = self.moved = time.monotonic()
         self._checked = False
 
-    def checkpoints(self, found: dict[int, Values], whole: int = -1) -> Iterator[Checkpoint]:
+    def checkpoints(self, log: Following, final: bool = False, whole: int = -1) -> Iterator[Checkpoint]:
         """Yield the steps before the log's last one, whose values may be incomplete, and all up to ``whole``.
 
         The last of the run comes when the command has ended: a checkpoint of the trainer may be on its way.
         """
+        found = log.read(final)
         steps = sorted(step for step in found if self.done < step <= self.spec.steps)
         last = max(found, default=-1)
         if last > self.seen:
@@ -119,6 +120,7 @@ class _Pace:
                     raise RunError(f"stopped at step {step:,}: {condition} (command.stop_if)")
             rows = [Row(*target, value) for target, value in found[step].items()]
             self.done = step
+            log.taken = step
             compute = step * self.spec.batch_rollouts
 
             def save(folder: Path, step: int = step) -> None:

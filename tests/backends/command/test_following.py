@@ -13,6 +13,7 @@ from isolaw.readers.read import read
 
 def verl(step: int) -> str:
     line = f"(TaskRunner pid=7) step:{step} - critic/rewards/mean:{step / 50:.4f}"
+    line += f" - critic/score/mean:{step / 50:.4f}"
     line += " - actor/entropy:0.5 - actor/kl_loss:0.1 - global_seqlen/mean:9.0"
     return line + (f" - val-core/math/reward/mean@4:{step / 40:.4f}\n" if step % 5 == 0 else "\n")
 
@@ -75,6 +76,7 @@ def test_of_an_earlier_start_only_what_was_continued_from(tmp_path: Path) -> Non
     assert list(log.read(final=True)) == [1, 2, 3, 4]
     with path.open("a") as file:
         file.write("\n" + "".join(json.dumps({"step": s, "reward": 0.2}) + "\n" for s in (5, 6)))
+    log.taken = 0
     assert {s: v["train", "reward"] for s, v in log.read(final=True).items()} == {
         1: 0.1, 2: 0.1, 3: 0.1, 4: 0.1, 5: 0.2, 6: 0.2,
     }  # fmt: skip
