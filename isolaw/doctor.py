@@ -103,7 +103,7 @@ def states(machine: Machine, findings: Iterable[Check]) -> dict[str, str]:
     faulty = {finding.backend for finding in findings if finding.fault}
     base = "faulty" if "base" in faulty else "ready"
     real = "faulty" if "real" in faulty else base if {*_TRAINS} <= machine.packages.keys() else "missing"
-    return {"bandit": base, "replay": base, "real": real}
+    return {"bandit": base, "replay": base, "real": real, "command": base}
 
 
 def readers() -> dict[str, str]:

@@ -7,7 +7,7 @@ import importlib
 from isolaw.backends.base import Backend
 from isolaw.errors import Issue, SpecError, nearest
 
-NAMES = ("bandit", "replay", "real")
+NAMES = ("bandit", "replay", "real", "command")
 
 
 def get(name: str) -> Backend:

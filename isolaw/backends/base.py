@@ -70,7 +70,8 @@ def cut(text: str, most: int) -> str:
 class Checkpoint:
     """The results after ``step`` updates: rollouts and tokens generated (None: no tokens), measured values.
 
-    ``save`` writes the state from which `Backend.run` continues into an empty folder. A checkpoint without
+    ``save`` writes the state from which `Backend.run` continues into an empty folder; None where the run
+    cannot continue from here. A checkpoint without
     rows only saves the state; ``final`` is the last one of the horizon. ``counts`` are results of single
     problems, where the backend has them, and ``responses`` some of the texts. For the line alone:
     ``seconds``, the times of the run's parts so far, and ``machine``, the run's number of ``gpus`` and their
@@ -80,7 +81,7 @@ class Checkpoint:
     step: int
     compute: int
     rows: list[Row]
-    save: Callable[[Path], None] = field(repr=False, compare=False)
+    save: Callable[[Path], None] | None = field(repr=False, compare=False)
     tokens: int | None = None
     final: bool = False
     counts: list[Counts] = field(default_factory=list)
@@ -149,10 +150,13 @@ class Processes:
 class RunContext:
     """The executor's part of a run: the folder to continue from, and the run's machines if it has several.
 
+    ``folder`` is the run's own, which need not exist: what a backend's trainer writes there stays there.
+
     Once ``stopping`` returns True, the run yields a `Checkpoint` as soon as it can be continued.
     """
 
     state: Path | None = None
+    folder: Path | None = None
     stopping: Callable[[], bool] = field(default=lambda: False, compare=False)
     nodes: Nodes | None = field(default=None, compare=False)
 

@@ -32,7 +32,9 @@ _KEYS = {
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@click.option("--backend", help="bandit (simulator), replay (recorded runs) or real (models).")
+@click.option(
+    "--backend", help="bandit (simulator), replay (recorded runs), real (models) or command (your trainer)."
+)
 @click.option(
     "--out", required=True, type=Destination(), help="Directory of the sweep; continued if it exists."
 )
@@ -110,7 +112,11 @@ def sweep(
         lines = _next(plan, assumed)
         lines += [line for table in memory for line in text.memory_table(table)]
         lines += [line for script in place.get("scripts", ()) for line in script.split("\n")]
+        commands = _commands(plan, out)
+        lines += [line for own in commands for line in ("", f"# {own['run']}", own["line"])]
         result = {**planned, "memory": memory, "executor": place, "dry_run": True}
+        if commands:
+            result["commands"] = commands
         result["schedule"] = assumed and assumed.to_dict()
         result["cost"] = None if cost is None else {**(spent.to_dict() if spent else {}), **cost.to_dict()}
         if not as_json:
@@ -254,6 +260,17 @@ def _memory(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
     with executors.machines(plan.spec.executor, "real"):
         unknown = planner.note(plan.runs[0])
         return planner.tables(plan.runs), [unknown] if unknown else []
+
+
+def _commands(plan: Plan, out: str) -> list[dict[str, Any]]:
+    """What the command backend would start."""
+    if plan.spec.sweep.backend != "command":
+        return []
+    from isolaw.backends.command import preview
+    from isolaw.store import SweepStore
+
+    store, left = SweepStore(Path(out).absolute()), set(plan.todo)
+    return [preview(run, store.run(run.run_id).out) for run in plan.runs if run.run_id in left]
 
 
 def _execute(plan: Plan, out: str, written: str | None) -> tuple[dict[str, str], bool, RunError | None]:

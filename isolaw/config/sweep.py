@@ -49,6 +49,7 @@ class SweepSpec(Section):
     bandit: dict[str, Any] = {}
     replay: dict[str, Any] = {}
     real: dict[str, Any] = {}
+    command: dict[str, Any] = {}
 
     @classmethod
     def parse(

@@ -117,7 +117,7 @@ def _execute(run: RunStore, nodes: Nodes | None) -> Iterator[Event]:
     state, wall_s = run.resume()
     for cause in run.damage:
         yield Event(run_id, "warning", cause=cause)
-    context = RunContext(state, run.is_asked_to_stop, nodes)
+    context = RunContext(state, run.out, run.is_asked_to_stop, nodes)
     processes = backend.processes(spec)
     checkpoints = launch(processes, context) if processes else backend.run(spec, context)
     for checkpoint in run.record(checkpoints, wall_s):

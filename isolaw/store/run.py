@@ -34,10 +34,12 @@ WAIT_FOR_A_RUN_S = 5.0
 _LOG_TAIL_BYTES, _LOG_TAIL_LINES = 16_384, 40
 SPEC, POINTS, PROBLEMS, LOG, STOP = "spec.json", "points.jsonl", "problems.json", "log", "stop"
 DONE, FAILED, MEETING = "DONE", "FAILED.json", "meeting.json"
+OUT = "out"
 # All that isolaw makes in a run's folder.
 OWN: dict[str, Kind] = {
     **dict.fromkeys((SPEC, POINTS, PROBLEMS, LOG, STOP, DONE, FAILED, MEETING, locks.NAME), "file"),
     STATE: "folder",
+    OUT: "folder",  # what is in it is the trainer's
 }
 
 
@@ -62,6 +64,11 @@ class RunStore:
     def folder(self) -> Path:
         """The folder's path, for messages and for those who open it elsewhere."""
         return self.sweep.directory / "runs" / self.run_id
+
+    @property
+    def out(self) -> Path:
+        """The folder of what a backend's trainer writes."""
+        return self.folder / OUT
 
     def open(self, make: bool = True) -> Folder:
         """Open the folder; unless ``make``, FileNotFoundError where it does not exist."""
@@ -225,7 +232,7 @@ class RunStore:
                 last = checkpoint.final or self.is_asked_to_stop()
                 self.sync_alone = self.sync_alone or now - began >= PUBLISH_EVERY_S
                 state = None
-                if due or last:
+                if (due or last) and checkpoint.save is not None:
                     state = self.states.write(checkpoint.step, checkpoint.save, self.sync_alone)
                 text, self._crc = checksums.line(line, self._crc, state)
                 file.write(text)

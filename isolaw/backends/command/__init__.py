@@ -1,0 +1,110 @@
+"""The command backend: a trainer that people already have, started by isolaw and followed by its log.
+
+docs/trainers.md says how to use it; `template` makes the command, `adapters` know the frameworks, `training`
+starts it, and `following` reads its log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from isolaw.backends.base import Backend, Checkpoint, Needs, RunContext
+from isolaw.backends.command import template
+from isolaw.backends.command.options import CommandOptions
+from isolaw.config import ProblemsSpec, RunSpec
+from isolaw.errors import Issue, SpecError
+from isolaw.machine import visible_gpus
+
+
+class Command(Backend):
+    """`Backend` over a command."""
+
+    name = "command"
+    version = 1
+
+    def resolve(self, spec: RunSpec) -> RunSpec:
+        """Read the section; what decides the training enters the identity, with the hashes of its files."""
+        options = CommandOptions.read(spec)
+        template.adapter_of(options)
+        identity, others = options.split()
+        content, issues = {}, []
+        for name in options.files:
+            try:
+                content[name] = hashlib.sha256(options.path(name).read_bytes()).hexdigest()
+            except (OSError, ValueError) as error:
+                reason = f"{options.path(name)}: {getattr(error, 'strerror', None) or error}"
+                issues.append(Issue("command.files", reason, name))
+        if issues:
+            raise SpecError(issues)
+        problems = spec.problems
+        if "set" not in problems.model_fields_set:
+            problems = ProblemsSpec(**{**problems.model_dump(), "set": "problems"})
+        return spec.model_copy(
+            update={
+                "backend_version": self.version,
+                "options": identity,
+                "content": content,
+                "sources": others,
+                "problems": problems,
+            }
+        )
+
+    def check(self, spec: RunSpec) -> list[Issue]:
+        """Return what is wrong with the command, and what its framework cannot be asked."""
+        options = CommandOptions.of(spec)
+        asked = template.asked_of(spec, options, "out")
+        issues = template.issues_of(spec, options, asked)
+        message = "the trainer evaluates as its own configuration says"
+        for key in ("temperature", "top_p", "responses"):
+            if (value := getattr(spec.evaluation, key)) is not None:
+                issues.append(Issue(f"evaluation.{key}", message, value))
+        if not Path(options.folder or ".").is_dir():
+            issues.append(Issue("command.folder", found=options.folder, accepted="a folder"))
+        elif not issues and not options.shell:
+            words = options.run if isinstance(options.run, tuple) else shlex.split(options.run)
+            if shutil.which(words[0], path=None) is None and not os.access(options.path(words[0]), os.X_OK):
+                issues.append(Issue("command.run", "no such program", words[0]))
+        return issues
+
+    def jobs(self, spec: RunSpec) -> int:
+        """Return as many runs as there are GPUs or cores for."""
+        options = CommandOptions.of(spec)
+        if options.gpus:
+            return max(1, len(visible_gpus()) // options.gpus)
+        return max(1, (os.cpu_count() or 1) // options.cpus)
+
+    def needs(self, spec: RunSpec) -> Needs:
+        """Return ``command.cpus`` and ``command.gpus``."""
+        options = CommandOptions.of(spec)
+        return Needs(options.cpus, options.gpus)
+
+    def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
+        """Train, from the start or from ``ctx.state``."""
+        from isolaw.backends.command.training import train
+
+        return train(spec, ctx)
+
+
+BACKEND = Command()
+
+
+def preview(spec: RunSpec, folder: Path) -> dict[str, object]:
+    """Return the command of a run whose trainer would write to ``folder``, as JSON-able data."""
+    from isolaw.backends.command.training import FIRST
+
+    options = CommandOptions.of(spec)
+    command = template.command_of(options, template.asked_of(spec, options, str(folder / FIRST)))
+    name = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
+    return {
+        "run_id": spec.run_id,
+        "run": f"{name}: {spec.steps:,} steps",
+        "folder": options.folder,
+        "words": list(command.words),
+        "environment": dict(command.environment),
+        "line": command.line,
+    }

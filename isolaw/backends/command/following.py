@@ -1,0 +1,239 @@
+"""`Following`: a training's log, read while it grows, as the readers read it when it is whole.
+
+A text log is read in the pieces by which it grows; what is rewritten as a whole (a trainer's state) or is a
+folder (TensorBoard) is read again when it changes, at most a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import math
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from isolaw.errors import DataError
+from isolaw.readers import frameworks, limits
+from isolaw.readers.assemble import assemble
+from isolaw.readers.containers import candidates
+from isolaw.readers.frameworks.base import Fact, Framework, Target
+from isolaw.readers.raw_log import HEAD, RawLog, number, whole
+from isolaw.readers.sources import natural
+from isolaw.readers.stitch import stitch
+
+_PIECE = 32 * 2**20  # bytes that are read at a time
+_SHARE = 0.1  # of the time that reading may take
+_LONGEST_LINE = 2**20
+# Containers that make sense of a file as a whole; `_PRINTED` of what was printed since the start.
+_PRINTED = "stdout-dicts"
+_WHOLE = {"trainer-state", "tensorboard", "json", "wandb-offline", "mlflow", _PRINTED}
+_STEP = ("step", "global_step", "training_step", "iteration")
+_EVALUATION = re.compile(r"(?:eval|val|valid|validation|test)[/_.](.+)", re.S)
+
+# What a script of one's own may log of the run, beside its metrics.
+_OWN_FACTS = {
+    "n": "rollouts_per_problem",
+    "B_p": "problems_per_batch",
+    "B": "rollouts_per_step",
+    "seed": "seed",
+}
+_NO_METRICS = {*_STEP, "time", *_OWN_FACTS}
+
+Values = dict[Target, float]
+
+
+def plain(evaluation_set: str) -> Framework:
+    """Return the names of a script of one's own: JSON lines with ``step``; ``eval/x`` is an evaluation's.
+
+    >>> plain("validation").metric("eval_acc"), plain("aime24").metric("val/acc"), plain("v").metric("reward")
+    (('validation', 'acc'), ('aime24', 'acc'), ('train', 'reward'))
+    """
+
+    def metric(key: str) -> Target | None:
+        if found := _EVALUATION.fullmatch(key):
+            return evaluation_set, found[1]
+        name = key.removeprefix("train/")
+        return None if name in _NO_METRICS else ("train", name)
+
+    return Framework("none", metric, step_keys=_STEP)
+
+
+class Following:
+    """The log of one training. ``pattern`` names its files; of several, all belong to it.
+
+    What is there already is of an earlier start of the training, which then continued after ``step`` updates:
+    of it, `read` gives the steps up to there, and of the training itself those after. Steps up to ``taken``
+    are no longer of interest.
+    """
+
+    def __init__(self, pattern: str, framework: Framework | None, step: int) -> None:
+        self.pattern, self.framework = pattern, framework
+        self.taken = -1
+        self.not_finite = 0  # how many values of the training itself are NaN or infinite
+        self._known = framework is not None and framework.name == "none"
+        self._facts: dict[str, Fact] = {}  # that a script of one's own logs
+        self._targets: dict[str, Target | None] = {}
+        self._values: dict[int, Values] = {}
+        self._first: RawLog | None = None  # the beginning: whether it counts from 0 shows there
+        self._containers: dict[str, Any] = {}
+        self._places: dict[str, int] = {}  # of each file: how much of it was read
+        self._seen: dict[str, tuple[int, int]] = {}  # of each file that is read as a whole
+        self._starts: dict[str, int] = {}  # of each such file: its size when the training began
+        self._due = 0.0
+        self._gather(final=True)
+        self._values = {own: values for own, values in self._values.items() if own <= step}
+        self._starts = {name: size for name, (_, size) in self._seen.items()}
+        self.not_finite = 0
+
+    def read(self, final: bool = False) -> dict[int, Values]:
+        """Return the values of the steps after ``taken``; ``final``: also of a last line without an end."""
+        if final or time.monotonic() >= self._due:
+            began = time.monotonic()
+            self._gather(final)
+            self._due = time.monotonic() + (time.monotonic() - began) / _SHARE
+        self._values = {step: own for step, own in self._values.items() if step > self.taken}
+        return dict(sorted(self._values.items()))
+
+    def _gather(self, final: bool) -> None:
+        for name in sorted(glob.glob(self.pattern, recursive=True), key=natural):
+            path = Path(name)
+            if not path.exists() or (path.is_file() and not path.stat().st_size):
+                continue
+            if name not in self._containers and not self._known:
+                head = limits.start(path, HEAD)
+                found = next((own for own in candidates("auto") if own.file(path, head)), None)
+                if found is None:
+                    continue
+                self._containers[name] = found
+            container = self._containers.get(name)
+            if container is not None and container.name in _WHOLE:
+                self._again(path, container)
+            else:
+                self._grown(path, container, final)
+
+    def _again(self, path: Path, container: Any) -> None:
+        """Read a file that is rewritten as a whole."""
+        status = path.stat()
+        mark = status.st_mtime_ns, status.st_size
+        if self._seen.get(str(path)) == mark:
+            return
+        with contextlib.suppress(DataError):  # it is being written
+            if container.name == _PRINTED and (before := self._starts.get(str(path), 0)):
+                with path.open("rb") as file:
+                    file.seek(before)
+                    self._add(_read_piece(container, path, file.read(limits.LARGEST_LOG)))
+            else:
+                self._add(list(container.read(path)))
+        self._seen[str(path)] = mark
+
+    def _grown(self, path: Path, container: Any, final: bool) -> None:
+        """Read what was appended to a text."""
+        name, size = str(path), path.stat().st_size
+        at = self._places.get(name, 0)
+        if size < at:  # written again
+            at = 0
+        with path.open("rb") as file:
+            while at < size:
+                file.seek(at)
+                piece = file.read(_PIECE)
+                whole = piece if final and at + len(piece) >= size else piece[: piece.rfind(b"\n") + 1]
+                if not whole:
+                    if len(piece) < _LONGEST_LINE:
+                        break
+                    whole = piece  # a line without an end: not one of a log
+                at += len(whole)
+                if container is None:
+                    self._add_lines(whole)
+                else:
+                    with contextlib.suppress(DataError):  # lines without a record
+                        self._add(_read_piece(container, path, whole))
+        self._places[name] = at
+
+    def _add_lines(self, text: bytes) -> None:
+        """Take the JSON lines of a script of one's own."""
+        assert self.framework is not None
+        targets = self._targets
+        for line in text.splitlines():
+            if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
+                continue
+            try:
+                record = orjson.loads(line)
+            except ValueError:
+                try:
+                    record = json.loads(line)  # which knows NaN
+                except (ValueError, RecursionError):
+                    continue
+            step = next((whole(record[key], 0) for key in _STEP if key in record), None)
+            if step is None:
+                continue
+            own = self._values.setdefault(step, {})
+            for key, value in record.items():
+                if key not in targets:
+                    if len(targets) >= limits.MOST_SETTINGS:
+                        continue
+                    targets[key] = self.framework.metric(key)
+                if (target := targets[key]) is None:
+                    continue
+                found = value if type(value) is float else number(value)
+                if found is not None and math.isfinite(found):
+                    own[target] = found
+                else:
+                    self.not_finite += found is not None
+            for key in _OWN_FACTS.keys() & record.keys():
+                if (found := number(record[key])) is not None:
+                    self._facts[_OWN_FACTS[key]] = Fact(found, key)
+
+    def _add(self, logs: list[RawLog]) -> None:
+        """Take records of a framework."""
+        self.framework = self.framework or _found(logs)
+        if self.framework is None:
+            return
+        self.not_finite += sum(log.dropped["values that are not finite"] for log in logs)
+        before = [] if self._first is None else [self._first]
+        curves = stitch([*before, *logs], self.framework)
+        if self._first is None and (log := next((log for log in logs if len(log.step)), None)):
+            self._first = _beginning(log)
+        for (eval_set, metric), curve in curves.of.items():
+            for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
+                self._values.setdefault(step, {})[eval_set, metric] = value
+
+    def check(self) -> dict[str, Fact]:
+        """Return what the log and the configuration beside it say of the run, by our names."""
+        found = dict(self._facts)
+        for name, container in self._containers.items():
+            with contextlib.suppress(DataError):
+                for run in assemble(list(container.read(Path(name))))[0]:
+                    found |= {key: fact for key, fact in run.facts.items() if fact.value is not None}
+        return found
+
+
+def _read_piece(container: Any, path: Path, text: bytes) -> list[RawLog]:
+    """Read a part of a file."""
+    with tempfile.TemporaryDirectory(prefix="isolaw-") as folder:
+        piece = Path(folder) / path.name
+        piece.write_bytes(text)
+        return list(container.read(piece))
+
+
+def _beginning(log: RawLog) -> RawLog:
+    """Return a log's first record."""
+    out = RawLog(log.source, log.container, log.run)
+    out.add(
+        {key: own.value[0] for key, own in log.series.items() if own.record[0] == 0},
+        log.step[0],
+        log.wall_s[0],
+    )
+    return out
+
+
+def _found(logs: Iterable[RawLog]) -> Framework | None:
+    keys = {key for log in logs for key in log.series}
+    config: Mapping[str, Any] = {key: value for log in logs for key, value in log.config.items()}
+    return frameworks.find(keys, config)

@@ -1,0 +1,316 @@
+"""`train`: one training by a command: started, followed, checked, stopped, continued.
+
+The run's folder holds ``0``, ``1``, …: one for each time that it had to start from nothing. In it are the
+trainer's own files and ``output``, what the command printed (the last `_OUTPUT` bytes).
+
+A run continues from the trainer's newest checkpoint, of k updates. The steps up to k are then those of the
+log that is there already, and the later ones those that the trainer logs again. A state of the store is
+written only at steps that such a checkpoint covers, so that no resume keeps a step that is trained again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import glob
+import json
+import math
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from isolaw import children
+from isolaw.backends.base import Checkpoint, Row, RunContext, UnreadableState
+from isolaw.backends.command import template
+from isolaw.backends.command.following import Following, plain
+from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
+from isolaw.config import RunSpec
+from isolaw.errors import RunError
+from isolaw.machine import visible_gpus
+from isolaw.readers import frameworks
+from isolaw.readers.frameworks.base import Framework
+
+FIRST = "0"  # the folder of the first start
+COMMAND = "command.sh"  # the file with the commands that were started
+OUTPUT = "output"  # that with what they printed
+_OUTPUT = 64 * 2**20  # bytes of it that are kept, twice
+_LAST_LINES, _LONGEST_LINE = 20, 300
+_POLLING_S = 0.25
+_GRACE_S = 30.0  # for the command to end at SIGTERM
+_ENDING_S = 600.0  # and by itself after its last step, in which it may write a checkpoint
+# What a log says of a run, and what the run asked.
+_CHECKED = {
+    "rollouts_per_problem": "n",
+    "problems_per_batch": "B_p",
+    "rollouts_per_step": "rollouts per step",
+    "seed": "seed",
+    "lr": "lr",
+}
+
+
+def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
+    """Train, from the start or from ``ctx.state``.
+
+    Raises `RunError` where the command fails, ends early, is silent for too long, or trains something else.
+    """
+    options = CommandOptions.of(spec)
+    done = -1
+    if ctx.state is not None:
+        try:
+            done = int(json.loads((ctx.state / "state.json").read_text())["step"])
+        except Exception as error:
+            raise UnreadableState(ctx.state, error) from error
+    assert ctx.folder is not None
+    out, at, checkpoint = _place(ctx.folder.absolute(), options, ctx.state, done)
+    asked = template.asked_of(spec, options, str(out))
+    pattern = _log(options, out, template.values_of(asked))
+    log = Following(pattern, _reader(options), at)
+    pace = _Pace(spec, out, options, done)
+    yield from pace.checkpoints(log, final=True, whole=at)
+    if pace.done >= spec.steps:
+        return
+    _announce(command := template.command_of(options, asked, checkpoint), options, out)
+    with _Process(command, options, out) as process:
+        while process.goes_on(_POLLING_S):
+            if ctx.stopping():
+                return
+            yield from pace.checkpoints(log)
+            pace.check(log, process)
+            if pace.is_over():
+                break
+        yield from pace.checkpoints(log, final=True, whole=spec.steps)
+        if pace.done < spec.steps and not ctx.stopping():
+            raise process.failure(f"ended after {max(pace.seen, 0):,} of {spec.steps:,} steps", log)
+
+
+class _Pace:
+    """How far a training is: it turns values of steps into checkpoints, and notices when none come."""
+
+    def __init__(self, spec: RunSpec, out: Path, options: CommandOptions, done: int) -> None:
+        self.spec, self.out, self.options, self.done = spec, out, options, done
+        self.seen = done  # the last step in the log
+        self.began = self.moved = time.monotonic()
+        self._checked = False
+
+    def checkpoints(self, log: Following, final: bool = False, whole: int = -1) -> Iterator[Checkpoint]:
+        """Yield the steps before the log's last one, whose values may be incomplete, and all up to ``whole``.
+
+        The last of the run comes when the command has ended: a checkpoint of the trainer may be on its way.
+        """
+        found = log.read(final)
+        steps = sorted(step for step in found if self.done < step <= self.spec.steps)
+        last = max(found, default=-1)
+        if last > self.seen:
+            self.seen, self.moved = last, time.monotonic()
+        kept = newest(self.out, self.options)[0] if steps else 0
+        for step in steps:
+            if step > whole and (step == last or step == self.spec.steps):
+                return
+            values = {f"{eval_set}/{metric}": value for (eval_set, metric), value in found[step].items()}
+            for condition in self.options.stop_if:
+                if holds(condition, values):
+                    raise RunError(f"stopped at step {step:,}: {condition} (command.stop_if)")
+            rows = [Row(*target, value) for target, value in found[step].items()]
+            self.done = step
+            log.taken = step
+            compute = step * self.spec.batch_rollouts
+
+            def save(folder: Path, step: int = step) -> None:
+                (folder / "state.json").write_text(json.dumps({"step": step}))
+
+            final = step == self.spec.steps
+            yield Checkpoint(step, compute, rows, save if step <= kept else None, final=final)
+
+    def is_over(self) -> bool:
+        """Return whether the command has made all steps, and the time to end by itself has passed."""
+        waited = time.monotonic() - self.moved
+        return self.seen > self.spec.steps or (self.seen == self.spec.steps and waited > _ENDING_S)
+
+    def check(self, log: Following, process: _Process) -> None:
+        """Raise `RunError` where the log is of something else than what was asked, or time is up."""
+        now = time.monotonic()
+        if NOT_FINITE in self.options.stop_if and log.not_finite:
+            raise RunError(
+                f"stopped at step {self.seen:,}: a value of its log is NaN or infinite (command.stop_if)"
+            )
+        if self.seen > 0 and not self._checked:
+            self._checked = True
+            _compare(self.spec, log)
+        if now - self.moved > 60 * self.options.silent_minutes:
+            what = f"its log has had no new step for {self.options.silent_minutes:g} minutes"
+            raise process.failure(f"{what} (command.silent_minutes)", log)
+        if (hours := self.options.limit_hours) and now - self.began > 3600 * hours:
+            raise process.failure(f"it took more than {hours:g} hours (command.limit_hours)", log)
+
+
+def _reader(options: CommandOptions) -> Framework | None:
+    """Return how the log's names are understood; None: they show whose they are."""
+    if options.framework == "none":
+        return plain(options.evaluation_set)
+    adapter = template.adapter_of(options)
+    name = (adapter.name if adapter else options.framework).lower()
+    return next((own for own in frameworks.known() if own.name.lower() == name), None)
+
+
+def _compare(spec: RunSpec, log: Following) -> None:
+    """Raise `RunError` where a log says that something else is trained than what was asked."""
+    lr = None if spec.recipe.lr is None else spec.recipe.lr * spec.lr_factor
+    asked = {
+        "rollouts_per_problem": spec.rollouts_per_problem,
+        "problems_per_batch": spec.problems_per_batch,
+        "rollouts_per_step": spec.batch_rollouts,
+        "seed": spec.seed,
+        "lr": lr,
+    }
+    wrong = []
+    for name, fact in log.check().items():
+        value = asked.get(name)
+        if value is None or "unless set" in fact.origin or not isinstance(fact.value, int | float):
+            continue
+        if not math.isclose(fact.value, value, rel_tol=1e-6):
+            wrong.append(f"{_CHECKED[name]} is {fact.value:g} in its log ({fact.origin}); asked: {value:g}")
+    if wrong:
+        raise RunError(f"the command trains something else: {'; '.join(wrong)}")
+
+
+def newest(out: Path, options: CommandOptions) -> tuple[int, str]:
+    """Return the updates of the trainer's newest finished checkpoint, and its path; 0 and "" without one.
+
+    In the pattern, the part of the path with ``{step}`` is the checkpoint; a file below it that the pattern
+    names shows that it is finished.
+    """
+    adapter = template.adapter_of(options)
+    pattern = options.checkpoints or (adapter.checkpoint if adapter else "")
+    best = 0, ""
+    if not pattern:
+        return best
+    before, _, after = pattern.removeprefix("{out}/").partition("{step}")
+    end, _, mark = after.partition("/")
+    numbered = re.compile(f"{_as_regex(before)}(\\d+){_as_regex(end)}")
+    for path in out.glob(f"{before}*{end}"):
+        found = numbered.fullmatch(path.relative_to(out).as_posix())
+        if found and int(found[1]) > best[0] and (not mark or any(path.glob(mark))):
+            best = int(found[1]), str(path)
+    return best
+
+
+def _as_regex(pattern: str) -> str:
+    return "[^/]*".join(map(re.escape, pattern.split("*")))
+
+
+def _place(folder: Path, options: CommandOptions, state: Path | None, done: int) -> tuple[Path, int, str]:
+    """Return the folder in which to train, the updates made there, and the checkpoint to continue from."""
+    numbers = (
+        sorted(int(own.name) for own in folder.iterdir() if own.name.isdecimal()) if folder.is_dir() else []
+    )
+    last = folder / str(numbers[-1]) if numbers else None
+    at, checkpoint = newest(last, options) if last else (0, "")
+    if state is not None and at < done:
+        error = RunError(f"{last or folder} has no checkpoint of the trainer from step {done:,}")
+        raise UnreadableState(state, error)
+    if last is None or not at:
+        last = folder / (str(numbers[-1] + 1) if numbers else FIRST)
+        last.mkdir(parents=True)
+    return last, at, checkpoint
+
+
+def _announce(command: template.Command, options: CommandOptions, out: Path) -> None:
+    """Keep what is started, so that one can start it without isolaw."""
+    lines = f"cd {shlex.quote(options.folder or '.')}\n{command.line}\n"
+    with (out / COMMAND).open("a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(lines)
+
+
+def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
+    adapter = template.adapter_of(options)
+    log = options.log or (adapter.log if adapter else "stdout")
+    here = glob.escape(str(out))
+    return os.path.join(here, OUTPUT if log == "stdout" else template.fill(log, {**values, "out": here}))
+
+
+class _Process:
+    """A command at work, and what it prints."""
+
+    def __init__(self, command: template.Command, options: CommandOptions, out: Path) -> None:
+        self.out = out
+        self.lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+        environment = {**os.environ, **command.environment, **_gpus(options.gpus)}
+        self.process = children.start(
+            command.words,
+            cwd=options.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._ended = os.pidfd_open(self.process.pid)
+        self._printing = threading.Thread(target=self._keep, args=(self.process.stdout,), daemon=True)
+        self._printing.start()
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        children.end(self.process, _GRACE_S)
+        self._printing.join(_GRACE_S)
+        os.close(self._ended)
+
+    def goes_on(self, seconds: float) -> bool:
+        """Wait a moment; return whether the command has not ended."""
+        ended, _, _ = select.select([self._ended], [], [], seconds)
+        if not ended:
+            return True
+        self._printing.join(_GRACE_S)
+        return False
+
+    def failure(self, what: str, log: Following) -> RunError:
+        """Return what happened to the command, with the last lines that it printed."""
+        code = self.process.poll()
+        how = "" if code is None else f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+        text = f"the command {what}{f' ({how})' if how else ''}"
+        if log.framework is None or not Path(log.pattern).exists():
+            text += f"; its log: {log.pattern}"
+        printed = "".join(f"\n  | {line}" for line in self.lines)
+        return RunError(f"{text}; it printed last:{printed}" if printed else f"{text}; it printed nothing")
+
+    def _keep(self, stream: IO[bytes]) -> None:
+        """Write what the command prints to a file, of which the last part is kept."""
+        path, rest = self.out / OUTPUT, b""
+        with contextlib.suppress(OSError, ValueError):
+            file = path.open("ab", buffering=0)
+            while piece := os.read(stream.fileno(), 2**16):
+                if file.tell() > _OUTPUT:
+                    file.close()
+                    path.replace(path.with_name(f"{OUTPUT}.before"))
+                    file = path.open("wb", buffering=0)
+                file.write(piece)
+                *whole, rest = (rest + piece).split(b"\n")
+                rest = rest[-_LONGEST_LINE:]
+                for line in whole[-_LAST_LINES:]:
+                    self._say(line)
+            file.close()
+        if rest:
+            self._say(rest)
+
+    def _say(self, line: bytes) -> None:
+        text = line.rpartition(b"\r")[2][:_LONGEST_LINE].decode("utf-8", "replace")
+        self.lines.append("".join(c if c.isprintable() else " " for c in text))
+
+
+def _gpus(count: int) -> dict[str, str]:
+    """Return the GPUs of this worker of the sweep, by its number; of an executor that gives them, none."""
+    number = os.environ.get("ISOLAW_WORKER")
+    if not count or number is None:
+        return {}
+    own = visible_gpus()[int(number) * count : (int(number) + 1) * count]
+    if len(own) < count:
+        raise RunError(f"command.gpus: found {len(own)} free GPUs; expected {count} for each run")
+    return {"CUDA_VISIBLE_DEVICES": ",".join(own)}

@@ -1,0 +1,193 @@
+"""Trainings by a command: killed, resumed, extended, stopped; and commands that do something wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from isolaw import engine
+from isolaw.backends.command import training
+from isolaw.config.writing import toml_text
+from isolaw.errors import RunError
+from isolaw.store import SweepStore
+
+SIMPLE = {"n": (2,), "compute": 160}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_GRACE_S", 1.0)
+    monkeypatch.setattr(training, "_ENDING_S", 1.0)
+
+
+def points(out: Path) -> pd.DataFrame:
+    return pd.read_parquet(out / "points.parquet").drop(columns="wall_s")
+
+
+def cause(data: dict[str, Any], out: Path) -> str:
+    with pytest.raises(RunError):
+        engine.sweep(data, out)
+    (failure,) = engine.status(out)["failures"]
+    return str(failure["cause"])
+
+
+def test_a_sweep_has_the_values_of_the_logs(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    runs = engine.sweep(sweep_of(), tmp_path / "s")
+    table = runs.points
+    assert not runs.simulated
+    assert set(table["metric"]) == {"reward", "avg@4"}
+    assert (table["compute"] == table["step"] * 4 * table["rollouts_per_problem"]).all()
+    for log in (tmp_path / "s").glob("runs/*/out/0/metrics.jsonl"):
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        own = table[table["run_id"] == log.parts[-4]]
+        logged = {record["step"]: record["reward"] for record in records if "reward" in record}
+        assert dict(own[own["metric"] == "reward"][["step", "value"]].values) == logged
+
+
+def test_killed_at_random_it_equals_a_whole_one(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    data = sweep_of("pause=0.03", compute=480)
+    engine.sweep(data, tmp_path / "whole")
+    file = tmp_path / "sweep.toml"
+    file.write_text(toml_text(data))
+    command = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(tmp_path / "killed")]
+    for number, at in ((signal.SIGKILL, 8), (signal.SIGTERM, 30), (signal.SIGKILL, 45)):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 30
+        while time.monotonic() < until and process.poll() is None:
+            logs = (tmp_path / "killed").glob("runs/*/out/*/metrics.jsonl")
+            if sum(log.read_text().count("\n") for log in logs) >= at:
+                break
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.wait(30)
+    resumed = engine.sweep(data, tmp_path / "killed")
+    assert points(tmp_path / "killed").equals(points(tmp_path / "whole"))
+    assert not resumed.notes
+
+
+def test_a_longer_horizon_continues(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    engine.sweep(sweep_of(), tmp_path / "s")
+    engine.sweep(sweep_of(compute=640), tmp_path / "s")
+    engine.sweep(sweep_of(compute=640), tmp_path / "whole")
+    folders = [[own.name for own in out.iterdir()] for out in (tmp_path / "s").glob("runs/*/out")]
+    assert folders == [["0"], ["0"]]
+    rows = [points(tmp_path / name) for name in ("s", "whole")]
+    trained = [own[own["metric"] == "reward"].reset_index(drop=True) for own in rows]
+    assert trained[0].equals(trained[1])
+
+
+def test_without_checkpoints_it_starts_again(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    data = sweep_of(n=(2,), checkpoints=None)
+    data["command"].pop("checkpoints")
+    engine.sweep(data, tmp_path / "s")
+    data["sweep"]["compute"] = 480
+    engine.sweep(data, tmp_path / "s")
+    (out,) = (tmp_path / "s").glob("runs/*/out")
+    assert sorted(own.name for own in out.iterdir()) == ["0", "1"]
+    assert points(tmp_path / "s")["step"].max() == 60
+
+
+def test_a_trainers_checkpoint_that_is_gone_is_named(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    data = sweep_of("pause=0.12", compute=160, n=(2,))
+    engine.sweep(data, tmp_path / "s")
+    assert list((tmp_path / "s").glob("runs/*/state/*"))
+    for path in (tmp_path / "s").glob("runs/*/out/0/step-*"):
+        path.unlink()
+    data["sweep"]["compute"] = 320
+    said = cause(data, tmp_path / "s")
+    assert re.search("has no checkpoint of the trainer from step .* remove the folder", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "message"),
+    [
+        (["n=7"], {}, r"trains something else: n is 7 in its log \(n\); asked: 2"),
+        (["until=5", "status=3", "then=print('why')"], {}, r"after 5 of 20 steps \(exit status 3\).*\| why"),
+        (["until=0"], {}, r"after 0 of 20 steps \(exit status 0\).*printed nothing"),
+        (["until=3", "then=os.abort()"], {}, "SIGABRT"),
+        (["nan=6"], {"stop_if": "nan"}, "NaN or infinite"),
+        ([], {"stop_if": ["train/reward > 2", "validation/avg@4 >= 0"]}, "at step 4: validation/avg@4 >= 0"),
+        (["until=2", "then=time.sleep(600)"], {"silent_minutes": 0.02}, r"no new step for 0\.02 minutes"),
+        (["pause=1"], {"limit_hours": 0.0005}, r"more than 0\.0005 hours"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_said(
+    words: list[str], command: dict[str, Any], message: str,
+    sweep_of: Callable[..., Any], tmp_path: Path,
+) -> None:  # fmt: skip
+    assert re.search(message, cause(sweep_of(*words, **SIMPLE, **command), tmp_path / "s"), re.S)
+
+
+HOSTILE = {
+    "it ignores SIGTERM": "import signal; signal.signal(15, signal.SIG_IGN); time.sleep(600)",
+    "it leaves a process": "os.fork() or (os.setsid(), time.sleep(600))",
+    "it never ends a line": "f = open(out + '/metrics.jsonl', 'a')\nwhile True: f.write('x' * 99)",
+    "it floods its output": "\nfor _ in range(3000): os.write(1, b'x' * 99_999)",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_commands_end(what: str, sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["until=2", f"then={HOSTILE[what]}"]
+    begun = time.monotonic()
+    mark = f"ISOLAW_TEST_MARK={os.getpid()} {what}"
+    os.environ["ISOLAW_TEST_MARK"] = mark.partition("=")[2]
+    try:
+        said = cause(sweep_of(*words, **SIMPLE, silent_minutes=0.03), tmp_path / "s")
+    finally:
+        del os.environ["ISOLAW_TEST_MARK"]
+    assert time.monotonic() - begun < 20
+    assert len(said) < 8_000
+    assert sum(path.stat().st_size for path in tmp_path.rglob("output*")) <= 3 * training._OUTPUT
+    left = [path for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in _bytes(path)]
+    assert left == []
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_more_steps_than_asked_are_not_taken(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    begun = time.monotonic()
+    engine.sweep(sweep_of("more=10000", **SIMPLE), tmp_path / "s")
+    assert points(tmp_path / "s")["step"].max() == 20
+    assert time.monotonic() - begun < 20
+
+
+def test_a_race_extends_and_drops(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    data = sweep_of("pause=0", compute=1920, n=(2, 4, 8, 16))
+    data["sweep"]["seeds"] = [0, 1]
+    data["design"] = {"kind": "race", "spend": 0.9, "metric": "avg@4"}
+    data["evaluation"] = {"metrics": ["avg@4"]}
+    runs = engine.sweep(data, tmp_path / "s")
+    assert 0 < len(runs) <= 8
+    assert SweepStore(tmp_path / "s").exists
+
+
+def test_dry_run_prints_what_would_be_started(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(toml_text(sweep_of()))
+    command = [sys.executable, "-m", "isolaw", "sweep", str(file), "--out", str(tmp_path / "s"), "--dry-run"]
+    result = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
+    assert [own["environment"]["ISOLAW_N"] for own in result["commands"]] == ["2", "4"]
+    printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    assert all(own["line"] in printed for own in result["commands"])
+    assert not (tmp_path / "s").exists()
+    engine.sweep(sweep_of(), tmp_path / "s")
+    for own in result["commands"]:
+        made = tmp_path / "s" / "runs" / own["run_id"] / "out" / "0" / training.COMMAND
+        assert made.read_text() == f"cd {own['folder']}\n{own['line']}\n"
