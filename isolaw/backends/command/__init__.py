@@ -1,6 +1,6 @@
 """The command backend: a trainer that people already have, started by isolaw and followed by its log.
 
-docs/trainers.md says how to use it; `template` makes the command, `adapters` know the frameworks, `training`
+`template` makes the command, `adapters` know the frameworks, `training`
 starts it, and `following` reads its log.
 """
 

@@ -33,7 +33,7 @@ Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], B
 
 
 class CommandOptions(BaseModel):
-    """The ``[command]`` section; docs/trainers.md describes each key.
+    """The ``[command]`` section. `template.values_of` lists the placeholders.
 
     Without a ``log`` isolaw reads what the framework writes or, in no framework, JSON lines on standard
     output. ``checkpoints`` is the pattern of a finished checkpoint below the run's folder, with ``{step}``.

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -120,11 +119,3 @@ def test_the_identity_is_what_decides_the_training(tmp_path: object, monkeypatch
     assert run_id(run="sh train.sh", files=["train.sh"]) != first
     with pytest.raises(SpecError, match=r"missing\.sh: No such file"):
         run_id(run="sh train.sh", files=["missing.sh"])
-
-
-def test_every_key_that_no_one_passes_on_is_refused(sweep_of: Callable) -> None:
-    options = CommandOptions(run="true", framework="trl")
-    asked = template.asked_of(spec("true", interrupt_phrase="x"), options, "out")
-    assert any(
-        issue.where == "recipe.interrupt_phrase" for issue in template.issues_of(spec("true"), options, asked)
-    )

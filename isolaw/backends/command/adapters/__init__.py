@@ -1,7 +1,7 @@
 """Adapters: a framework's names for the settings of a run, so that one step is B_p · n rollouts, one update.
 
 A module holds one, called ``ADAPTER``; `NAMES` lists the modules by the names that ``command.framework``
-accepts. The page docs/trainers.md has a table made of them.
+accepts. There is none yet: ``command.run`` says it all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from isolaw.errors import Issue, SpecError, nearest
 if TYPE_CHECKING:
     from isolaw.backends.command.adapters.base import Adapter
 
-NAMES = ("verl", "trl", "openrlhf", "prime-rl", "skyrl", "ms-swift")
+NAMES: tuple[str, ...] = ()
 
 
 def get(name: str) -> Adapter:

@@ -43,6 +43,7 @@ def main(address: str, port: int) -> None:
                 report["responses"] = [asdict(response) for response in checkpoint.responses]
                 line.send(report)
             while (message := _broadcast(line.receive() if first else None)).get("save"):
+                assert checkpoint.save is not None
                 checkpoint.save(Path(message["save"]))
                 if first:
                     line.send({})
