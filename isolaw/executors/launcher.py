@@ -8,7 +8,7 @@ Who can reach what: the engine's port takes only those who send the run's secret
 environment. On one machine nothing listens beyond loopback, and the processes find each other by a file in a
 folder of the user's own. On several machines they find each other by a store of torch's at the first
 machine's address, which has no secret (docs/cluster.md). The processes
-themselves exchange objects by torch's collectives, which unpickle: who takes the place of one runs code there.
+exchange objects by torch's collectives, which unpickle: who takes the place of one runs code in the others.
 """
 
 from __future__ import annotations
