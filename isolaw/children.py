@@ -105,13 +105,14 @@ def each(
         while left:
             done, left = wait(left, _POLLING_S, FIRST_COMPLETED)
             report(len(futures) - len(left))
-            if done or not (held := stopped(os.getpid())):
+            held = [own for own in pool._processes if guard.is_stopped(own)]  # no other child of this process
+            if done or not held:
                 since = time.monotonic()
             elif time.monotonic() - since > STOPPED_S:
-                raise RunError(f"process {held[0]}, which computes, has been stopped for {STOPPED_S:.0f} s")
+                raise RunError(f"worker process {held[0]} has been stopped (SIGSTOP) for {STOPPED_S:.0f} s")
         return [future.result() for future in futures]
     except BrokenProcessPool:
-        raise RunError("a process that computes was killed; the same command starts it again") from None
+        raise RunError("a worker process was killed; run the same command again") from None
     finally:
         for process in list((pool._processes or {}).values()):
             process.kill()  # a stopped one would be waited for

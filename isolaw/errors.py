@@ -87,8 +87,6 @@ at_command_line: ContextVar[bool] = ContextVar("at_command_line", default=False)
 # The options of the command that runs; None in Python.
 options_here: ContextVar[frozenset[str] | None] = ContextVar("options_here", default=None)
 _NOTHING = object()
-
-
 _LONGEST_SHOWN = 500  # characters of a value in a message
 
 

@@ -160,7 +160,7 @@ POOL = """
 import os, sys, time
 from isolaw import children
 def wait(word):
-    os.write(1, b"%d\n" % os.getpid())
+    os.write(1, b"%d\\n" % os.getpid())
     time.sleep(600)
 children.STOPPED_S = 1.5
 children.each(wait, [(word,) for word in "abcd"], jobs=2)
@@ -178,7 +178,10 @@ def test_processes_that_compute_end_with_their_parent_and_are_missed(what: str) 
     begun = time.monotonic()
     _, said = parent.communicate(timeout=20)
     assert time.monotonic() - begun < 8
-    message = {"killed": "was killed; the same", "stopped": f"{found[0]}, which computes, has been stopped"}
+    message = {
+        "killed": "a worker process was killed",
+        "stopped": f"worker process {found[0]} has been stopped",
+    }
     assert message.get(what, "") in said.decode()
     assert gone(found)
 

@@ -256,13 +256,18 @@ def test_examples_of_real_models_lack_only_the_model(file: Path, tmp_path: Path)
 
 def test_every_key_of_a_sweep_file_is_documented() -> None:
     from isolaw import SweepSpec
+    from isolaw.backends.command.options import CommandOptions
     from isolaw.backends.real.options import RealOptions
 
     page = (ROOT / "docs" / "formats.md").read_text()
     sections = {name: field.annotation for name, field in SweepSpec.model_fields.items()}
     keys = [key for section in sections.values() for key in getattr(section, "model_fields", {})]
     assert "staleness" in keys
-    missing = [key for key in [*keys, *RealOptions.model_fields] if f"`{key}`" not in page]
+    missing = [
+        key
+        for key in [*keys, *RealOptions.model_fields, *CommandOptions.model_fields]
+        if f"`{key}`" not in page
+    ]
     assert missing == ["horizons"]  # filled in when a sweep begins
 
 

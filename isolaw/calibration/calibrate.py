@@ -314,7 +314,7 @@ def _keep(path: Path, mark: str, done: list[Round]) -> None:
 
 
 def _done(path: Path, mark: str, seen: Observed) -> list[Round]:
-    """Return the rounds of an earlier call with the same input; of any other file none: made again."""
+    """Return the rounds of an earlier call with the same input; none where they have to be made again."""
     if not path.is_file():
         return []
     try:

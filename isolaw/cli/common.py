@@ -19,9 +19,9 @@ import click
 from isolaw.errors import IsolawError
 from isolaw.simulated import Simulated
 
+_LONGEST = 100_000  # characters of a line or a message
 # What a terminal would obey or could not print: control characters, characters that turn the text's
 # direction, halves of a character. isolaw indents the line after its own line breaks, names do not.
-_LONGEST = 100_000  # characters of a line or a message
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\n(?! )"
 )

@@ -6,7 +6,6 @@ own; with one that does not match it was changed, and is refused.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +28,7 @@ _RANGES = {
     "q": (0.0, 1.0), "rho": (0.0, 0.99), "mean": (0.0, 1.0), "r": (1.0, 4096.0),
     **dict.fromkeys(("kl", "kl_easy", "kl_hard", "c"), (0.0, _LARGEST)),
 }  # fmt: skip
-
+_LISTS = ("compute", "rollouts_per_problem", "problems_per_batch", "left")
 _REQUIRED = {"lr", "sigma2", "rho", "kappa", "s", "m", "c", "q", "problems"}
 
 
@@ -84,9 +83,9 @@ class Provenance(BaseModel):
     @model_validator(mode="after")
     def _ends_of_cells(self) -> Provenance:
         if self.ends and len(self.ends) != len(self.cells):
-            raise ValueError(
-                f"ends: {len(self.ends)} values; expected one for each of the {len(self.cells)} cells"
-            )
+            raise ValueError(f"ends: {len(self.ends)} values; expected {len(self.cells)}, one for each cell")
+        if not self.cells and not (self.problems_per_batch and self.rollouts_per_problem):
+            raise ValueError("cells, or problems_per_batch and rollouts_per_problem")
         return self
 
 
@@ -102,13 +101,10 @@ class Left(_Part):
 
     @model_validator(mode="after")
     def _of_one_length(self) -> Left:
-        sizes = {name: len(getattr(self, name)) for name in (*_WHERE, "left")}
+        sizes = {name: len(getattr(self, name)) for name in _LISTS}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"lists of one length; found {sizes}")
         return self
-
-
-_WHERE = ("compute", "rollouts_per_problem", "problems_per_batch")
 
 
 class PresetFile(_Part):
@@ -155,7 +151,7 @@ def _constants(values: Mapping[str, float], where: str) -> list[Issue]:
     for name, value in values.items():
         low, high = _RANGES.get(name, (0.0, _LARGEST))
         inside = low <= value <= high if name in _RANGES else low < value <= high
-        if not inside or not math.isfinite(value):
+        if not inside:
             bounds = f"{low:g} to {high:g}" if name in _RANGES else "a positive number"
             out.append(Issue(f"{where}.{name}", found=value, accepted=bounds))
     return out
@@ -173,10 +169,8 @@ def _ensemble(columns: Mapping[str, list[Any]]) -> list[Issue]:
     ]
     if "problems" in columns and "problems" not in texts:
         out.append(Issue("ensemble.problems", found=columns["problems"][0], accepted="problem sets"))
-    required = {"lr", "sigma2", "rho", "kappa", "s", "m", "c", "q", "problems"}
-    out += [
-        Issue(f"ensemble.{name}", "a required key is missing") for name in sorted(required - sizes.keys())
-    ]
+    missing = sorted(_REQUIRED - sizes.keys())
+    out += [Issue(f"ensemble.{name}", "a required key is missing") for name in missing]
     for name in sorted(sizes.keys() - texts - {"problems"}):
         for value in sorted({min(columns[name]), max(columns[name])}):
             out += _constants({name: value}, "ensemble")

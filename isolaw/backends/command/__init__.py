@@ -1,7 +1,6 @@
 """The command backend: a trainer that people already have, started by isolaw and followed by its log.
 
-`template` makes the command, `adapters` know the frameworks, `training`
-starts it, and `following` reads its log.
+`template` makes the command, `training` starts it, and `following` reads its log.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class Command(Backend):
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Read the section; what decides the training enters the identity, with the hashes of its files."""
         options = CommandOptions.read(spec)
-        template.adapter_of(options)
         identity, others = options.split()
         content, issues = {}, []
         for name in options.files:
@@ -55,10 +53,9 @@ class Command(Backend):
         )
 
     def check(self, spec: RunSpec) -> list[Issue]:
-        """Return what is wrong with the command, and what its framework cannot be asked."""
+        """Return what is wrong with the command."""
         options = CommandOptions.of(spec)
-        asked = template.asked_of(spec, options, "out")
-        issues = template.issues_of(spec, options, asked)
+        issues = template.issues_of(spec, options)
         message = "the trainer evaluates as its own configuration says"
         for key in ("temperature", "top_p", "responses"):
             if (value := getattr(spec.evaluation, key)) is not None:
@@ -67,7 +64,7 @@ class Command(Backend):
             issues.append(Issue("command.folder", found=options.folder, accepted="a folder"))
         elif not issues and not options.shell:
             words = options.run if isinstance(options.run, tuple) else shlex.split(options.run)
-            if shutil.which(words[0], path=None) is None and not os.access(options.path(words[0]), os.X_OK):
+            if shutil.which(words[0]) is None and not os.access(options.path(words[0]), os.X_OK):
                 issues.append(Issue("command.run", "no such program", words[0]))
         return issues
 
@@ -98,7 +95,7 @@ def preview(spec: RunSpec, folder: Path) -> dict[str, object]:
     from isolaw.backends.command.training import FIRST
 
     options = CommandOptions.of(spec)
-    command = template.command_of(options, template.asked_of(spec, options, str(folder / FIRST)))
+    command = template.command_of(options, template.values_of(spec, options, str(folder / FIRST)))
     name = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
     return {
         "run_id": spec.run_id,

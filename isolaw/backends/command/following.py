@@ -13,14 +13,13 @@ import math
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from isolaw.errors import DataError
-from isolaw.readers import frameworks, limits
+from isolaw.readers import limits
 from isolaw.readers.assemble import assemble
 from isolaw.readers.containers import candidates
 from isolaw.readers.frameworks.base import Fact, Framework, Target
@@ -73,11 +72,11 @@ class Following:
     are no longer of interest.
     """
 
-    def __init__(self, pattern: str, framework: Framework | None, step: int) -> None:
+    def __init__(self, pattern: str, framework: Framework, step: int) -> None:
         self.pattern, self.framework = pattern, framework
         self.taken = -1
         self.not_finite = 0  # how many values of the training itself are NaN or infinite
-        self._known = framework is not None and framework.name == "none"
+        self._known = framework.name == "none"
         self._facts: dict[str, Fact] = {}  # that a script of one's own logs
         self._targets: dict[str, Target | None] = {}
         self._values: dict[int, Values] = {}
@@ -158,7 +157,6 @@ class Following:
 
     def _add_lines(self, text: bytes) -> None:
         """Take the JSON lines of a script of one's own."""
-        assert self.framework is not None
         targets = self._targets
         for line in text.splitlines():
             if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
@@ -192,9 +190,6 @@ class Following:
 
     def _add(self, logs: list[RawLog]) -> None:
         """Take records of a framework."""
-        self.framework = self.framework or _found(logs)
-        if self.framework is None:
-            return
         self.not_finite += sum(log.dropped["values that are not finite"] for log in logs)
         before = [] if self._first is None else [self._first]
         curves = stitch([*before, *logs], self.framework)
@@ -231,9 +226,3 @@ def _beginning(log: RawLog) -> RawLog:
         log.wall_s[0],
     )
     return out
-
-
-def _found(logs: Iterable[RawLog]) -> Framework | None:
-    keys = {key for log in logs for key in log.series}
-    config: Mapping[str, Any] = {key: value for log in logs for key, value in log.config.items()}
-    return frameworks.find(keys, config)

@@ -8,15 +8,16 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from isolaw.config import Positive, RunSpec
 from isolaw.config.sections import Count, Index, Text, listed
 from isolaw.documents.validation import parse_section
 from isolaw.errors import Issue, SpecError
+from isolaw.readers.frameworks import FRAMEWORKS
 
 # The keys that decide what is trained; the others decide where, and how isolaw follows it.
-IDENTITY = ("run", "shell", "framework", "settings", "evaluation_set")
+IDENTITY = ("run", "shell", "framework", "evaluation_set")
 NOT_FINITE = "nan"  # of ``stop_if``: any value of the log is NaN or infinite
 _CONDITION = re.compile(r"\s*(\S+)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*")
 
@@ -29,21 +30,28 @@ def _condition(text: str) -> str:
     raise ValueError("'nan', or a metric, a comparison and a number, as in 'train/reward < 0.01'")
 
 
+def _framework(name: str) -> str:
+    """Accept a framework whose logs isolaw reads, in any case."""
+    known = {own.lower(): own for own in ("none", *FRAMEWORKS)}
+    if name.lower() not in known:
+        raise ValueError(f"none, {', '.join(FRAMEWORKS)}")
+    return known[name.lower()]
+
+
 Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], BeforeValidator(listed)]
 
 
 class CommandOptions(BaseModel):
     """The ``[command]`` section. `template.values_of` lists the placeholders.
 
-    Without a ``log`` isolaw reads what the framework writes or, in no framework, JSON lines on standard
-    output. ``checkpoints`` is the pattern of a finished checkpoint below the run's folder, with ``{step}``.
+    Without a ``log`` isolaw reads what the command prints: in no framework, JSON lines. ``checkpoints`` is
+    the pattern of a finished checkpoint below the run's folder, with ``{step}``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     run: Annotated[tuple[str, ...] | Text, Field(min_length=1)]  # a line, or its words
     shell: bool = False  # whether /bin/sh gets the line
-    framework: Text = "none"
-    settings: dict[str, str | bool | int | FiniteFloat] = {}  # more of the framework's own
+    framework: Annotated[str, AfterValidator(_framework)] = "none"  # whose log it is
     log: Text | None = None
     checkpoints: Text | None = None
     evaluation_set: Text = "validation"  # what the log's evaluations without a name are on

@@ -37,6 +37,7 @@ from isolaw.errors import RunError
 from isolaw.machine import visible_gpus
 from isolaw.readers import frameworks
 from isolaw.readers.frameworks.base import Framework
+from isolaw.readers.resolve import ASSUMED
 
 FIRST = "0"  # the folder of the first start
 COMMAND = "command.sh"  # the file with the commands that were started
@@ -46,14 +47,6 @@ _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
 _GRACE_S = 30.0  # for the command to end at SIGTERM
 _ENDING_S = 600.0  # and by itself after its last step, in which it may write a checkpoint
-# What a log says of a run, and what the run asked.
-_CHECKED = {
-    "rollouts_per_problem": "n",
-    "problems_per_batch": "B_p",
-    "rollouts_per_step": "rollouts per step",
-    "seed": "seed",
-    "lr": "lr",
-}
 
 
 def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
@@ -70,14 +63,13 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
             raise UnreadableState(ctx.state, error) from error
     assert ctx.folder is not None
     out, at, checkpoint = _place(ctx.folder.absolute(), options, ctx.state, done)
-    asked = template.asked_of(spec, options, str(out))
-    pattern = _log(options, out, template.values_of(asked))
-    log = Following(pattern, _reader(options), at)
+    values = template.values_of(spec, options, str(out), checkpoint)
+    log = Following(_log(options, out, values), _reader(options), at)
     pace = _Pace(spec, out, options, done)
     yield from pace.checkpoints(log, final=True, whole=at)
     if pace.done >= spec.steps:
         return
-    _announce(command := template.command_of(options, asked, checkpoint), options, out)
+    _announce(command := template.command_of(options, values), options, out)
     with _Process(command, options, out) as process:
         while process.goes_on(_POLLING_S):
             if ctx.stopping():
@@ -126,8 +118,8 @@ class _Pace:
             def save(folder: Path, step: int = step) -> None:
                 (folder / "state.json").write_text(json.dumps({"step": step}))
 
-            final = step == self.spec.steps
-            yield Checkpoint(step, compute, rows, save if step <= kept else None, final=final)
+            keep = save if step <= kept else None
+            yield Checkpoint(step, compute, rows, keep, final=step == self.spec.steps)
 
     def is_over(self) -> bool:
         """Return whether the command has made all steps, and the time to end by itself has passed."""
@@ -151,32 +143,29 @@ class _Pace:
             raise process.failure(f"it took more than {hours:g} hours (command.limit_hours)", log)
 
 
-def _reader(options: CommandOptions) -> Framework | None:
-    """Return how the log's names are understood; None: they show whose they are."""
+def _reader(options: CommandOptions) -> Framework:
+    """Return how the log's names are understood."""
     if options.framework == "none":
         return plain(options.evaluation_set)
-    adapter = template.adapter_of(options)
-    name = (adapter.name if adapter else options.framework).lower()
-    return next((own for own in frameworks.known() if own.name.lower() == name), None)
+    return frameworks.named(options.framework)
 
 
 def _compare(spec: RunSpec, log: Following) -> None:
     """Raise `RunError` where a log says that something else is trained than what was asked."""
-    lr = None if spec.recipe.lr is None else spec.recipe.lr * spec.lr_factor
     asked = {
-        "rollouts_per_problem": spec.rollouts_per_problem,
-        "problems_per_batch": spec.problems_per_batch,
-        "rollouts_per_step": spec.batch_rollouts,
-        "seed": spec.seed,
-        "lr": lr,
+        "rollouts_per_problem": ("n", spec.rollouts_per_problem),
+        "problems_per_batch": ("B_p", spec.problems_per_batch),
+        "rollouts_per_step": ("rollouts per step", spec.batch_rollouts),
+        "seed": ("seed", spec.seed),
+        "lr": ("lr", template.lr_of(spec)),
     }
     wrong = []
     for name, fact in log.check().items():
-        value = asked.get(name)
-        if value is None or "unless set" in fact.origin or not isinstance(fact.value, int | float):
+        symbol, value = asked.get(name, ("", None))
+        if value is None or fact.origin == ASSUMED or not isinstance(fact.value, int | float):
             continue
         if not math.isclose(fact.value, value, rel_tol=1e-6):
-            wrong.append(f"{_CHECKED[name]} is {fact.value:g} in its log ({fact.origin}); asked: {value:g}")
+            wrong.append(f"{symbol} is {fact.value:g} in its log ({fact.origin}); asked: {value:g}")
     if wrong:
         raise RunError(f"the command trains something else: {'; '.join(wrong)}")
 
@@ -187,12 +176,10 @@ def newest(out: Path, options: CommandOptions) -> tuple[int, str]:
     In the pattern, the part of the path with ``{step}`` is the checkpoint; a file below it that the pattern
     names shows that it is finished.
     """
-    adapter = template.adapter_of(options)
-    pattern = options.checkpoints or (adapter.checkpoint if adapter else "")
     best = 0, ""
-    if not pattern:
+    if not options.checkpoints:
         return best
-    before, _, after = pattern.removeprefix("{out}/").partition("{step}")
+    before, _, after = options.checkpoints.removeprefix("{out}/").partition("{step}")
     end, _, mark = after.partition("/")
     numbered = re.compile(f"{_as_regex(before)}(\\d+){_as_regex(end)}")
     for path in out.glob(f"{before}*{end}"):
@@ -230,10 +217,10 @@ def _announce(command: template.Command, options: CommandOptions, out: Path) -> 
 
 
 def _log(options: CommandOptions, out: Path, values: dict[str, str]) -> str:
-    adapter = template.adapter_of(options)
-    log = options.log or (adapter.log if adapter else "stdout")
+    """Return the pattern of the log's files."""
     here = glob.escape(str(out))
-    return os.path.join(here, OUTPUT if log == "stdout" else template.fill(log, {**values, "out": here}))
+    log = template.fill(options.log, {**values, "out": here}) if options.log else OUTPUT
+    return os.path.join(here, log)
 
 
 class _Process:
@@ -276,8 +263,8 @@ class _Process:
         code = self.process.poll()
         how = "" if code is None else f"exit status {code}" if code >= 0 else signal.Signals(-code).name
         text = f"the command {what}{f' ({how})' if how else ''}"
-        if log.framework is None or not Path(log.pattern).exists():
-            text += f"; its log: {log.pattern}"
+        if not glob.glob(log.pattern):
+            text += f"; it has written no log: {log.pattern}"
         printed = "".join(f"\n  | {line}" for line in self.lines)
         return RunError(f"{text}; it printed last:{printed}" if printed else f"{text}; it printed nothing")
 

@@ -32,14 +32,6 @@ def _alone(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
-def _no_torchrun(value: Any) -> Any:
-    if not value:
-        return ()
-    raise ValueError(
-        "no options: isolaw starts the processes itself; executor.nodes is the number of machines"
-    )
-
-
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
 
 
@@ -73,7 +65,6 @@ class RealOptions(BaseModel):
     # Whether the sampler takes turns with the trainer, or streams in a process of its own (`train.pipeline`).
     generation: Literal["colocated", "async"] = "colocated"
     tensor_parallel: Count | None = None  # how many processes share one sampler's model
-    torchrun: Annotated[tuple[()], BeforeValidator(_no_torchrun)] = ()  # of older sweeps
     gpu_memory: Annotated[Share, Field(gt=0)] | None = None  # share of a GPU's memory for the sampler
     timeout_hours: Positive = 4.0  # how long the processes of a run wait for each other
     # Mean |Δ log p| per token between sampler and trainer above which a run stops.
@@ -110,7 +101,9 @@ class RealOptions(BaseModel):
         """
         if "model" not in spec.options:
             raise SpecError([Issue("real.model", "missing", accepted="the folder of the model to train")])
-        own = parse_section(cls, spec.options, prefix="real")
+        # Sweeps of older versions have an empty list of options for torchrun, which isolaw no longer starts.
+        options = {key: value for key, value in spec.options.items() if key != "torchrun" or value}
+        own = parse_section(cls, options, prefix="real")
         if own.reward_weights and len(own.reward_weights) != len(own.rewards):
             accepted = f"one for each of the {len(own.rewards)} rewards"
             raise SpecError([Issue("real.reward_weights", found=list(own.reward_weights), accepted=accepted)])
@@ -125,5 +118,4 @@ class RealOptions(BaseModel):
     def of(cls, spec: RunSpec) -> RealOptions:
         """Return the section of a resolved spec."""
         placement = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
-        placement.pop("torchrun", None)
         return cls.model_validate({**placement, **spec.options})

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolaw.backends.command import BACKEND, template
-from isolaw.backends.command.adapters.base import Asked
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import Recipe, RunSpec
 from isolaw.errors import SpecError
@@ -49,7 +48,7 @@ def test_hostile_values_arrive(out: str, shell: bool, tmp_path: object) -> None:
     words = (sys.executable, "-c", SHOW, "{out}", "--x={out}")
     line = f"{sys.executable} -c '{SHOW}' {{out}} --x={{out}}"
     options = CommandOptions(run=line if shell else words, shell=shell)
-    command = template.command_of(options, Asked(4, 8, 20, 0, out, 1))
+    command = template.command_of(options, {"out": out, "n": "8"})
     assert shown(command, tmp_path) == [out, f"--x={out}"]
     assert command.environment["ISOLAW_OUT"] == out
     assert not list(tmp_path.iterdir())
@@ -59,14 +58,13 @@ def test_hostile_values_arrive(out: str, shell: bool, tmp_path: object) -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30))
 def test_the_printed_line_is_the_command(out: str) -> None:
     options = CommandOptions(run=(sys.executable, "-c", SHOW, "{out}", "{{n}}", "{n}"))
-    command = template.command_of(options, Asked(4, 8, 20, 0, out, 1))
+    command = template.command_of(options, {"out": out, "n": "8"})
     done = subprocess.run(["/bin/sh", "-c", command.line], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [out, "{n}", "8"]
 
 
 def test_values_are_those_of_the_run() -> None:
-    asked = template.asked_of(spec("x", lr=1e-6, top_p=0.9), CommandOptions(run="x"), "out")
-    values = template.values_of(asked)
+    values = template.values_of(spec("x", lr=1e-6, top_p=0.9), CommandOptions(run="x"), "out")
     assert values["lr"] == repr(1e-6 * (32 / 1024) ** 0.5)  # the run's own, of B = 32
     assert [values[name] for name in ("B_p", "n", "B", "steps", "seed", "top_p")] == [
         "4",
@@ -83,7 +81,9 @@ def test_a_longer_horizon_evaluates_as_often() -> None:
     first = spec("x").model_copy(update={"evaluation": spec("x").evaluation.model_copy(update={"end": 640})})
     longer = first.model_copy(update={"compute": 64_000})
     options = CommandOptions(run="x")
-    assert template.asked_of(first, options, "").every == template.asked_of(longer, options, "").every
+    values, more = (template.values_of(own, options, "") for own in (first, longer))
+    assert values["every"] == more["every"]
+    assert int(more["steps"]) == 100 * int(values["steps"])
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,9 @@ def test_the_identity_is_what_decides_the_training(tmp_path: object, monkeypatch
     assert run_id(run="sh train.sh", files=["train.sh"]) != first
     with pytest.raises(SpecError, match=r"missing\.sh: No such file"):
         run_id(run="sh train.sh", files=["missing.sh"])
+
+
+def test_a_framework_is_one_whose_logs_isolaw_reads() -> None:
+    assert CommandOptions(run="x", framework="VERL").framework == "veRL"
+    with pytest.raises(SpecError, match=r"command\.framework: .* veRL"):
+        BACKEND.resolve(spec("x").model_copy(update={"options": {"run": "x", "framework": "vrl"}}))
