@@ -31,10 +31,10 @@ import isolaw
 from isolaw.backends.bandit import Bandit
 from isolaw.calibration.calibrate import HEAD, VERSION, calibrate
 from isolaw.calibration.forecast import POINTS, forecast
-from isolaw.children import each
 from isolaw.calibration.recorded import lr_factor
 from isolaw.calibration.simulation import Cell, Protocol
 from isolaw.calibration.space import parameters
+from isolaw.children import each
 from isolaw.config.writing import toml_text
 from isolaw.errors import IsolawError
 from isolaw.fits import ESTIMATOR
