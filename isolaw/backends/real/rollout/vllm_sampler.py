@@ -33,6 +33,7 @@ from isolaw.backends.real.rollout.samplers import (
     limits,
     stored_weights,
 )
+from isolaw.backends.real.train import process_group
 from isolaw.errors import RunError
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -49,6 +50,7 @@ class VLLMSampler:
         from vllm import LLM, __version__
 
         _guard_dispatcher()
+        process_group.start()  # vLLM before 0.28 opens a port to all for one of its own
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
         self.preemptions = 0
