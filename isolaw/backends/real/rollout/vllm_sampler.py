@@ -65,6 +65,7 @@ class VLLMSampler:
         if self.on_gpu:
             arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
         if settings.tensor_parallel > 1:
+            process_group.let_libraries_unpickle()  # handles of its queues
             # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom
             # all-reduce needs its peers among the visible GPUs, of which each rank has one.
             arguments |= {

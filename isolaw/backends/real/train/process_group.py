@@ -3,7 +3,8 @@
 On one machine the processes find each other by a file, and connect by loopback alone. On several they find
 each other by a store at the first machine's address, and connect by the interfaces that lead there. Neither
 asks who connects, so processes exchange data as JSON (`exchange`): whoever takes the place of one can send
-wrong numbers, but no code. torch's own collectives of objects are pickles.
+wrong numbers, but no code. torch's own collectives of objects are pickles; of those that libraries send, only
+plain data is read (`let_libraries_unpickle`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pickle
 import socket
 import struct
 import sys
@@ -30,6 +32,13 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR, of Linux
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts and their containers; refuses whatever names a class or a function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"a process of the run sent a pickle that names {module}.{name}")
+
+
 def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     """Start the default group, once per process; by default it has one process.
 
@@ -45,6 +54,7 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     timeout = timedelta(hours=timeout_hours)
     distributed_c10d.default_pg_timeout = timeout
     distributed_c10d.default_pg_nccl_timeout = timeout
+    distributed_c10d._unpickler = _Plain
     backend = backend or ("cpu:gloo,cuda:nccl" if environment.gpus() else "gloo")
     meeting = json.loads(os.environ.get(GROUP, "{}"))
     choose_interface(meeting.get("address"))
@@ -56,6 +66,11 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         store = _store(meeting, rank, world, timeout)
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world)
+
+
+def let_libraries_unpickle() -> None:
+    """Let torch's collectives read any object from here on, as vLLM needs where processes share a sampler."""
+    distributed_c10d._unpickler = pickle.Unpickler
 
 
 def exchange(value: Any) -> list[Any]:
