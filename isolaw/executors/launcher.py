@@ -101,6 +101,7 @@ class _Ranks:
         here, (address, port) = meeting["here"], meeting["address"]
         command = [sys.executable, "-m", meeting["module"], address, str(port)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._failure = ""
         for place in range(here):
             group, rank = dict(meeting["group"]), node * here + place
             shared = store if rank == 0 else None
@@ -139,12 +140,17 @@ class _Ranks:
 
     @property
     def failure(self) -> str:
-        """How the first of them that failed has ended, in words; empty where none has."""
-        for rank, process in self.processes.items():
-            if code := process.poll():
+        """How the first of them that was found to have failed has ended, in words; empty where none has.
+
+        The others fail soon after it, and say less; a signal says more than what they make of it.
+        """
+        if not self._failure:
+            codes = {rank: code for rank, process in self.processes.items() if (code := process.poll())}
+            for rank, code in sorted(codes.items(), key=lambda one: one[1] > 0):
                 how = f"exit status {code}" if code > 0 else signal.Signals(-code).name
-                return f"process {rank} of the run ended ({how})"
-        return ""
+                self._failure = f"process {rank} of the run ended ({how})"
+                break
+        return self._failure
 
     def end(self) -> None:
         """End them, at SIGTERM or after a while, with what they have started."""

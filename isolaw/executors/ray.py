@@ -15,6 +15,7 @@ import math
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -79,18 +80,24 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private(options: dict[str, Any]) -> Iterator[None]:
-    """While entered, a new cluster listens on loopback alone (for its token: `isolaw.executors.run`).
+    """While entered, a new cluster's sockets are within nobody else's reach (for its token: `executors.run`).
 
     Ray's servers bind to all interfaces unless the machine's own address is loopback, which Ray chooses by
-    itself only where it takes no clusters to be possible; this setting has that effect on any system.
+    itself only where it takes no clusters to be possible; this setting has that effect on any system. The
+    folders of its Unix sockets Ray makes writable for all users, so they are in one that is the user's alone.
     """
     before = os.environ.get(_CLUSTERS)
     possible = ray_constants.ENABLE_RAY_CLUSTER  # read from the environment when Ray was imported
     os.environ[_CLUSTERS] = "0"  # for Ray's own processes
     ray_constants.ENABLE_RAY_CLUSTER = False
     options["_node_ip_address"] = "127.0.0.1"
+    where = os.environ.get("RAY_TMPDIR", "/tmp")  # Ray's own choice: the paths of sockets are short
     try:
-        yield
+        with tempfile.TemporaryDirectory(
+            prefix="isolaw-", dir=where, ignore_cleanup_errors=True
+        ) as folder:  # Ray's processes may end a little later
+            options["_temp_dir"] = str(Path(folder) / "ray")
+            yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = possible
         del os.environ[_CLUSTERS]

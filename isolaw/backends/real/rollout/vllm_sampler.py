@@ -33,6 +33,7 @@ from isolaw.backends.real.rollout.samplers import (
     limits,
     stored_weights,
 )
+from isolaw.backends.real.train import process_group
 from isolaw.errors import RunError
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -49,6 +50,7 @@ class VLLMSampler:
         from vllm import LLM, __version__
 
         _guard_dispatcher()
+        process_group.start()  # vLLM before 0.28 opens a port to all for one of its own
         self.on_gpu = environment.gpus() > 0
         self.asleep = self.needs_weights = False
         self.preemptions = 0
@@ -63,6 +65,7 @@ class VLLMSampler:
         if self.on_gpu:
             arguments |= {"gpu_memory_utilization": settings.gpu_memory, "enable_sleep_mode": True}
         if settings.tensor_parallel > 1:
+            process_group.let_libraries_unpickle()  # handles of its queues
             # No data_parallel_size: it makes each step of generation a collective of all ranks. The custom
             # all-reduce needs its peers among the visible GPUs, of which each rank has one.
             arguments |= {

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from isolaw.backends.real.algorithms.advantages import informative
 from isolaw.backends.real.algorithms.objective import merge
 from isolaw.backends.real.rollout.samplers import Rollouts
+from isolaw.backends.real.train import process_group
 
 # Fields of the whole batch: tensors with their types, and plain data.
 _WHOLE = {"rewards": torch.float64, "lengths": torch.int64, "truncated": torch.bool}
@@ -106,9 +106,9 @@ class Batch:
     def gathered_state(self, ranks: RankGroup) -> dict[str, Any]:
         """Return the whole batch as data for JSON; all processes take part."""
         old = None if self.old_logprobs is None else [values.tolist() for values in self.old_logprobs]
-        held = ranks.all_of((self.rows, self.rollouts, old))[:: ranks.tensor_parallel]
+        held = ranks.all_of((self.rows, vars(self.rollouts), old))[:: ranks.tensor_parallel]
         order = np.argsort([row for rows, *_ in held for row in rows]).tolist()
-        whole = functools.reduce(operator.add, (rollouts for _, rollouts, _ in held)).rows(order)
+        whole = functools.reduce(operator.add, (Rollouts(**own) for _, own, _ in held)).rows(order)
         olds = [values for *_, old in held for values in old or []]
         return {
             **{name: getattr(self, name) for name in _PLAIN},
@@ -155,12 +155,8 @@ class RankGroup:
         return sorted(place % problems * n + place // problems for place in dealt)
 
     def all_of(self, value: Any) -> list[Any]:
-        """Return every process's value, by rank."""
-        if self.world == 1:
-            return [value]
-        values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value)
-        return values
+        """Return every process's value, by rank; values are data for JSON, and tuples may become lists."""
+        return [value] if self.world == 1 else process_group.exchange(value)
 
     def batch(
         self,
@@ -172,17 +168,16 @@ class RankGroup:
     ) -> Batch:
         """Return the batch from this process's `share` of rollouts and their rewards, or each of several."""
         rows = self.share(len(visited), n)
-        lengths = np.array(rollouts.lengths, dtype=np.int64)
-        truncated = ~np.array(rollouts.finished, dtype=bool)
+        truncated = [not finished for finished in rollouts.finished]
         whole = {name: torch.zeros(len(visited) * n, dtype=dtype) for name, dtype in _WHOLE.items()}
-        for held, *parts in self.all_of((rows, rewards, lengths, truncated)):
+        for held, *parts in self.all_of((rows, rewards.tolist(), rollouts.lengths, truncated)):
             for tensor, part in zip(whole.values(), parts, strict=True):
-                tensor[held] = torch.from_numpy(part)
+                tensor[held] = torch.tensor(part, dtype=tensor.dtype)
         each = None
         if components is not None:
             each = torch.zeros((len(visited) * n, components.shape[1]), dtype=torch.float64)
-            for held, own in self.all_of((rows, components)):
-                each[held] = torch.from_numpy(own)
+            for held, own in self.all_of((rows, components.tolist())):
+                each[held] = torch.tensor(own, dtype=each.dtype).reshape(len(held), each.shape[1])
             each = each.reshape(len(visited), n, -1)
         return Batch(
             visited,
@@ -205,5 +200,6 @@ class RankGroup:
 
     def merged(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the metrics' sums of all processes together."""
-        parts = [part for part in self.all_of({k: v.cpu() for k, v in sums.items()}) if part]
-        return functools.reduce(merge, parts)
+        parts = [part for part in self.all_of({k: v.tolist() for k, v in sums.items()}) if part]
+        tensors = ({k: torch.tensor(v, dtype=torch.float64) for k, v in part.items()} for part in parts)
+        return functools.reduce(merge, tensors)

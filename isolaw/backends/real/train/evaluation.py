@@ -68,14 +68,14 @@ def responses_of(
 
     They are the same problems at every evaluation of every run of a sweep.
     """
-    texts: dict[int, tuple[str, str]] = {}
+    texts: list[tuple[int, str, str]] = []
     rollouts = batch.rollouts
     for row, prompt, tokens in zip(batch.rows, rollouts.prompts, rollouts.tokens, strict=True):
         problem, sample = divmod(row, batch.n)
         if sample == 0 and problem < count:
             response = tokenizer.decode(tokens, skip_special_tokens=True)  # what the reward judges
-            texts[problem] = cut(tokenizer.decode(prompt), _PROMPT), cut(response, _RESPONSE)
-    held = {problem: own for part in ranks.all_of(texts) for problem, own in part.items()}
+            texts.append((problem, cut(tokenizer.decode(prompt), _PROMPT), cut(response, _RESPONSE)))
+    held = {problem: own for part in ranks.all_of(texts) for problem, *own in part}
     return [
         Response(
             name,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from isolaw.backends.real import environment
 from isolaw.backends.real.options import TOLERANCE
 from isolaw.backends.real.rollout.samplers import Rollouts
-from isolaw.backends.real.train import head, packing
+from isolaw.backends.real.train import head, packing, process_group
 from isolaw.backends.real.train.packing import Packed
 from isolaw.errors import RunError
 
@@ -144,9 +144,7 @@ def _divided(folder: str, zero_config: dict[str, Any], device: torch.device, **h
         with zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
             if first:
                 parameter.copy_(stored.pop(name))
-    everywhere = [missing]
-    dist.broadcast_object_list(everywhere, src=0)
-    if missing := everywhere[0]:
+    if missing := process_group.exchange(missing)[0]:
         raise RunError(f"{folder}: no {missing[0]} in its files, nor {len(missing) - 1} further weights")
     return model
 

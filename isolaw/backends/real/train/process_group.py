@@ -1,7 +1,10 @@
-"""The process group of a run: objects over gloo, tensors over NCCL, with a long time limit.
+"""The process group of a run: data over gloo, tensors over NCCL, with a long time limit.
 
 On one machine the processes find each other by a file, and connect by loopback alone. On several they find
-each other by a store at the first machine's address, and connect by the interfaces that lead there.
+each other by a store at the first machine's address, and connect by the interfaces that lead there. Neither
+asks who connects, so processes exchange data as JSON (`exchange`): whoever takes the place of one can send
+wrong numbers, but no code. torch's own collectives of objects are pickles; of those that libraries send, only
+plain data is read (`let_libraries_unpickle`).
 """
 
 from __future__ import annotations
@@ -9,19 +12,31 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pickle
 import socket
 import struct
+import sys
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from isolaw.backends.line import GROUP
 from isolaw.backends.real import environment
+from isolaw.errors import RunError
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR, of Linux
+_LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts and their containers; refuses whatever names a class or a function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"a process of the run sent a pickle that names {module}.{name}")
 
 
 def start(timeout_hours: float = 4.0, backend: str = "") -> None:
@@ -39,6 +54,7 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
     timeout = timedelta(hours=timeout_hours)
     distributed_c10d.default_pg_timeout = timeout
     distributed_c10d.default_pg_nccl_timeout = timeout
+    distributed_c10d._unpickler = _Plain
     backend = backend or ("cpu:gloo,cuda:nccl" if environment.gpus() else "gloo")
     meeting = json.loads(os.environ.get(GROUP, "{}"))
     choose_interface(meeting.get("address"))
@@ -52,13 +68,38 @@ def start(timeout_hours: float = 4.0, backend: str = "") -> None:
         dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world)
 
 
+def let_libraries_unpickle() -> None:
+    """Let torch's collectives read any object from here on, as vLLM needs where processes share a sampler."""
+    distributed_c10d._unpickler = pickle.Unpickler
+
+
+def exchange(value: Any) -> list[Any]:
+    """Return every process's value, by rank, at the same call in each; values are data for JSON.
+
+    A tuple arrives as a list, also in the process itself. Raises `RunError` where one sent something else.
+    """
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(text)]))
+    longest = max(map(int, sizes))
+    texts = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+    dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - len(text))))
+    out = []
+    for rank, (size, told) in enumerate(zip(map(int, sizes), texts, strict=True)):
+        try:
+            out.append(json.loads(told[:size].numpy().tobytes()))
+        except (ValueError, RecursionError):
+            raise RunError(f"process {rank} of the run sent {size} bytes that are no JSON") from None
+    return out
+
+
 def choose_interface(address: str | None) -> None:
     """Make libraries listen on loopback alone or, on several machines, on what leads to ``address``.
 
     What the user has set for several machines stays.
     """
     if address is None:
-        os.environ.update(dict.fromkeys(_INTERFACES, _interface("127.0.0.1") or "lo"))
+        os.environ.update(dict.fromkeys(_INTERFACES, _interface("127.0.0.1") or _LOOPBACK))
         return
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # which sends nothing

@@ -42,7 +42,7 @@ def main(address: str, port: int) -> None:
                 report["counts"] = [asdict(count) for count in checkpoint.counts]
                 report["responses"] = [asdict(response) for response in checkpoint.responses]
                 line.send(report)
-            while (message := _broadcast(line.receive() if first else None)).get("save"):
+            while (message := _of_first(line.receive() if first else None)).get("save"):
                 assert checkpoint.save is not None
                 checkpoint.save(Path(message["save"]))
                 if first:
@@ -55,14 +55,12 @@ def main(address: str, port: int) -> None:
     environment.leave(0)
 
 
-def _broadcast(value: dict[str, Any] | None) -> dict[str, Any]:
+def _of_first(value: dict[str, Any] | None) -> dict[str, Any]:
     """Return the first process's value in every process."""
-    import torch.distributed as dist
+    from isolaw.backends.real.train import process_group
 
-    values = [value]
-    dist.broadcast_object_list(values, src=0)
-    assert values[0] is not None
-    return values[0]
+    told: dict[str, Any] = process_group.exchange(value)[0]
+    return told
 
 
 def _choose_gpu() -> None:

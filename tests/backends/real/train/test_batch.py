@@ -118,7 +118,7 @@ def test_a_batch_in_flight_continues_on_another_number_of_processes(
     assert sorted(trained) == sorted(expected)  # every row once, whoever trains on it
     # And what these processes would write is what the one wrote.
     told = [
-        (p.rows, p.rollouts, None if p.old_logprobs is None else [v.tolist() for v in p.old_logprobs])
+        (p.rows, vars(p.rollouts), None if p.old_logprobs is None else [v.tolist() for v in p.old_logprobs])
         for p in parts
     ]
     gathering = SimpleNamespace(all_of=lambda _: told, tensor_parallel=tensor_parallel)
