@@ -2,7 +2,8 @@
 
 `start` starts a command under a guard (`isolaw.guard`), in a session of its own, so that Ctrl-C is its
 parent's alone. Its tree ends with the command, and with the process that started it, however that ended.
-`end` ends it now. `each` computes in forks of this process, which end with it, too.
+`end` ends it now; `run` does both within a limit. `each` computes in forks of this process, which end with
+it, too.
 """
 
 from __future__ import annotations
@@ -62,6 +63,23 @@ def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def run(command: Sequence[str], limit_s: float, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Execute a command to its end; its tree ends with it. ``options`` are `subprocess.Popen`'s.
+
+    Raises `subprocess.TimeoutExpired` after ``limit_s`` seconds, even where nothing ends the command: it may be
+    in a driver.
+
+    >>> run(["echo", "done"], 60.0, stdout=subprocess.PIPE, text=True).stdout
+    'done\\n'
+    """
+    process = start(command, **options)
+    try:
+        output, errors = process.communicate(timeout=limit_s)
+    finally:
+        end(process)
+    return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
 
 
 def _wait(process: subprocess.Popen[Any], seconds: float) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from isolaw import commands
+from isolaw import children, commands
 from isolaw import machine as machines
 from isolaw.machine import Machine
 
@@ -143,7 +143,8 @@ def _probe(modules: list[str]) -> tuple[str, dict[str, str]]:
     """Import modules in a new process; return how it ended, and for each attempt the error or ``""``."""
     command = [sys.executable, "-c", _PROBE, *modules]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_LIMIT_S, check=False)
+        pipe = subprocess.PIPE
+        done = children.run(command, _IMPORT_LIMIT_S, stdout=pipe, stderr=pipe, text=True)
     except subprocess.TimeoutExpired:
         return f"no end within {_IMPORT_LIMIT_S:.0f} s", {}
     lines = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("PROBE ")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.metadata
+import logging
 import os
 import platform
 import re
@@ -21,7 +22,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from isolaw import children
 from isolaw.errors import Issue, SpecError, nearest
+
+_ANSWER_S = 30.0  # of nvidia-smi
 
 # cu130, nvidia-nccl-cu13==2.29.7, cuda-toolkit[cublas]==13.0.3
 _CUDA = re.compile(r"\bcu(\d\d)\d?\b|^cuda-toolkit\b[^=;]*==\s*(\d+)")
@@ -150,10 +154,17 @@ def visible_gpus() -> list[str]:
 
 def nvidia_smi(*options: str) -> list[str]:
     """Return the lines that nvidia-smi prints, none where it does not exist."""
+    if shutil.which("nvidia-smi") is None:
+        return []
     command = ["nvidia-smi", *options]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    try:  # a driver can hold a process that even SIGKILL does not end
+        done = children.run(command, _ANSWER_S, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError:
+        return []
+    except subprocess.TimeoutExpired:
+        logging.getLogger(__name__).warning(
+            f"nvidia-smi has not answered for {_ANSWER_S:.0f} s: isolaw goes on as without a GPU"
+        )
         return []
     return done.stdout.splitlines()
 

@@ -16,7 +16,5 @@ def run(directory: Path, waiting: Waiting, *_: Any) -> Iterator[Event]:
     store = SweepStore(directory)
     while not waiting.halted and (run_id := waiting.next()):
         store.run(run_id).proceed()
-        for event in execute(directory, run_id):
+        for event in execute(directory, run_id, asked=waiting.stop):
             yield from waiting.settle(event)
-            if waiting.halted:
-                store.run(run_id).ask_to_stop()

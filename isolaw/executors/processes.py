@@ -58,7 +58,7 @@ class _Worker:
         threading.Thread(target=self._forward, args=(self.process.stdout,), daemon=True).start()
 
     def _forward(self, lines: IO[str]) -> None:
-        with lines:
+        with lines, contextlib.suppress(ValueError):  # a line that its writer did not end
             for line in lines:
                 self._events.put((self, Event(**json.loads(line))))
         self._events.put((self, None))
@@ -106,10 +106,12 @@ class _Processes:
         return None
 
     def events(self) -> list[Event]:
-        try:
-            worker, event = self.queue.get(timeout=_WAIT_S)
-        except queue.Empty:
-            return list(self._stopped())
+        out = list(self._stopped())
+        with contextlib.suppress(queue.Empty):
+            out += self._of(*self.queue.get(timeout=_WAIT_S))
+        return out
+
+    def _of(self, worker: _Worker, event: Event | None) -> list[Event]:
         if event is None:
             self.workers.discard(worker)
             worker.stop()

@@ -5,7 +5,8 @@ logs are in ``DIR/slurm``. A job's name identifies its sweep and run, so that an
 that was killed, and waits for them instead of submitting them again. Jobs that end before their run (a
 time-out, pre-emption, a dead machine) are submitted again and continue.
 
-``squeue`` lists the jobs; the outcome of a run comes from its folder.
+``squeue`` lists the jobs; the outcome of a run comes from its folder. A command of SLURM's that does not
+answer is ended, reported, and asked again; the jobs do not depend on it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import logging
 import os
 import re
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from submitit.local.local import LocalExecutor
 from submitit.slurm.slurm import SlurmExecutor
 
+from isolaw import children
 from isolaw.config import ExecutorSection
 from isolaw.errors import RunError
 from isolaw.executors import Resources
@@ -38,6 +41,9 @@ from isolaw.store import SweepStore
 _LOOK_S, _ASK_S, _ASK_AT_THE_END_S = 1.0, 15.0, 2.0
 # So long before the end of a job's time, its run is asked to keep its state and end.
 _SIGNAL_S = 120
+# So long isolaw waits for an answer of SLURM's; to a submission, which may hold a lock, longer.
+_ANSWER_S, _ACCEPT_S = 30, 60
+_TIMED_OUT = (124, 137)  # `timeout`'s exit status
 
 
 def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
@@ -81,6 +87,7 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
     if kind is LocalExecutor:
         executor.update_parameters(timeout_min=chosen.time, signal_delay_s=warning_s, setup=chosen.setup)
         return executor
+    executor._make_submission_command = _limited(executor._make_submission_command)
     seconds = round(60 * chosen.time)
     executor.update_parameters(
         time=f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
@@ -99,6 +106,11 @@ def _executor(directory: Path, chosen: ExecutorSection, each: Resources, kind: A
     return executor
 
 
+def _limited(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Have coreutils' ``timeout`` end what submitit would wait for without a limit."""
+    return lambda path: ["timeout", f"--kill-after={_ANSWER_S}", str(_ACCEPT_S), *command(path)]
+
+
 class _Slurm:
     """`Place`: a job for each run."""
 
@@ -111,6 +123,7 @@ class _Slurm:
         self.sizes: dict[str, int] = {}
         self.stopping: set[str] = set()
         self.any_accepted, self.refused, self.refusal = False, list[str](), ""
+        self.answers = self.cancels = True
         self.listed: dict[str, tuple[str, str]] = {} if self.local else _listed()
         self.reasons = {"None", "Priority", "Resources", "BeginTime"}  # that pass, or that the user knows
         self.asked = time.monotonic()
@@ -134,6 +147,8 @@ class _Slurm:
                 job = self.executor._submit_command(_command(self.directory, run_id))
         except Exception as error:
             lines = [re.sub("^(sbatch: )?(error: )?", "", line) for line in str(error).splitlines()]
+            if getattr(error.__cause__, "returncode", 0) in _TIMED_OUT and not lines:
+                lines = [f"no answer within {_ACCEPT_S} s"]
             cause = f"sbatch: {'; '.join(lines) or repr(error)}"
             if not self.any_accepted:  # it would refuse all jobs
                 raise RunError(cause) from error
@@ -157,8 +172,14 @@ class _Slurm:
             self.refused.clear()
         if time.monotonic() - self.asked > ask_s:
             if not self.local:
-                with contextlib.suppress(RunError):  # isolaw asks again later
-                    self.listed = _listed()
+                try:
+                    self.listed, self.answers = _listed(), True
+                except RunError as error:
+                    if self.answers:
+                        out.append(
+                            Event("", "warning", cause=f"{error}; isolaw asks again, and the jobs go on")
+                        )
+                    self.answers = False
             again, self.refused = self.refused, []
             out += [event for run_id in again if (event := self.start(run_id))]
             out += self._waits()
@@ -209,21 +230,38 @@ class _Slurm:
         job = self.jobs.get(run_id)
         if self.local and job is not None:
             job.cancel()
-        elif job is not None:
-            subprocess.run(["scancel", *options, job], check=False, capture_output=True)
+        elif job is not None and self.cancels:
+            try:
+                _ask("scancel", *options, job)
+            except RunError as error:
+                self.cancels = False  # the others would wait as long
+                logging.getLogger(__name__).warning(
+                    f"{error}: jobs that it should have ended go on; `scancel {job}`, say, ends one"
+                )
 
     def close(self) -> None:
         for run_id in self.jobs:
             self._cancel(run_id)
 
 
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+    """Execute a command of SLURM's; raise `RunError` where it does not answer."""
+    pipe = subprocess.PIPE
+    try:
+        return children.run(command, _ANSWER_S, stdout=pipe, stderr=pipe, text=True)
+    except subprocess.TimeoutExpired:
+        raise RunError(f"{command[0]}: no answer within {_ANSWER_S} s") from None
+
+
 def _listed() -> dict[str, tuple[str, str]]:
     """Return this user's jobs by name: the number, and the reason to wait (None while it runs)."""
-    command = ["squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    hint = "executor.cluster = 'local' runs the jobs without SLURM"
+    try:
+        done = _ask("squeue", "--noheader", "--format=%i|%r|%j", "--user", str(os.getuid()))
+    except RunError as error:
+        raise RunError(f"SLURM does not answer ({error}); {hint}") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"squeue: exit status {done.returncode}"]
-        hint = "executor.cluster = 'local' runs the jobs without SLURM"
         raise RunError(f"SLURM does not answer ({lines[-1].removeprefix('squeue: ')}); {hint}")
     jobs = [line.split("|", 2) for line in done.stdout.splitlines()]
     return {name.strip(): (number, reason) for number, reason, name in jobs}
@@ -231,9 +269,8 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 def _why(job: str) -> str:
     """Return how a job ended, where SLURM keeps accounts."""
-    command = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job]
-    with contextlib.suppress(OSError):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with contextlib.suppress(OSError, RunError):
+        done = _ask("sacct", "--noheader", "--allocations", "--parsable2", "--format=State", "--jobs", job)
         if done.returncode == 0 and done.stdout.strip():
             return f" ({done.stdout.split()[0]})"
     return ""

@@ -29,7 +29,7 @@ class Waiting:
     def __init__(
         self, directory: Path, runs: dict[str, int], gpus: int, limits: ExecutorSection, stop: threading.Event
     ) -> None:
-        self.limits, self._stop, self._store = limits, stop, SweepStore(directory)
+        self.limits, self.stop, self._store = limits, stop, SweepStore(directory)
         self._queue, self._rollouts, self._gpus = list(runs), runs, gpus
         self._working: set[str] = set()
         self._not_before: dict[str, float] = {}  # of runs that were busy
@@ -44,7 +44,7 @@ class Waiting:
     @property
     def halted(self) -> bool:
         """Whether no more runs begin."""
-        return self._stop.is_set() or self._same >= self.limits.same_failures
+        return self.stop.is_set() or self._same >= self.limits.same_failures
 
     @property
     def open(self) -> bool:

@@ -8,6 +8,7 @@ instant.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from isolaw.backends import line
 from isolaw.errors import StoreError
-from isolaw.executors.base import execute
+from isolaw.executors.base import Event, execute
 from isolaw.store import RunStore, SweepStore
 from isolaw.store.run import LOG
 
@@ -33,7 +34,7 @@ def main(directory: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Events keep the original standard output; libraries print to the run's log.
-    engine = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    engine = _Engine(os.dup(1))
     os.dup2(2, 1)
     waiting: queue.Queue[str] = queue.Queue()
 
@@ -46,14 +47,32 @@ def main(directory: str) -> None:
     reported = 0.0
     while True:
         run_id = waiting.get()
+        engine.run_id = run_id
         with logged(SweepStore(directory).run(run_id)):
             for event in execute(Path(directory), run_id):
                 if event.kind != "checkpoint" or time.monotonic() - reported >= _REPORT_EVERY_S:
                     reported = time.monotonic()
-                    try:
-                        line.write(engine, vars(event))
-                    except BrokenPipeError:  # the engine is gone
-                        os._exit(0)
+                    engine.send(event)
+
+
+class _Engine(logging.Handler):
+    """Where events go, and warnings from the depths of a run; the worker ends when nobody reads them."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(logging.WARNING)
+        self.run_id, self._lines = "", os.fdopen(number, "w", encoding="utf-8")
+        for handler in (self, logging.StreamHandler()):  # and the run's log
+            logging.getLogger("isolaw").addHandler(handler)
+
+    def send(self, event: Event) -> None:
+        with self.lock or contextlib.nullcontext():  # of the handler: warnings come from any thread
+            try:
+                line.write(self._lines, vars(event))
+            except BrokenPipeError:  # the engine is gone
+                os._exit(0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.send(Event(self.run_id, "warning", cause=record.getMessage()))
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ This module imports nothing heavy; the stages do, in their processes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isolaw import commands
+from isolaw import children, commands
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record, write_json
 from isolaw.documents.reading import read_json
@@ -170,12 +169,11 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float, log: Path)
     gpus = visible_gpus() if device == "cuda" else []
     visible = ",".join(gpus if stage.all_gpus else gpus[:1])
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        process = children.start(
             _command(stage, folder, device),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
         )
         try:
@@ -183,7 +181,7 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float, log: Path)
         except subprocess.TimeoutExpired:
             return "timed out", f"not done after {limit_s:.0f} s"
         finally:
-            _stop(process)
+            children.end(process, grace=_STOPPING_S)
     record = Record.of(folder, stage.name)
     if code:
         ending = f"exit status {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
@@ -195,15 +193,6 @@ def _execute(stage: Stage, folder: Path, device: str, limit_s: float, log: Path)
 
 def _command(stage: Stage, folder: Path, device: str) -> list[str]:
     return [sys.executable, "-m", __name__, stage.name, str(folder), device]
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a stage's process and its process group."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOPPING_S)
 
 
 def write(report: Mapping[str, Any], path: Path) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from isolaw import children
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
 from isolaw.backends.real.checkup.workload import Workload
@@ -37,7 +37,7 @@ def run(work: Workload, record: Record) -> None:
     cores = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)} if work.on_gpu else {}
     without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **cores}
     command = [sys.executable, "-m", __name__, str(work.folder), work.device]
-    subprocess.run(command, check=True, timeout=_LIMIT_S, env=without_gpu)
+    children.run(command, _LIMIT_S, env=without_gpu).check_returncode()
     from safetensors.torch import load_file
 
     exact = load_file(work.folder / "gradient.safetensors")

@@ -6,16 +6,14 @@ same, and rewards agree within the error of an evaluation.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from isolaw import children
 from isolaw.backends.real import environment
 from isolaw.backends.real.checkup.record import Record
 from isolaw.backends.real.checkup.workload import Workload
@@ -50,7 +48,7 @@ def run(work: Workload, record: Record) -> None:
     record.measure(processes=processes, killed_after_lines=at)
     record.check("checkpoints when the sweep was killed", at, f"1 to {_STEPS}", 0 < at <= _STEPS)
     for out in (killed, whole):
-        subprocess.run([*command, str(out)], check=True, timeout=_LIMIT_S)
+        children.run([*command, str(out)], _LIMIT_S).check_returncode()
     _compare(work, record, _table(killed), _table(whole))
 
 
@@ -59,16 +57,14 @@ def _lines(out: Path) -> int:
 
 
 def _kill(command: list[str], out: Path) -> int:
-    """Start the sweep, kill its process group halfway, and return the number of its checkpoints."""
-    process = subprocess.Popen(command, start_new_session=True)
+    """Start the sweep, kill all its processes halfway, and return the number of its checkpoints."""
+    process = children.start(command)
     until = time.monotonic() + _LIMIT_S
     try:
         while _lines(out) < _STEPS // 2 and process.poll() is None and time.monotonic() < until:
             time.sleep(0.005)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        children.end(process)
     return _lines(out) if process.returncode == -signal.SIGKILL else 0
 
 

@@ -13,13 +13,16 @@ The process gets two files: a socket to this one as its standard input, and the 
 
 Each end notices at once that the other one is gone, because the socket closes: the sampler then exits, and
 here whoever waits for it, now or next, gets a `RunError`. So it does where the sampler is stopped (SIGSTOP)
-for `children.STOPPED_S`, or silent for longer than the processes of a run may wait for each other.
+for `children.STOPPED_S`, or silent for longer than the processes of a run may wait for each other; a warning
+comes before that. Nobody waits for the sampler to read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import math
 import os
 import signal
 import socket
@@ -44,6 +47,7 @@ from isolaw.errors import RunError
 _MODULE = "isolaw.backends.real.rollout.sampler_process"
 _ENDING_S = 10.0
 _LOOKING_S = 1.0  # between looks at a sampler that says nothing
+_WARNING_S = 900.0  # a model is loaded by then, and long responses are drawn
 
 
 class RemoteSampler:
@@ -59,7 +63,7 @@ class RemoteSampler:
         self._drawn: dict[int, Rollouts | None] = {}  # by ticket; None: not yet
         self._number = os.memfd_create("isolaw-weights")
         self._memory = SharedWeights(self._number)
-        ours, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         with theirs:
             # Ctrl-C is the trainer's, which first keeps its state.
             self.process = children.start(
@@ -67,10 +71,12 @@ class RemoteSampler:
             )
         self.stopping: Callable[[], bool] = lambda: False  # whether the run is asked to end
         self._patience_s = 3600 * settings.timeout_hours
-        self._channel = Connection(ours.detach())
+        self._channel = Connection(os.dup(self._socket.fileno()))
         self._inbox: SimpleQueue[tuple[dict[str, Any], Rollouts | None] | None] = SimpleQueue()
-        self._listening = threading.Thread(target=self._listen, daemon=True)
-        self._listening.start()
+        self._outbox: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=own, daemon=True) for own in (self._listen, self._write)]
+        for thread in self._threads:
+            thread.start()
         self._send({"open": asdict(settings)})
         while not self._taken:
             self._receive()
@@ -119,8 +125,13 @@ class RemoteSampler:
     def close(self) -> None:
         """End the process."""
         children.end(self.process)
-        self._listening.join(_ENDING_S)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # for the threads, also where nothing ends the process
+        self._outbox.put(None)
+        for thread in self._threads:
+            thread.join(_ENDING_S)
         self._channel.close()
+        self._socket.close()
         os.close(self._number)
 
     def _listen(self) -> None:
@@ -132,13 +143,19 @@ class RemoteSampler:
                 self._inbox.put((message, rollouts))
         self._inbox.put(None)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _write(self) -> None:
+        """Write what is sent, so that the trainer never waits for a sampler that does not read."""
         with contextlib.suppress(OSError):  # it is gone, which `_receive` reports
-            self._channel.send_bytes(json.dumps(message).encode())
+            while (message := self._outbox.get()) is not None:
+                self._channel.send_bytes(json.dumps(message).encode())
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._outbox.put(message)
 
     def _next(self) -> tuple[dict[str, Any], Rollouts | None] | None:
         """Wait for a message, as long as there may be one."""
         began = held_since = time.monotonic()
+        warn_at = began + min(_WARNING_S, self._patience_s / 2)
         while True:
             with contextlib.suppress(Empty):
                 return self._inbox.get(timeout=_LOOKING_S)
@@ -149,6 +166,12 @@ class RemoteSampler:
                 self._give_up("is stopped, and the run was asked to end")
             if now - held_since > children.STOPPED_S:
                 self._give_up(f"{held[0]} has been stopped for {children.STOPPED_S:.0f} s (SIGSTOP)")
+            if now > warn_at:
+                warn_at = math.inf
+                logging.getLogger(__name__).warning(
+                    f"the sampler's process {self.process.pid} has said nothing for {(now - began) / 60:.0f} "
+                    f"minutes; the run fails after {self._patience_s / 3600:g} hours (real.timeout_hours)"
+                )
             if now - began > self._patience_s:
                 self._give_up(f"has said nothing for {self._patience_s / 3600:g} hours (real.timeout_hours)")
 
