@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ _LONG = (
     *("report/page/test_browser", "executors/test_real_slurm", "backends/real/test_examples"),
     *("backends/real/test_turns", "backends/real/train/test_memory", "backends/real/train/test_trainer"),
 )
+# Where a shell started pytest in the background, it ignores SIGINT, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 _IMPORTS_TORCH = re.compile(rb"^(import torch|from torch|torch = pytest\.importorskip)", re.MULTILINE)
 
 

@@ -3,8 +3,8 @@
 A sweep is killed (SIGKILL) or interrupted (SIGINT), and the same command is given again until the sweep ends;
 then the next one begins. What must hold: each table equals that of an uninterrupted sweep, and nobody sees a
 traceback, and nothing that was started outlives it. With one worker process and with two; every third signal
-is for a worker alone. Then a worker, and a calibration or one of its processes, are stopped (SIGSTOP) or
-killed: within a minute something is said, and Ctrl-C ends them at once.
+is for a worker alone. Then one process of a kind at a time is stopped (SIGSTOP) or killed, of all kinds that
+wait or are waited for: within a minute something is said of it, and Ctrl-C ends the command at once.
 
 A SIGINT in the first hundredths of a second meets a Python that has not begun to execute anything; where it
 prints something then, that is counted apart.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import os
 import random
 import signal
@@ -23,7 +24,10 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import psutil
@@ -46,12 +50,12 @@ points = 40
 PATIENCE_S = 120
 SAID_WITHIN_S = 60
 ENDED_WITHIN_S = 5
+ISOLAW = str(Path(sys.executable).with_name("isolaw"))
 MARK = "ISOLAW_FUZZ_MARK"  # in the environment of all that is started
 
 
 def command(out: Path, jobs: int) -> list[str]:
-    isolaw = str(Path(sys.executable).with_name("isolaw"))
-    return [isolaw, "sweep", str(out.parent / "sweep.toml"), "--out", str(out), "--jobs", str(jobs)]
+    return [ISOLAW, "sweep", str(out.parent / "sweep.toml"), "--out", str(out), "--jobs", str(jobs)]
 
 
 def table(out: Path) -> pd.DataFrame:
@@ -82,43 +86,116 @@ def left(mark: str) -> list[str]:
         time.sleep(0.05)
 
 
-def hold(words: list[str], whom: str, kind: signal.Signals, rng: random.Random) -> str:
-    """Stop or kill a command or what it has started; return what was said, in how long, and how it ended."""
+@dataclass(frozen=True)
+class Role:
+    """A command, which of its processes is hit and in what time, and what is said where it is killed."""
+
+    words: Callable[[Path, Path], list[str]]  # of the folder, and a path of its own
+    victim: str = ""  # part of a command line; "": the command itself; "fork": what it forks
+    within_s: float = 4.0
+    killed: str = ""
+
+
+def _bandit(folder: Path, own: Path) -> list[str]:
+    return [*command(own, 2), "--set", "sweep.compute=1000000000", "--set", "executor.retries=0"]
+
+
+def _calibration(folder: Path, own: Path) -> list[str]:
+    return [ISOLAW, "calibrate", str(folder / "truth"), "--out", f"{own}.toml", "--jobs", "2"]
+
+
+def _real(folder: Path, own: Path) -> list[str]:
+    sets = {
+        "real.model": folder / "base/model",
+        "problems.set": folder / "base/easy",
+        "real.generation": "async",
+        "real.sampler": "transformers",
+        "recipe.staleness": 2,
+        "sweep.compute": 10**7,
+        "sweep.seeds": 1,
+        "grid.rollouts_per_problem": [4],
+        "executor.jobs": 1,
+        "executor.retries": 0,
+    }
+    file = Path(__file__).parents[1] / "examples/real-tiny.toml"
+    return [ISOLAW, "sweep", str(file), "--out", str(own), *(f"--set={k}={v}" for k, v in sets.items())]
+
+
+ROLES = {
+    "engine": Role(_bandit),
+    "worker": Role(_bandit, "executors.worker", 4, "the worker process died"),
+    "calibration": Role(_calibration),
+    "process of a calibration": Role(_calibration, "fork", 4, "a worker process was killed"),
+}
+REAL_ROLES = {
+    "engine of a training": Role(_real, "", 25),
+    "trainer": Role(_real, "executors.worker", 25, "the worker process died"),
+    "sampler": Role(_real, "sampler_process", 12, "the sampler's process ended: SIGKILL"),
+}
+
+
+def hold(role: Role, kind: signal.Signals, words: list[str], rng: random.Random) -> str:
+    """Stop or kill one process of a command; return when that was said, and how long Ctrl-C took."""
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
         words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, MARK: mark}
     )
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)
-    until = time.monotonic() + PATIENCE_S
-    while not (started := below(process.pid)):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    time.sleep(rng.uniform(0, 2))
-    victim = psutil.Process(process.pid) if whom == "itself" else rng.choice(started)
-    process.stderr.read()
-    with contextlib.suppress(psutil.Error):
-        victim.send_signal(kind)
-    began, said = time.monotonic(), b""
-    if kind == signal.SIGKILL and whom == "itself":
-        process.wait(PATIENCE_S)
-    elif whom != "itself":  # a killed worker, or a stopped one, is told
-        while not said and process.poll() is None:
-            assert time.monotonic() - began < SAID_WITHIN_S, f"nothing said of {kind.name} within a minute"
-            said = process.stderr.read() or b""
-            time.sleep(0.05)
-    waited = time.monotonic() - began
-    if whom == "itself" and kind == signal.SIGSTOP:
-        process.send_signal(signal.SIGCONT)
-    asked = time.monotonic()
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(2)
-        assert time.monotonic() - asked < 2 * ENDED_WITHIN_S, "Ctrl-C does not end it"
-    assert not left(mark), left(mark)
-    return f"said after {waited:.0f} s" if said else "ended"
+    told = ""
+
+    def hears(condition: Callable[[], Any], seconds: float) -> float | None:
+        nonlocal told
+        began = time.monotonic()
+        while time.monotonic() - began < seconds:
+            told += (process.stderr.read() or b"").decode(errors="replace")  # type: ignore[union-attr]
+            if condition():
+                return time.monotonic() - began
+            time.sleep(0.02)
+        return None
+
+    def victims() -> list[int]:
+        found = below(process.pid) if role.victim else [psutil.Process(process.pid)]
+        with contextlib.suppress(psutil.Error):
+            return [
+                one.pid
+                for one in found
+                if role.victim in ("", "fork") or role.victim in " ".join(one.cmdline())
+            ]
+        return []
+
+    try:
+        assert hears(victims, PATIENCE_S) is not None, f"no {role.victim}: {told}"
+        hears(lambda: process.poll() is not None, rng.uniform(0, role.within_s))
+        if process.poll() is not None or not (pids := victims()):
+            return "it had ended before"
+        pid, said = rng.choice(pids), None
+        os.kill(pid, kind)
+        if kind == signal.SIGKILL and not role.victim:
+            process.wait(PATIENCE_S)
+        elif role.victim:
+            word = role.killed if kind == signal.SIGKILL else str(pid)
+            said = hears(lambda: word in told, SAID_WITHIN_S)
+            assert said is not None, f"nothing said of {kind.name} within a minute: {told}"
+        asked = time.monotonic()
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            if not role.victim:
+                os.kill(pid, signal.SIGCONT)  # until then it receives nothing
+            if hears(lambda: process.poll() is not None, ENDED_WITHIN_S) is None:
+                process.send_signal(signal.SIGINT)  # as isolaw says, to end at once and keep less
+                assert hears(lambda: process.poll() is not None, ENDED_WITHIN_S) is not None, (
+                    f"no end: {told}"
+                )
+        ended = time.monotonic() - asked
+        assert not (remaining := left(mark)), remaining
+        assert "Traceback" not in told, told
+    finally:
+        process.kill()
+        process.wait()
+    return (
+        f"said after {said:.0f} s, ended in {ended:.1f} s" if said is not None else f"ended in {ended:.1f} s"
+    )
 
 
 def attack(folder: Path, jobs: int, kind: signal.Signals, signals: int, longest: float) -> Counter[str]:
@@ -162,8 +239,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--signals", type=int, default=50)
     parser.add_argument("--longest", type=float, default=3.0, help="seconds before a signal, at most")
-    parser.add_argument("--held", type=int, default=20, help="signals to a worker or a calibration")
+    parser.add_argument("--held", type=int, default=20, help="signals to one kind of process after the other")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
     for jobs in (1, 2):
         for kind in (signal.SIGKILL, signal.SIGINT):
             with tempfile.TemporaryDirectory(prefix="isolaw-signals-") as name:
@@ -171,22 +249,26 @@ def main() -> None:
                 counts = attack(Path(name), jobs, kind, options.signals, options.longest)
             shown = ", ".join(f"{what}: {count}" for what, count in sorted(counts.items()))
             print(f"{kind.name}, {jobs} worker{'s' * (jobs > 1)}: {shown}", flush=True)
-    rng, counts = random.Random(34), Counter()
+    hold_all(options.held)
+
+
+def hold_all(signals: int) -> None:
+    """Hit each role in turn; those of a training only where the real backend is installed."""
+    roles = dict(ROLES)
     with tempfile.TemporaryDirectory(prefix="isolaw-signals-") as name:
         folder = Path(name)
         (folder / "sweep.toml").write_text(SWEEP)
         subprocess.run(command(folder / "truth", 2), check=True, capture_output=True)
-        for number in range(options.held):
-            whom, kind = rng.choice(("itself", "another")), rng.choice((signal.SIGSTOP, signal.SIGKILL))
-            if number % 2:
-                isolaw = command(folder, 1)[0]
-                words = [isolaw, "calibrate", str(folder / "truth"), "--out", str(folder / "p.toml")]
-            else:
-                words = [*command(folder / f"held-{number}", 2), "--set", "sweep.compute=1000000000"]
-            how = hold(words, whom, kind, rng)
-            counts[f"{words[1]}, {kind.name} of {whom}: {how}"] += 1
-    for what, count in sorted(counts.items()):
-        print(f"{what}: {count}", flush=True)
+        if signals and all(importlib.util.find_spec(one) for one in ("torch", "transformers", "deepspeed")):
+            tiny = Path(__file__).parents[1] / "examples/tiny_model.py"
+            subprocess.run([sys.executable, str(tiny), str(folder / "base")], check=True, capture_output=True)
+            roles |= REAL_ROLES
+        for number in range(signals):
+            kind = (signal.SIGSTOP, signal.SIGKILL)[number % 2]
+            title = list(roles)[number // 2 % len(roles)]
+            words = roles[title].words(folder, folder / f"held-{number}")
+            how = hold(roles[title], kind, words, random.Random(f"34 {number}"))
+            print(f"{number + 1}: {kind.name} of the {title}: {how}", flush=True)
 
 
 if __name__ == "__main__":

@@ -68,8 +68,7 @@ def end(process: subprocess.Popen[Any], grace: float = 0.0) -> None:
 def run(command: Sequence[str], limit_s: float, **options: Any) -> subprocess.CompletedProcess[Any]:
     """Execute a command to its end; its tree ends with it. ``options`` are `subprocess.Popen`'s.
 
-    Raises `subprocess.TimeoutExpired` after ``limit_s`` seconds, even where nothing ends the command: it may be
-    in a driver.
+    Raises `subprocess.TimeoutExpired` after ``limit_s`` seconds, even where the command does not end then.
 
     >>> run(["echo", "done"], 60.0, stdout=subprocess.PIPE, text=True).stdout
     'done\\n'
@@ -121,10 +120,10 @@ def each(
         futures = [pool.submit(function, *one) for one in arguments]
         left, since = set(futures), time.monotonic()
         while left:
-            done, left = wait(left, _POLLING_S, FIRST_COMPLETED)
+            _, left = wait(left, _POLLING_S, FIRST_COMPLETED)
             report(len(futures) - len(left))
             held = [own for own in pool._processes if guard.is_stopped(own)]  # no other child of this process
-            if done or not held:
+            if not held:
                 since = time.monotonic()
             elif time.monotonic() - since > STOPPED_S:
                 raise RunError(f"worker process {held[0]} has been stopped (SIGSTOP) for {STOPPED_S:.0f} s")

@@ -187,7 +187,12 @@ def test_a_note_is_no_fault(machine: Machine, state: str, words: str, mend: str)
     assert not findings[0].fault
     assert mend in findings[0].mend
     assert bool(mend) == bool(findings[0].mend)
-    assert states(machine, findings) == {"bandit": "ready", "replay": "ready", "real": state}
+    assert states(machine, findings) == {
+        "bandit": "ready",
+        "replay": "ready",
+        "command": "ready",
+        "real": state,
+    }
 
 
 @pytest.mark.parametrize("machine", [REAL, NODE], ids=["laptop", "node"])

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.backends.command import training
+from isolaw.config import SweepSpec
 from isolaw.config.writing import toml_text
 from isolaw.errors import RunError
 from isolaw.store import SweepStore
@@ -159,6 +161,18 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_inline_a_trainer_that_says_nothing_ends_at_ctrl_c(
+    sweep_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    spec = SweepSpec.parse(sweep_of("pause=600", **SIMPLE) | {"executor": {"kind": "inline"}})
+    stop = threading.Event()
+    threading.Timer(1.0, stop.set).start()
+    began = time.monotonic()
+    events = list(engine.execute(engine.plan(spec, tmp_path), tmp_path, stop=stop))
+    assert [event.kind for event in events] == ["stopped"]
+    assert time.monotonic() - began < 10
 
 
 def test_more_steps_than_asked_are_not_taken(sweep_of: Callable[..., Any], tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ def cell(column: str, value: Any) -> Any:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "no size": (lambda t: t.drop(columns="model_size"), "no column 'model_size'.*--column model_size="),
+    "no size": (lambda t: t.drop(columns="model_size"), "no column 'model_size'.*columns={\"model_size\": "),
     "no X": (lambda t: t.rename(columns={"data": "dat"}), "no column 'data'; did you mean 'dat'"),
     "no outcome": (lambda t: t.drop(columns="loss"), "no column 'reward or loss'"),
     "percent": (lambda t: t.assign(loss=100 * t["loss"]), "row 0: loss: found .* a share from 0 to 1"),
@@ -407,8 +407,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "infinite X": (cell("data", np.inf), "row 0: data: found 'inf'"),
     "negative size": (cell("model_size", -1.0), "row 0: model_size: found '-1.0'; expected a positive"),
     "no runs in a mean": (lambda t: t.assign(runs=0), "row 0: runs"),
-    "twice": (lambda t: pd.concat([t, t.iloc[:1]]), "N = 0.5 has several rows of step 1.*--column run="),
-    "runs not told apart": (lambda t: pd.concat([t, t]).drop(columns="run"), "--column run="),
+    "twice": (lambda t: pd.concat([t, t.iloc[:1]]), 'N = 0.5 has several rows of step 1.*columns={"run": '),
+    "runs not told apart": (lambda t: pd.concat([t, t]).drop(columns="run"), 'columns={"run": '),
 }
 
 

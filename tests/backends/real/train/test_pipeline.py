@@ -226,12 +226,26 @@ def test_a_stopped_sampler_is_not_waited_for(asked: bool, made, monkeypatch: pyt
     (pid,) = guard.descendants(sampler.process.pid)
     sampler.stopping = lambda: asked
     os.kill(pid, signal.SIGSTOP)
-    ticket = sampler.draw([[1]], [[1]], temperature=1.0, top_p=1.0, max_tokens=4)
     begun = time.monotonic()
+    # More than its socket holds.
+    ticket = sampler.draw([[1] * 500_000], [[1]], temperature=1.0, top_p=1.0, max_tokens=4)
     with pytest.raises(RunError, match="asked to end" if asked else f"{pid} has been stopped for 2 s"):
         sampler.take(ticket)
     assert time.monotonic() - begun < 8
     assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+
+
+def test_of_a_sampler_that_says_nothing_the_user_hears_before_the_run_fails(
+    made, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote_sampler, "_LOOKING_S", 0.1)
+    settings = SamplerSettings("transformers", str(made.model), "float32", 32, remote=True)
+    sampler = RemoteSampler(settings)
+    sampler._patience_s = 2.0
+    with pytest.raises(RunError, match="has said nothing for"):
+        sampler._receive()  # it was asked for nothing
+    (message,) = caplog.messages
+    assert "real.timeout_hours" in message
 
 
 def test_a_killed_sampler_is_named_with_its_signal(made) -> None:
