@@ -62,6 +62,11 @@ def table(out: Path) -> pd.DataFrame:
     return pd.read_parquet(out / "points.parquet").drop(columns="wall_s")
 
 
+def is_early(said: str) -> bool:
+    """Whether a signal met a Python that had not begun to execute anything."""
+    return "Fatal Python error" in said or "import site" in said
+
+
 def below(pid: int) -> list[psutil.Process]:
     """What a process has started, without the guards."""
     found = []
@@ -189,7 +194,8 @@ def hold(role: Role, kind: signal.Signals, words: list[str], rng: random.Random)
                 )
         ended = time.monotonic() - asked
         assert not (remaining := left(mark)), remaining
-        assert "Traceback" not in told, told
+        early = is_early(told)
+        assert early or "Traceback" not in told, told
     finally:
         process.kill()
         process.wait()
@@ -222,7 +228,7 @@ def attack(folder: Path, jobs: int, kind: signal.Signals, signals: int, longest:
         said = process.stderr.read()
         code = process.wait(PATIENCE_S)
         assert not left(mark), left(mark)
-        early = "Fatal Python error" in said or "import site" in said
+        early = is_early(said)
         assert early or "Traceback" not in said, said
         counts["before Python was ready" if early else f"exit code {code}"] += 1
         if code == 0:

@@ -170,7 +170,7 @@ def test_inline_a_trainer_that_says_nothing_ends_at_ctrl_c(
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
     began = time.monotonic()
-    events = list(engine.execute(engine.plan(spec, tmp_path), tmp_path, stop=stop))
+    events = list(engine.execute(engine.plan(spec, tmp_path / "s"), tmp_path / "s", stop=stop))
     assert [event.kind for event in events] == ["stopped"]
     assert time.monotonic() - began < 10
 
