@@ -1,6 +1,7 @@
 """The command backend: a trainer that people already have, started by isolaw and followed by its log.
 
-`template` makes the command, `training` starts it, and `following` reads its log.
+`template` makes the command, with the settings of its framework (`adapters`), `training` starts it, and
+`following` reads its log.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.backends.base import Backend, Checkpoint, Needs, RunContext
-from isolaw.backends.command import template
+from isolaw.backends.command import adapters, template
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import ProblemsSpec, RunSpec
 from isolaw.errors import Issue, SpecError
@@ -39,6 +40,8 @@ class Command(Backend):
                 issues.append(Issue("command.files", reason, name))
         if issues:
             raise SpecError(issues)
+        if options.adapter:
+            content["settings"] = f"{options.framework} {adapters.VERSION}"
         problems = spec.problems
         if "set" not in problems.model_fields_set:
             problems = ProblemsSpec(**{**problems.model_dump(), "set": "problems"})

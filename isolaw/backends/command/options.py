@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from isolaw.backends.command.adapters import ADAPTERS, Adapter
 from isolaw.config import Positive, RunSpec
 from isolaw.config.sections import Count, Index, Text, listed
 from isolaw.documents.validation import parse_section
@@ -31,10 +32,11 @@ def _condition(text: str) -> str:
 
 
 def _framework(name: str) -> str:
-    """Accept a framework whose logs isolaw reads, in any case."""
-    known = {own.lower(): own for own in ("none", *FRAMEWORKS)}
+    """Accept a framework with an adapter or whose logs isolaw reads, in any case."""
+    names = dict.fromkeys(["none", *ADAPTERS, *FRAMEWORKS])
+    known = {own.lower(): own for own in names}
     if name.lower() not in known:
-        raise ValueError(f"none, {', '.join(FRAMEWORKS)}")
+        raise ValueError(", ".join(names))
     return known[name.lower()]
 
 
@@ -44,8 +46,10 @@ Conditions = Annotated[tuple[Annotated[str, AfterValidator(_condition)], ...], B
 class CommandOptions(BaseModel):
     """The ``[command]`` section. `template.values_of` lists the placeholders.
 
-    Without a ``log`` isolaw reads what the command prints: in no framework, JSON lines. ``checkpoints`` is
-    the pattern of a finished checkpoint below the run's folder, with ``{step}``.
+    Where the framework has an adapter, its settings follow the command, or stand where ``{settings}`` does,
+    unless the command itself names ``{n}`` or ``{B_p}``. The adapter then knows the log and the checkpoints.
+    Otherwise, without a ``log`` isolaw reads what the command prints: in no framework, JSON lines.
+    ``checkpoints`` is the pattern of a finished checkpoint below the run's folder, with ``{step}``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,6 +63,7 @@ class CommandOptions(BaseModel):
     folder: Text | None = None  # where the command executes; by default, where the sweep was started
     cpus: Count = 1
     gpus: Index = 0
+    micro_batch: Count | None = None  # rollouts of a GPU and a pass, where the framework asks for them
     stop_if: Conditions = ()  # a run ends, failed, where one of these holds
     silent_minutes: Positive = 60.0  # a run ends, failed, when its log has no new step for so long
     limit_hours: Positive | None = None  # of one run
@@ -78,7 +83,18 @@ class CommandOptions(BaseModel):
         """Return the section of a resolved spec."""
         own = {key: value for key, value in spec.sources.items() if key in cls.model_fields}
         options = {key: value for key, value in spec.options.items() if key in cls.model_fields}
-        return cls.model_validate({**own, **options})
+        out = cls.model_validate({**own, **options})
+        if adapter := out.adapter:
+            log, checkpoints = out.log or adapter.log, out.checkpoints or adapter.checkpoints
+            out = out.model_copy(update={"log": log, "checkpoints": checkpoints})
+        return out
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The adapter whose settings the command gets, if it gets any."""
+        text = self.run if isinstance(self.run, str) else " ".join(self.run)
+        says_it_itself = "{settings}" not in text and ("{n}" in text or "{B_p}" in text)
+        return None if says_it_itself else ADAPTERS.get(self.framework)
 
     def split(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what is part of a run's identity, defaults left out, and the other keys."""

@@ -12,6 +12,7 @@ from isolaw.config import RunSpec
 from isolaw.errors import Issue, nearest
 
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_SETTINGS = "{settings}"
 # Keys of the recipe that say how isolaw computes the lr, and that no trainer is given.
 _OURS = ("lr", "lr_scaling", "algorithm")
 
@@ -35,13 +36,17 @@ def lr_of(spec: RunSpec) -> float | None:
     return None if spec.recipe.lr is None else spec.recipe.lr * spec.lr_factor
 
 
-def values_of(spec: RunSpec, options: CommandOptions, out: str, checkpoint: str = "") -> dict[str, str]:
+def values_of(
+    spec: RunSpec, options: CommandOptions, out: str, checkpoint: str = "", done: int = 0
+) -> dict[str, str]:
     """Return the placeholders' values; a key of the recipe that the sweep leaves open has none.
 
-    ``every`` divides the horizon that the sweep began with into ``evaluation.points`` parts, so that a
-    longer horizon leaves it as it is.
+    ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the horizon that the sweep
+    began with into ``evaluation.points`` parts, so that a longer horizon leaves it as it is.
+    ``micro_batch · accumulation · max(gpus, 1) = B``.
     """
     end = spec.evaluation.end or spec.compute
+    micro_batch, accumulation = _passes(spec, options)
     values = {
         "B_p": spec.problems_per_batch,
         "n": spec.rollouts_per_problem,
@@ -50,12 +55,24 @@ def values_of(spec: RunSpec, options: CommandOptions, out: str, checkpoint: str 
         "seed": spec.seed,
         "out": out,
         "resume": checkpoint,
+        "done": done,
         "every": max(1, end // spec.batch_rollouts // spec.evaluation.points),
         "gpus": options.gpus,
+        "micro_batch": micro_batch,
+        "accumulation": accumulation,
         "lr": lr_of(spec),
         **{key: value for key, value in spec.recipe.chosen().items() if key not in _OURS},
     }
     return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | None]:
+    """Return the rollouts of a GPU's pass, by default at most 8, and its passes; None if B is indivisible."""
+    share, rest = divmod(spec.batch_rollouts, max(options.gpus, 1))
+    if rest:
+        return None, None
+    size = options.micro_batch or next(own for own in range(min(8, share), 0, -1) if share % own == 0)
+    return (size, share // size) if share % size == 0 else (None, None)
 
 
 def command_of(options: CommandOptions, values: Mapping[str, str]) -> Command:
@@ -64,12 +81,23 @@ def command_of(options: CommandOptions, values: Mapping[str, str]) -> Command:
     They become whole words or parts of one, whatever they hold; a line for a shell gets them quoted.
     """
     environment = {f"ISOLAW_{name.upper()}": value for name, value in values.items()}
+    settings: list[str] = []
+    if adapter := options.adapter:
+        own = adapter.settings(bool(values["resume"]), [key for key in adapter.recipe if key in values])
+        settings = adapter.words({name: value and fill(value, values) for name, value in own.items()})
+        environment |= {name: fill(value, values) for name, value in adapter.environment.items()}
     if options.shell:
         assert isinstance(options.run, str)
-        line = fill(options.run, {name: shlex.quote(value) for name, value in values.items()})
-        return Command(("/bin/sh", "-c", line), environment)
-    words = shlex.split(options.run) if isinstance(options.run, str) else options.run
-    return Command(tuple(fill(word, values) for word in words), environment)
+        line = options.run if _SETTINGS in options.run or not settings else f"{options.run} {_SETTINGS}"
+        quoted = {name: shlex.quote(value) for name, value in values.items()}
+        return Command(
+            ("/bin/sh", "-c", fill(line, {**quoted, "settings": shlex.join(settings)})), environment
+        )
+    words = shlex.split(options.run) if isinstance(options.run, str) else list(options.run)
+    if settings and _SETTINGS not in words:
+        words.append(_SETTINGS)
+    filled = (settings if word == _SETTINGS else [fill(word, values)] for word in words)
+    return Command(tuple(word for part in filled for word in part), environment)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -91,6 +119,11 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
         return [Issue("command.run", str(error), options.run, "a line whose quotes are closed")]
     if not words or not words[0].strip():
         return [Issue("command.run", found=options.run, accepted="a command that trains")]
+    out += _issues_of_settings(spec, options, values)
+    if options.adapter and not options.shell:
+        words = [word for word in words if word != _SETTINGS]
+    if options.adapter:
+        values["settings"] = ""
     if options.shell and not isinstance(options.run, str):
         out.append(Issue("command.shell", "a shell takes one line", options.run, "command.run as a line"))
     for key, texts in {"run": words, "log": [options.log or ""]}.items():
@@ -100,6 +133,24 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
                 message = f"{{{name}}} has no value: set recipe.{name}" if name in known else ""
                 accepted = "" if message else ", ".join(f"{{{own}}}" for own in values)
                 out.append(Issue(f"command.{key}", message, f"{{{name}}}", accepted, nearest(name, values)))
+    return out
+
+
+def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[str, str]) -> list[Issue]:
+    """Return what of a run the framework's settings cannot say."""
+    if not (adapter := options.adapter):
+        return []
+    out = []
+    text = options.run if isinstance(options.run, str) else " ".join(options.run)
+    for key in spec.recipe.chosen():
+        if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in text:
+            message = f"isolaw has no setting of {options.framework} for it; pass {{{key}}} on in command.run"
+            out.append(Issue(f"recipe.{key}", message, values[key]))
+    if "micro_batch" not in values and any(own == "{micro_batch}" for own in adapter.always.values()):
+        b, n, gpus = spec.problems_per_batch, spec.rollouts_per_problem, max(options.gpus, 1)
+        found = f"B_p = {b}, n = {n}: {b * n} rollouts on {gpus} device{'s' * (gpus > 1)}"
+        size = f", in passes of {options.micro_batch}" if options.micro_batch else ""
+        out.append(Issue("command.micro_batch", "", found + size, "sizes that divide B_p · n"))
     return out
 
 

@@ -30,6 +30,7 @@ from typing import IO
 from isolaw import children
 from isolaw.backends.base import Checkpoint, Row, RunContext, UnreadableState
 from isolaw.backends.command import template
+from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import Following, plain
 from isolaw.backends.command.options import NOT_FINITE, CommandOptions, holds
 from isolaw.config import RunSpec
@@ -63,7 +64,7 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
             raise UnreadableState(ctx.state, error) from error
     assert ctx.folder is not None
     out, at, checkpoint = _place(ctx.folder.absolute(), options, ctx.state, done)
-    values = template.values_of(spec, options, str(out), checkpoint)
+    values = template.values_of(spec, options, str(out), checkpoint, at)
     log = Following(_log(options, out, values), _reader(options), at)
     pace = _Pace(spec, out, options, done)
     yield from pace.checkpoints(log, final=True, whole=at)
@@ -147,7 +148,8 @@ def _reader(options: CommandOptions) -> Framework:
     """Return how the log's names are understood."""
     if options.framework == "none":
         return plain(options.evaluation_set)
-    return frameworks.named(options.framework)
+    adapter = ADAPTERS.get(options.framework)
+    return frameworks.named((adapter and adapter.reader) or options.framework)
 
 
 def _compare(spec: RunSpec, log: Following) -> None:

@@ -1,0 +1,196 @@
+"""Adapters: the settings of a framework under which one step is B_p · n rollouts and one update.
+
+An `Adapter` is a table: its keys are the framework's settings, its values texts with the placeholders of
+`template.values_of`. docs/trainers.md says what their users have to know. `CHECKED` names the versions whose
+own parsers accept them, as tests/backends/command/test_adapters.py shows; prime-rl is not on PyPI, and its
+source of 2026-08-21 was read instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+VERSION = 1  # of all tables: a change of what a run trains makes it another run
+CHECKED = {"veRL": "0.9.1", "TRL": "1.16.0", "OpenRLHF": "0.11.2", "SkyRL": "0.3.0", "ms-swift": "4.6.0"}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A framework's settings; ``{…}`` are placeholders.
+
+    ``always`` are given to each run, ``fresh`` to one that starts, and ``resumed`` to one that continues from
+    a checkpoint. ``recipe`` has the settings of keys of the recipe that the sweep file sets; it names all
+    that the adapter knows. A setting whose value is ``None`` is a flag without a value.
+    """
+
+    style: str  # "key=value" or "--key value"
+    always: Mapping[str, str | None]
+    recipe: Mapping[str, tuple[str, ...]]
+    fresh: Mapping[str, str | None] = field(default_factory=dict)
+    resumed: Mapping[str, str | None] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log: str = "output"
+    checkpoints: str = ""
+    reader: str = ""  # the reader of its logs, where that has another name
+
+    def settings(self, resumes: bool, recipe: Iterable[str]) -> dict[str, str | None]:
+        """Return the settings of a run, with placeholders; ``recipe`` has the keys that its sweep sets."""
+        known = {name: f"{{{key}}}" for key in recipe for name in self.recipe.get(key, ())}
+        return {**self.always, **(self.resumed if resumes else self.fresh), **known}
+
+    def words(self, settings: Mapping[str, str | None]) -> list[str]:
+        """Return settings as words of a command.
+
+        >>> ADAPTERS["veRL"].words({"trainer.nnodes": "1"}), ADAPTERS["TRL"].words({"seed": "0"})
+        (['trainer.nnodes=1'], ['--seed', '0'])
+        """
+        if self.style == "key=value":
+            return [f"{name}={value}" for name, value in settings.items()]
+        pairs = ([f"--{name}"] if value is None else [f"--{name}", value] for name, value in settings.items())
+        return [word for pair in pairs for word in pair]
+
+
+_TRAINER = {  # of Hugging Face's Trainer
+    "num_generations": "{n}",
+    "per_device_train_batch_size": "{micro_batch}",
+    "gradient_accumulation_steps": "{accumulation}",
+    "num_iterations": "1",
+    "max_steps": "{steps}",
+    "seed": "{seed}",
+    "output_dir": "{out}",
+    "logging_steps": "1",
+    "save_strategy": "steps",
+    "save_steps": "{every}",
+    "eval_steps": "{every}",
+    "per_device_eval_batch_size": "{n}",
+    "lr_scheduler_type": "constant_with_warmup",
+}
+_TRAINER_RECIPE = {
+    "lr": ("learning_rate",),
+    "warmup_steps": ("warmup_steps",),
+    "weight_decay": ("weight_decay",),
+    "max_grad_norm": ("max_grad_norm",),
+    "kl": ("beta",),
+    "clip_low": ("epsilon",),
+    "clip_high": ("epsilon_high",),
+    "temperature": ("temperature",),
+    "top_p": ("top_p",),
+    "max_response_tokens": ("max_completion_length",),
+}
+
+ADAPTERS: dict[str, Adapter] = {
+    "veRL": Adapter(
+        "key=value",
+        always={
+            "data.train_batch_size": "{B_p}",
+            "actor_rollout_ref.rollout.n": "{n}",
+            "actor_rollout_ref.actor.ppo_mini_batch_size": "{B_p}",
+            "actor_rollout_ref.actor.ppo_epochs": "1",
+            "trainer.total_training_steps": "{steps}",
+            "trainer.total_epochs": "{steps}",
+            "data.seed": "{seed}",
+            "actor_rollout_ref.actor.data_loader_seed": "{seed}",
+            "actor_rollout_ref.rollout.seed": "{seed}",
+            "trainer.default_local_dir": "{out}",
+            "trainer.save_freq": "{every}",
+            "trainer.test_freq": "{every}",
+            "trainer.logger": "[console,file]",
+        },
+        fresh={"trainer.resume_mode": "disable"},
+        resumed={"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "{resume}"},
+        recipe={
+            "lr": ("actor_rollout_ref.actor.optim.lr",),
+            "warmup_steps": ("actor_rollout_ref.actor.optim.lr_warmup_steps",),
+            "weight_decay": ("actor_rollout_ref.actor.optim.weight_decay",),
+            "max_grad_norm": ("actor_rollout_ref.actor.optim.clip_grad",),
+            "entropy": ("actor_rollout_ref.actor.entropy_coeff",),
+            "clip_low": ("actor_rollout_ref.actor.clip_ratio_low",),
+            "clip_high": ("actor_rollout_ref.actor.clip_ratio_high",),
+            "temperature": ("actor_rollout_ref.rollout.temperature",),
+            "top_p": ("actor_rollout_ref.rollout.top_p",),
+            "max_response_tokens": ("data.max_response_length",),
+        },
+        # Its file logger empties the file when it starts.
+        environment={"VERL_FILE_LOGGER_PATH": "{out}/metrics-{done}.jsonl"},
+        log="{out}/metrics-*.jsonl",
+        checkpoints="{out}/global_step_{step}/data.pt",
+    ),
+    "TRL": Adapter(
+        "--key value",
+        always=_TRAINER,
+        resumed={"resume_from_checkpoint": "{resume}"},
+        recipe=_TRAINER_RECIPE,
+        log="{out}/checkpoint-*/trainer_state.json",
+        checkpoints="{out}/checkpoint-{step}/trainer_state.json",
+    ),
+    "OpenRLHF": Adapter(
+        "--key value",
+        always={
+            "rollout.batch_size": "{B_p}",
+            "rollout.n_samples_per_prompt": "{n}",
+            "train.batch_size": "{B}",
+            "train.max_epochs": "1",
+            "train.num_episodes": "{steps}",
+            "train.seed": "{seed}",
+            "actor.lr_scheduler": "constant",
+            "eval.steps": "{every}",
+            "ckpt.save_steps": "{every}",
+            "ckpt.path": "{out}/checkpoints",
+            "ckpt.output_dir": "{out}/model",
+            "logger.logging_steps": "1",
+        },
+        resumed={"ckpt.load_enable": None},
+        recipe={
+            "lr": ("actor.adam.lr",),
+            "weight_decay": ("actor.adam.weight_decay",),
+            "max_grad_norm": ("actor.max_norm",),
+            "kl": ("algo.kl.init_coef",),
+            "entropy": ("actor.entropy_coef",),
+            "temperature": ("rollout.temperature",),
+            "top_p": ("rollout.top_p",),
+            "max_response_tokens": ("rollout.max_new_tokens",),
+        },
+        checkpoints="{out}/checkpoints/_actor/global_step{step}",
+    ),
+    "SkyRL": Adapter(
+        "key=value",
+        always={
+            "trainer.train_batch_size": "{B_p}",
+            "trainer.policy_mini_batch_size": "{B_p}",
+            "trainer.update_epochs_per_batch": "1",
+            "generator.n_samples_per_prompt": "{n}",
+            "trainer.max_training_steps": "{steps}",
+            "trainer.epochs": "{steps}",
+            "trainer.seed": "{seed}",
+            "trainer.eval_interval": "{every}",
+            "trainer.ckpt_interval": "{every}",
+            "trainer.ckpt_path": "{out}/checkpoints",
+            "trainer.export_path": "{out}/exports",
+            "trainer.logger": "console",
+        },
+        fresh={"trainer.resume_mode": "none"},
+        resumed={"trainer.resume_mode": "from_path", "trainer.resume_path": "{resume}"},
+        recipe={
+            "lr": ("trainer.policy.optimizer_config.lr",),
+            "warmup_steps": ("trainer.policy.optimizer_config.num_warmup_steps",),
+            "weight_decay": ("trainer.policy.optimizer_config.weight_decay",),
+            "max_grad_norm": ("trainer.policy.optimizer_config.max_grad_norm",),
+            "clip_low": ("trainer.algorithm.eps_clip_low",),
+            "clip_high": ("trainer.algorithm.eps_clip_high",),
+            "temperature": ("generator.sampling_params.temperature",),
+            "top_p": ("generator.sampling_params.top_p",),
+            "max_response_tokens": ("generator.sampling_params.max_generate_length",),
+        },
+        checkpoints="{out}/checkpoints/global_step_{step}/trainer_state.pt",
+    ),
+    "ms-swift": Adapter(
+        "--key value",
+        always=_TRAINER | {"add_version": "false"},
+        resumed={"resume_from_checkpoint": "{resume}"},
+        recipe=_TRAINER_RECIPE,
+        log="{out}/logging.jsonl",
+        checkpoints="{out}/checkpoint-{step}/trainer_state.json",
+        reader="TRL",
+    ),
+}
