@@ -8,6 +8,7 @@
 # make check      ruff and mypy
 # make fuzz       60 s of fuzzing for each log reader (SECONDS=5 for less), damaged sweeps, signals
 # make real-cpu   what training without a GPU needs; .venv then takes 3.3 GB
+# make trainers   beside real-cpu: TRL, and the parsers of other trainers, for `--backend command` and its tests
 # make real-gpu   what training on GPUs needs
 # make test-gpu   set up, then every test that needs a GPU
 # make gpu-session  on a new GPU machine: set up, checks, tests, short sweeps; the outputs go to docs/gpu
@@ -20,7 +21,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Where pip's own index has no CPU build of torch.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help install real-cpu on-gpu real-gpu demo demo-real test test-all test-matrix test-gpu gpu-session test-kernels docs check fuzz clean
+.PHONY: help install real-cpu trainers on-gpu real-gpu demo demo-real test test-all test-matrix test-gpu gpu-session test-kernels docs check fuzz clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -62,6 +63,15 @@ $(STAMPS)/real-cpu: requirements/real-cpu.txt $(STAMPS)/base
 	@$(BIN)/isolaw doctor >$(STAMPS)/doctor || { cat $(STAMPS)/doctor; exit 1; }
 	@touch $@
 
+# Each in a folder of its own, on PYTHONPATH where it is wanted: they ask for other versions of what isolaw uses.
+$(STAMPS)/trainers: requirements/trl.txt requirements/parsers.txt $(STAMPS)/real-cpu
+	@echo "installing TRL, and the parsers of other trainers (once)"
+	@for set in trl parsers; do \
+	  rm -rf $(VENV)/trainers/$$set && \
+	  $(PIP) --no-deps --target $(VENV)/trainers/$$set -r requirements/$$set.txt || exit 1; \
+	done
+	@touch $@
+
 $(STAMPS)/real-gpu: requirements/real-gpu.txt $(STAMPS)/base
 	@echo "installing vLLM, DeepSpeed and PyTorch for GPUs (once)"
 	@$(PIP) --no-deps -r $<
@@ -76,6 +86,9 @@ install: $(STAMPS)/base
 real-cpu: $(STAMPS)/base
 	@$(CPU_SET) || { $(BIN)/isolaw doctor; echo "make: the CPU set is for Linux on x86-64 with AVX2, without a GPU"; exit 1; }
 	@$(MAKE) --no-print-directory $(STAMPS)/real-cpu
+
+trainers: real-cpu
+	@$(MAKE) --no-print-directory $(STAMPS)/trainers
 
 ON_GPU = $(BIN)/python -c 'from isolaw.doctor import examine; raise SystemExit(not examine().on_gpu)'
 
@@ -99,7 +112,7 @@ test: $(STAMPS)/test
 
 # Then the rest. The CPU set comes after what the tests need, so that its pins win.
 test-all: test
-	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/real-cpu; \
+	@if $(CPU_SET); then $(MAKE) --no-print-directory $(STAMPS)/trainers; \
 	  else echo "the CPU set of the real backend is not for this machine (isolaw doctor); its tests are skipped without it"; fi
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or real"
 

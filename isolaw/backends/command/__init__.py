@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +65,7 @@ class Command(Backend):
         if not Path(options.folder or ".").is_dir():
             issues.append(Issue("command.folder", found=options.folder, accepted="a folder"))
         elif not issues and not options.shell:
-            words = options.run if isinstance(options.run, tuple) else shlex.split(options.run)
+            words = template.words_of(options)
             if shutil.which(words[0]) is None and not os.access(options.path(words[0]), os.X_OK):
                 issues.append(Issue("command.run", "no such program", words[0]))
         return issues

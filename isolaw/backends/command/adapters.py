@@ -8,6 +8,7 @@ source of 2026-08-21 was read instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,13 +21,15 @@ class Adapter:
     """A framework's settings; ``{…}`` are placeholders.
 
     ``always`` are given to each run, ``fresh`` to one that starts, and ``resumed`` to one that continues from
-    a checkpoint. ``recipe`` has the settings of keys of the recipe that the sweep file sets; it names all
-    that the adapter knows. A setting whose value is ``None`` is a flag without a value.
+    a checkpoint; ``defaults`` only where the command does not give them itself. ``recipe`` has the settings
+    of keys of the recipe that the sweep file sets; it names all that the adapter knows. A setting whose value
+    is ``None`` is a flag without a value.
     """
 
     style: str  # "key=value" or "--key value"
     always: Mapping[str, str | None]
     recipe: Mapping[str, tuple[str, ...]]
+    defaults: Mapping[str, str | None] = field(default_factory=dict)
     fresh: Mapping[str, str | None] = field(default_factory=dict)
     resumed: Mapping[str, str | None] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -34,10 +37,23 @@ class Adapter:
     checkpoints: str = ""
     reader: str = ""  # the reader of its logs, where that has another name
 
-    def settings(self, resumes: bool, recipe: Iterable[str]) -> dict[str, str | None]:
-        """Return the settings of a run, with placeholders; ``recipe`` has the keys that its sweep sets."""
+    def settings(self, resumes: bool, recipe: Iterable[str], given: Iterable[str]) -> dict[str, str | None]:
+        """Return the settings of a run, with placeholders.
+
+        ``recipe`` are the keys of the recipe that its sweep sets, ``given`` the settings of its command.
+        """
         known = {name: f"{{{key}}}" for key in recipe for name in self.recipe.get(key, ())}
-        return {**self.always, **(self.resumed if resumes else self.fresh), **known}
+        defaults = {name: value for name, value in self.defaults.items() if name not in {*given}}
+        return {**self.always, **(self.resumed if resumes else self.fresh), **defaults, **known}
+
+    def given(self, words: Iterable[str]) -> dict[str, str]:
+        """Return the settings that a command gives itself, and the words that do.
+
+        >>> ADAPTERS["TRL"].given(["train.py", "--max_steps=9"]), ADAPTERS["veRL"].given(["+data.seed=1"])
+        ({'max_steps': '--max_steps=9'}, {'data.seed': '+data.seed=1'})
+        """
+        pattern = r"\+*([\w.]+)=.*" if self.style == "key=value" else r"--([\w.-]+)(?:=.*)?"
+        return {found[1]: word for word in words if (found := re.fullmatch(pattern, word, re.S))}
 
     def words(self, settings: Mapping[str, str | None]) -> list[str]:
         """Return settings as words of a command.
@@ -51,7 +67,7 @@ class Adapter:
         return [word for pair in pairs for word in pair]
 
 
-_TRAINER = {  # of Hugging Face's Trainer
+_TRAINER: dict[str, str | None] = {  # of Hugging Face's Trainer
     "num_generations": "{n}",
     "per_device_train_batch_size": "{micro_batch}",
     "gradient_accumulation_steps": "{accumulation}",
@@ -60,11 +76,13 @@ _TRAINER = {  # of Hugging Face's Trainer
     "seed": "{seed}",
     "output_dir": "{out}",
     "logging_steps": "1",
+}
+_TRAINER_DEFAULTS: dict[str, str | None] = {
+    "lr_scheduler_type": "constant_with_warmup",
     "save_strategy": "steps",
     "save_steps": "{every}",
     "eval_steps": "{every}",
-    "per_device_eval_batch_size": "{n}",
-    "lr_scheduler_type": "constant_with_warmup",
+    "num_generations_eval": "2",  # by default n, which then has to divide the batch of an evaluation
 }
 _TRAINER_RECIPE = {
     "lr": ("learning_rate",),
@@ -93,9 +111,11 @@ ADAPTERS: dict[str, Adapter] = {
             "actor_rollout_ref.actor.data_loader_seed": "{seed}",
             "actor_rollout_ref.rollout.seed": "{seed}",
             "trainer.default_local_dir": "{out}",
+            "trainer.logger": "[console,file]",
+        },
+        defaults={
             "trainer.save_freq": "{every}",
             "trainer.test_freq": "{every}",
-            "trainer.logger": "[console,file]",
         },
         fresh={"trainer.resume_mode": "disable"},
         resumed={"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "{resume}"},
@@ -119,6 +139,7 @@ ADAPTERS: dict[str, Adapter] = {
     "TRL": Adapter(
         "--key value",
         always=_TRAINER,
+        defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
         log="{out}/checkpoint-*/trainer_state.json",
@@ -133,12 +154,14 @@ ADAPTERS: dict[str, Adapter] = {
             "train.max_epochs": "1",
             "train.num_episodes": "{steps}",
             "train.seed": "{seed}",
-            "actor.lr_scheduler": "constant",
-            "eval.steps": "{every}",
-            "ckpt.save_steps": "{every}",
             "ckpt.path": "{out}/checkpoints",
             "ckpt.output_dir": "{out}/model",
             "logger.logging_steps": "1",
+        },
+        defaults={
+            "actor.lr_scheduler": "constant",
+            "eval.steps": "{every}",
+            "ckpt.save_steps": "{every}",
         },
         resumed={"ckpt.load_enable": None},
         recipe={
@@ -163,11 +186,13 @@ ADAPTERS: dict[str, Adapter] = {
             "trainer.max_training_steps": "{steps}",
             "trainer.epochs": "{steps}",
             "trainer.seed": "{seed}",
-            "trainer.eval_interval": "{every}",
-            "trainer.ckpt_interval": "{every}",
             "trainer.ckpt_path": "{out}/checkpoints",
             "trainer.export_path": "{out}/exports",
             "trainer.logger": "console",
+        },
+        defaults={
+            "trainer.eval_interval": "{every}",
+            "trainer.ckpt_interval": "{every}",
         },
         fresh={"trainer.resume_mode": "none"},
         resumed={"trainer.resume_mode": "from_path", "trainer.resume_path": "{resume}"},
@@ -187,10 +212,33 @@ ADAPTERS: dict[str, Adapter] = {
     "ms-swift": Adapter(
         "--key value",
         always=_TRAINER | {"add_version": "false"},
+        defaults=_TRAINER_DEFAULTS,
         resumed={"resume_from_checkpoint": "{resume}"},
         recipe=_TRAINER_RECIPE,
         log="{out}/logging.jsonl",
         checkpoints="{out}/checkpoint-{step}/trainer_state.json",
         reader="TRL",
+    ),
+    "prime-rl": Adapter(
+        "--key value",
+        always={
+            "orchestrator.batch-size": "{B}",
+            "orchestrator.group-size": "{n}",
+            "max-steps": "{steps}",
+            "output-dir": "{out}",
+            "run.name": "run",
+        },
+        defaults={"ckpt.interval": "{every}", "orchestrator.max-off-policy-steps": "0"},
+        resumed={"resume.step": "{done}"},
+        recipe={
+            "lr": ("trainer.optim.lr",),
+            "weight_decay": ("trainer.optim.weight-decay",),
+            "max_grad_norm": ("trainer.optim.max-norm",),
+            "staleness": ("orchestrator.max-off-policy-steps",),
+            "temperature": ("orchestrator.train.sampling.temperature",),
+            "max_response_tokens": ("orchestrator.train.sampling.max-completion-tokens",),
+        },
+        log="{out}/run/**/metrics.jsonl",
+        checkpoints="{out}/run/checkpoints/step_{step}/trainer",
     ),
 }

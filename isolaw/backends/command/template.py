@@ -83,7 +83,8 @@ def command_of(options: CommandOptions, values: Mapping[str, str]) -> Command:
     environment = {f"ISOLAW_{name.upper()}": value for name, value in values.items()}
     settings: list[str] = []
     if adapter := options.adapter:
-        own = adapter.settings(bool(values["resume"]), [key for key in adapter.recipe if key in values])
+        recipe = [key for key in adapter.recipe if key in values]
+        own = adapter.settings(bool(values["resume"]), recipe, adapter.given(words_of(options)))
         settings = adapter.words({name: value and fill(value, values) for name, value in own.items()})
         environment |= {name: fill(value, values) for name, value in adapter.environment.items()}
     if options.shell:
@@ -93,11 +94,16 @@ def command_of(options: CommandOptions, values: Mapping[str, str]) -> Command:
         return Command(
             ("/bin/sh", "-c", fill(line, {**quoted, "settings": shlex.join(settings)})), environment
         )
-    words = shlex.split(options.run) if isinstance(options.run, str) else list(options.run)
+    words = words_of(options)
     if settings and _SETTINGS not in words:
         words.append(_SETTINGS)
     filled = (settings if word == _SETTINGS else [fill(word, values)] for word in words)
     return Command(tuple(word for part in filled for word in part), environment)
+
+
+def words_of(options: CommandOptions) -> list[str]:
+    """Return the words of the command, with placeholders; raise `ValueError` where a quote is left open."""
+    return shlex.split(options.run) if isinstance(options.run, str) else list(options.run)
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
@@ -114,7 +120,7 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     out: list[Issue] = []
     values = values_of(spec, options, "out")
     try:
-        words = shlex.split(options.run) if isinstance(options.run, str) else list(options.run)
+        words = words_of(options)
     except ValueError as error:
         return [Issue("command.run", str(error), options.run, "a line whose quotes are closed")]
     if not words or not words[0].strip():
@@ -141,7 +147,13 @@ def _issues_of_settings(spec: RunSpec, options: CommandOptions, values: Mapping[
     if not (adapter := options.adapter):
         return []
     out = []
-    text = options.run if isinstance(options.run, str) else " ".join(options.run)
+    for name, word in adapter.given(words_of(options)).items():
+        if name in {**adapter.always, **adapter.resumed, **adapter.fresh}:
+            message = (
+                f"isolaw sets {name}: leave it out, or pass everything on with placeholders such as {{n}}"
+            )
+            out.append(Issue("command.run", message, word))
+    text = " ".join(words_of(options))
     for key in spec.recipe.chosen():
         if key not in _OURS and key not in adapter.recipe and f"{{{key}}}" not in text:
             message = f"isolaw has no setting of {options.framework} for it; pass {{{key}}} on in command.run"

@@ -1,0 +1,235 @@
+"""Adapters: what they say of a run, what they refuse, and what the frameworks' own parsers make of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from isolaw.backends.command import BACKEND, template
+from isolaw.backends.command.adapters import ADAPTERS, CHECKED
+from isolaw.backends.command.options import CommandOptions
+from isolaw.config import RunSpec, SweepSpec
+from isolaw.errors import SpecError
+
+TRAINERS = Path(sys.prefix) / "trainers"  # make trainers
+RECIPE = {"lr": 3e-6, "temperature": 0.7, "max_response_tokens": 99}
+
+
+def resolved(recipe: dict[str, Any] | None = None, b: int = 12, n: int = 8, **command: Any) -> RunSpec:
+    sweep = SweepSpec.parse(
+        {
+            "sweep": {"backend": "command", "compute": b * n * 50},
+            "grid": {"problems_per_batch": [b], "rollouts_per_problem": [n]},
+            "recipe": recipe or {},
+            "evaluation": {"points": 5},
+            "command": {"run": f"{sys.executable} train.py", **command},
+        }
+    )
+    run = RunSpec(
+        backend="command",
+        problems_per_batch=b,
+        rollouts_per_problem=n,
+        seed=7,
+        recipe=sweep.recipe,
+        problems=sweep.problems,
+        options=sweep.command,
+        compute=sweep.sweep.compute,
+        evaluation=sweep.evaluation.model_copy(update={"start": b * n, "end": sweep.sweep.compute}),
+    )
+    spec = BACKEND.resolve(run)
+    if issues := BACKEND.check(spec):
+        raise SpecError(issues)
+    return spec
+
+
+def command(spec: RunSpec, checkpoint: str = "", done: int = 0) -> template.Command:
+    options = CommandOptions.of(spec)
+    return template.command_of(options, template.values_of(spec, options, "/out", checkpoint, done))
+
+
+def settings(spec: RunSpec, checkpoint: str = "", done: int = 0) -> list[str]:
+    return list(command(spec, checkpoint, done).words[2:])
+
+
+# What the parser has to have understood: names of the framework, with values of the run.
+UNDERSTOOD: dict[str, dict[str, Any]] = {
+    "veRL": {
+        "data.train_batch_size": 12,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 12,
+        "actor_rollout_ref.actor.ppo_epochs": 1,
+        "actor_rollout_ref.rollout.n": 8,
+        "trainer.total_training_steps": 50,
+        "trainer.save_freq": 10,
+        "data.seed": 7,
+        "actor_rollout_ref.actor.optim.lr": 3e-6,
+        "actor_rollout_ref.actor.optim.lr_scheduler_type": "constant",
+        "actor_rollout_ref.rollout.temperature": 0.7,
+        "data.max_response_length": 99,
+        "trainer.default_local_dir": "/out",
+        "trainer.resume_mode": "disable",
+    },
+    "TRL": {
+        "num_generations": 8,
+        "generation_batch_size": 96,
+        "steps_per_generation": 12,
+        "gradient_accumulation_steps": 12,
+        "per_device_train_batch_size": 8,
+        "num_iterations": 1,
+        "max_steps": 50,
+        "save_steps": 10,
+        "seed": 7,
+        "learning_rate": 3e-6,
+        "temperature": 0.7,
+        "max_completion_length": 99,
+        "output_dir": "/out",
+        "resume_from_checkpoint": None,
+    },
+    "OpenRLHF": {
+        "rollout.batch_size": 12,
+        "rollout.n_samples_per_prompt": 8,
+        "train.batch_size": 96,
+        "train.max_epochs": 1,
+        "train.seed": 7,
+        "ckpt.save_steps": 10,
+        "actor.adam.lr": 3e-6,
+        "actor.lr_scheduler": "constant",
+        "rollout.temperature": 0.7,
+        "rollout.max_new_tokens": 99,
+        "ckpt.load_enable": False,
+    },
+    "SkyRL": {
+        "trainer.train_batch_size": 12,
+        "trainer.policy_mini_batch_size": 12,
+        "trainer.update_epochs_per_batch": 1,
+        "generator.n_samples_per_prompt": 8,
+        "trainer.max_training_steps": 50,
+        "trainer.ckpt_interval": 10,
+        "trainer.seed": 7,
+        "trainer.policy.optimizer_config.lr": 3e-6,
+        "trainer.policy.optimizer_config.scheduler": "constant_with_warmup",
+        "generator.sampling_params.temperature": 0.7,
+        "generator.sampling_params.max_generate_length": 99,
+        "trainer.resume_mode": "none",
+    },
+    "ms-swift": {
+        "num_generations": 8,
+        "gradient_accumulation_steps": 12,
+        "per_device_train_batch_size": 8,
+        "num_iterations": 1,
+        "max_steps": 50,
+        "save_steps": 10,
+        "seed": 7,
+        "learning_rate": 3e-6,
+        "temperature": 0.7,
+        "max_completion_length": 99,
+        "output_dir": "/out",
+        "add_version": False,
+        "steps_per_generation": None,
+        "generation_batch_size": None,
+    },
+}
+RESUMED: dict[str, dict[str, Any]] = {
+    "veRL": {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/out/global_step_20"},
+    "TRL": {"resume_from_checkpoint": "/out/global_step_20"},
+    "OpenRLHF": {"ckpt.load_enable": True},
+    "SkyRL": {"trainer.resume_mode": "from_path", "trainer.resume_path": "/out/global_step_20"},
+    "ms-swift": {"resume_from_checkpoint": "/out/global_step_20"},
+}
+
+
+def understood(framework: str, *commands: list[str]) -> list[Callable[[str], Any]]:
+    """Return what the framework's parser makes of the words of each command, by name."""
+    places = [str(TRAINERS / name) for name in (("trl",) if framework == "TRL" else ("parsers", "trl"))]
+    if not Path(places[0]).is_dir():
+        pytest.skip("needs the frameworks' parsers (make trainers)")
+    versions = {canonicalize_name(own.name): own.version for own in distributions(path=places)}
+    assert versions[framework.lower()] == CHECKED[framework]
+    own = ["--bf16", "false"] if framework == "TRL" else []  # no GPU
+    script = str(Path(__file__).with_name("parsers.py"))
+    done = subprocess.run(
+        [sys.executable, script, framework, json.dumps([[*words, *own] for words in commands])],
+        env={"PYTHONPATH": os.pathsep.join(places), "HOME": os.environ["HOME"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [functools.partial(value, known) for known in json.loads(done.stdout[done.stdout.index("[{") :])]
+
+
+def value(known: dict[str, Any], name: str) -> Any:
+    return known[name] if name in known else functools.reduce(dict.__getitem__, name.split("."), known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", CHECKED)
+def test_the_frameworks_own_parser_understands(framework: str) -> None:
+    spec = resolved(RECIPE | {"lr_scaling": "constant"}, framework=framework)
+    fresh, resumed = understood(framework, settings(spec), settings(spec, "/out/global_step_20", 20))
+    assert {name: fresh(name) for name in UNDERSTOOD[framework]} == UNDERSTOOD[framework]
+    assert {name: resumed(name) for name in RESUMED[framework]} == RESUMED[framework]
+
+
+@pytest.mark.parametrize("framework", ADAPTERS)
+def test_every_setting_has_a_value(framework: str) -> None:
+    adapter = ADAPTERS[framework]
+    spec = resolved(RECIPE, framework=framework)
+    said = command(spec, "/out/step-20", 20)
+    assert not any("{" in word for word in said.words)
+    assert not any("{" in value for value in said.environment.values())
+    names = adapter.settings(True, [], [])
+    assert len({*names}) == len(names)
+    assert "{n}" in adapter.always.values()
+
+
+def test_the_settings_follow_the_command_or_stand_where_it_says() -> None:
+    assert settings(resolved(framework="trl"))[:2] == ["--num_generations", "8"]
+    line = f"{sys.executable} train.py {{settings}} --last"
+    assert settings(resolved(framework="trl", run=line))[-1] == "--last"
+    words = command(resolved(framework="trl", run="exec train {settings}; true", shell=True)).words
+    assert words[:2] == ("/bin/sh", "-c")
+    assert words[2].startswith("exec train --num_generations 8 ")
+    assert words[2].endswith("; true")
+    # A command that passes n on itself says it all.
+    assert settings(resolved(framework="trl", run=f"{sys.executable} train.py {{n}}")) == ["8"]
+
+
+def test_a_setting_of_the_commands_own_stays() -> None:
+    line = f"{sys.executable} train.py --save_steps 3"
+    words = settings(resolved(framework="trl", run=line))
+    assert words.count("--save_steps") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"run": f"{sys.executable} train.py --num_generations=4"}, "isolaw sets num_generations"),
+        ({"recipe": {"staleness": 3}}, "no setting of TRL for it; pass {staleness} on in command.run"),
+        ({"recipe": {"minibatches": 2}}, "no setting of TRL for it; pass {minibatches} on"),
+        ({"gpus": 7}, "B_p = 12, n = 8: 96 rollouts on 7 devices"),
+        ({"micro_batch": 7}, "96 rollouts on 1 device, in passes of 7"),
+        ({"framework": "tlr"}, "TRL"),
+    ],
+)
+def test_what_cannot_be_said_is_refused(more: dict[str, Any], message: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("isolaw.backends.command.visible_gpus", lambda: list("01234567"))
+    with pytest.raises(SpecError) as caught:
+        resolved(**{"framework": "trl", **more})
+    assert message in str(caught.value)
+
+
+def test_another_version_of_the_tables_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = resolved(framework="trl").run_id
+    monkeypatch.setattr("isolaw.backends.command.adapters.VERSION", 2)
+    assert resolved(framework="trl").run_id != before
+    assert resolved(framework="trl", run=f"{sys.executable} train.py {{n}}").content == {}
