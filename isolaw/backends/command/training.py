@@ -268,7 +268,7 @@ class _Process:
         if not glob.glob(log.pattern):
             text += f"; it has written no log: {log.pattern}"
         printed = "".join(f"\n  | {line}" for line in self.lines)
-        return RunError(f"{text}; it printed last:{printed}" if printed else f"{text}; it printed nothing")
+        return RunError(f"{text}\n  it printed last:{printed}" if printed else f"{text}; it printed nothing")
 
     def _keep(self, stream: IO[bytes]) -> None:
         """Write what the command prints to a file, of which the last part is kept."""

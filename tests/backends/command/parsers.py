@@ -1,6 +1,7 @@
 """A framework's own parser reads settings: ``python parsers.py FRAMEWORK [[WORD, …], …]``.
 
-It prints what it understood. The framework is imported, or what of it parses: that needs no GPU and none of its other dependencies.
+It prints what it understood. The framework is imported, or what of it parses: that needs no GPU and none of
+its other dependencies.
 """
 
 from __future__ import annotations

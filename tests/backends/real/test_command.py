@@ -1,0 +1,109 @@
+"""Other trainers really run: TRL, and a script in no framework; killed, continued, extended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import pytest
+
+from isolaw import engine
+from isolaw.config.writing import toml_text
+
+TRL = Path(sys.prefix) / "trainers/trl"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+@pytest.fixture(params=["trl", "jsonl"])
+def data(request: pytest.FixtureRequest, made: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A sweep of two runs with a trainer."""
+    if request.param == "trl":
+        if not TRL.is_dir():
+            pytest.skip("needs TRL (make trainers)")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TRL), os.environ.get("PYTHONPATH", "")]))
+        own = ["--model", str(made.model), "--problems", str(made.easy), "--report_to", "none"]
+        words = ["trl_grpo.py", *own, "--use_cpu", "true", "--bf16", "false"]
+        more = {"framework": "trl"}
+    else:
+        words = ["grpo_jsonl.py", str(made.model), str(made.easy)]
+        more = {"log": "{out}/metrics.jsonl", "checkpoints": "step-{step}/optimiser.pt"}
+    return {
+        "sweep": {"backend": "command", "compute": 192, "seeds": [3]},
+        "grid": {"problems_per_batch": [4], "rollouts_per_problem": [2, 4]},
+        "recipe": {"lr": 1e-2} | ({"max_response_tokens": 6} if request.param == "trl" else {}),
+        "problems": {"set": "easy"},
+        "evaluation": {"points": 6},
+        "command": {"run": [sys.executable, str(EXAMPLES / words[0]), *words[1:]], **more},
+        "executor": {"jobs": 2},
+    }
+
+
+def rewards_of(folder: Path) -> dict[int, float]:
+    """What the trainer itself says of a run: its reward by step."""
+    if found := [*folder.glob("out/*/checkpoint-*/trainer_state.json")]:
+        newest = max(found, key=lambda path: int(path.parent.name.removeprefix("checkpoint-")))
+        records = json.loads(newest.read_text())["log_history"]
+    else:
+        (log,) = folder.glob("out/*/metrics.jsonl")
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+    return {record["step"]: record["reward"] for record in records if "reward" in record}
+
+
+def agrees(out: Path) -> None:
+    table = pd.read_parquet(out / "points.parquet")
+    table = table[(table["metric"] == "reward") & (table["eval_set"] == "train")]
+    folders = [*(out / "runs").iterdir()]
+    assert len(folders) == 2
+    for folder in folders:
+        spec = json.loads((folder / "spec.json").read_text())
+        n, rewards = spec["rollouts_per_problem"], rewards_of(folder)
+        own = table[table["rollouts_per_problem"] == n]
+        assert dict(zip(own["step"], own["value"], strict=True)) == rewards
+        assert (own["compute"] == own["step"] * 4 * n).all()
+        assert max(rewards) * 4 * n == spec["compute"]
+
+
+def trainers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = []
+    for own in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if str(EXAMPLES) in "".join(own.cmdline()[1:2]):
+                found.append(own)
+    return found
+
+
+def test_killed_continued_and_extended(data: Any, tmp_path: Path) -> None:
+    file, out, rng = tmp_path / "sweep.toml", tmp_path / "s", random.Random(37)
+    file.write_text(toml_text(data))
+    command = [str(Path(sys.executable).with_name("isolaw")), "sweep", str(file), "--out", str(out)]
+    for whom in ("isolaw", "trainer"):
+        before = len([*out.glob("runs/*/out/*/*-*/")])
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 300
+        while len([*out.glob("runs/*/out/*/*-*/")]) < before + 3:
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.1)
+        time.sleep(rng.uniform(0, 2))
+        if whom == "isolaw":
+            process.kill()
+            process.wait()
+        else:
+            for own in trainers(process)[:1]:
+                own.kill()
+            assert process.wait(600) in (0, 3)  # 3: a run failed
+    engine.sweep(data, out)
+    agrees(out)
+    runs = engine.sweep({**data, "sweep": {**data["sweep"], "compute": 384}}, out)
+    agrees(out)
+    assert not runs.simulated
