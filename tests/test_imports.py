@@ -20,9 +20,9 @@ MODULES = {
 # From the ground up: a module imports from its own room and from lower floors, for types too.
 FLOORS = (
     {"commands", "errors", "guard"},
+    {"children"},
     {
         "allocation",
-        "children",
         "costs.model",
         "files",
         "machine",
@@ -182,6 +182,8 @@ def test_what_only_some_may_import() -> None:
     for module, path in MODULES.items():
         packages = {name.split(".")[0] for name in imported(module)}
         forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "shelve"}
+        if module == "isolaw.backends.real.train.process_group":  # it refuses what others pickle
+            forbidden.remove("pickle")
         if not below(module, "isolaw.backends.real", "isolaw.executors"):
             forbidden |= CLUSTER
         if not below(module, "isolaw.cli", "isolaw.report"):

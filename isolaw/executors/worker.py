@@ -61,8 +61,7 @@ class _Engine(logging.Handler):
     def __init__(self, number: int) -> None:
         super().__init__(logging.WARNING)
         self.run_id, self._lines = "", os.fdopen(number, "w", encoding="utf-8")
-        for handler in (self, logging.StreamHandler()):  # and the run's log
-            logging.getLogger("isolaw").addHandler(handler)
+        logging.getLogger("isolaw").addHandler(self)
 
     def send(self, event: Event) -> None:
         with self.lock or contextlib.nullcontext():  # of the handler: warnings come from any thread
@@ -77,7 +76,10 @@ class _Engine(logging.Handler):
 
 @contextlib.contextmanager
 def logged(run: RunStore) -> Iterator[None]:
-    """Send standard output and error, also those of libraries and child processes, to the run's log."""
+    """Send standard output and error, also those of libraries and child processes, to the run's log.
+
+    So go isolaw's own messages, from INFO on.
+    """
     try:
         log = run.open_log()
     except (OSError, StoreError):  # the run itself reports what is wrong with its folder
@@ -88,7 +90,15 @@ def logged(run: RunStore) -> Iterator[None]:
         for number in kept:
             os.dup2(log, number)
         os.close(log)
-        yield
+        own, handler = logging.getLogger("isolaw"), logging.StreamHandler()
+        level = own.level
+        own.setLevel(logging.INFO)
+        own.addHandler(handler)
+        try:
+            yield
+        finally:
+            own.removeHandler(handler)
+            own.setLevel(level)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -103,6 +103,10 @@ class _Pace:
         last = max(found, default=-1)
         if last > self.seen:
             self.seen, self.moved = last, time.monotonic()
+        if NOT_FINITE in self.options.stop_if and log.not_finite:
+            raise RunError(
+                f"stopped at step {self.seen:,}: a value of its log is NaN or infinite (command.stop_if)"
+            )
         kept = newest(self.out, self.options)[0] if steps else 0
         for step in steps:
             if step > whole and (step == last or step == self.spec.steps):
@@ -130,10 +134,6 @@ class _Pace:
     def check(self, log: Following, process: _Process) -> None:
         """Raise `RunError` where the log is of something else than what was asked, or time is up."""
         now = time.monotonic()
-        if NOT_FINITE in self.options.stop_if and log.not_finite:
-            raise RunError(
-                f"stopped at step {self.seen:,}: a value of its log is NaN or infinite (command.stop_if)"
-            )
         if self.seen > 0 and not self._checked:
             self._checked = True
             _compare(self.spec, log)

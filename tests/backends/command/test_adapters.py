@@ -16,12 +16,14 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from isolaw.backends.command import BACKEND, template
-from isolaw.backends.command.adapters import ADAPTERS, CHECKED
+from isolaw.backends.command.adapters import ADAPTERS, CHECKED, Adapter
 from isolaw.backends.command.options import CommandOptions
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.errors import SpecError
 
 TRAINERS = Path(sys.prefix) / "trainers"  # make trainers
+PAGE = Path(__file__).parents[3] / "docs/trainers.md"
+BEGIN, END = "<!-- settings -->", "<!-- /settings -->"
 RECIPE = {"lr": 3e-6, "temperature": 0.7, "max_response_tokens": 99}
 
 
@@ -180,6 +182,37 @@ def test_the_frameworks_own_parser_understands(framework: str) -> None:
     assert {name: resumed(name) for name in RESUMED[framework]} == RESUMED[framework]
 
 
+def table(adapter: Adapter) -> str:
+    """Return an adapter's settings as a table of the documentation."""
+    rows = [("run", {**adapter.always}), ("run, unless the command has it", adapter.defaults)]
+    rows += [("run that starts", adapter.fresh), ("run that continues", adapter.resumed)]
+    lines = ["| setting | value | of each |", "|---|---|---|"]
+    for of, settings in rows:
+        lines += [
+            f"| `{name}` | {(value and f'`{value}`') or ''} | {of} |" for name, value in settings.items()
+        ]
+    for key, names in adapter.recipe.items():
+        lines += [f"| `{name}` | `{{{key}}}` | run whose sweep sets `recipe.{key}` |" for name in names]
+    for name, text in adapter.environment.items():
+        lines.append(f"| variable `{name}` | `{text}` | run |")
+    return "\n".join(lines)
+
+
+def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
+    """Executed, this file writes them."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    found, _, after = rest.partition(END)
+    parts = [
+        f"**{name}**{f' {CHECKED[name]}' if name in CHECKED else ''}\n\n{table(adapter)}\n"
+        for name, adapter in ADAPTERS.items()
+    ]
+    expected = "\n\n" + "\n".join(parts) + "\n"
+    if __name__ == "__main__":
+        PAGE.write_text(before + BEGIN + expected + END + after)
+    else:
+        assert found == expected
+
+
 @pytest.mark.parametrize("framework", ADAPTERS)
 def test_every_setting_has_a_value(framework: str) -> None:
     adapter = ADAPTERS[framework]
@@ -233,3 +266,7 @@ def test_another_version_of_the_tables_is_another_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr("isolaw.backends.command.adapters.VERSION", 2)
     assert resolved(framework="trl").run_id != before
     assert resolved(framework="trl", run=f"{sys.executable} train.py {{n}}").content == {}
+
+
+if __name__ == "__main__":
+    test_the_tables_of_the_documentation_are_those_of_the_code()

@@ -12,7 +12,7 @@ import bisect
 import functools
 import itertools
 import json
-import sys
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -148,7 +148,7 @@ def settled(spec: RunSpec) -> RunSpec:
     placement = {name: getattr(options, name) for name in _CHOSEN}
     if environment.gpus():  # into the run's log
         message = ", ".join(f"real.{name} = {value}" for name, value in placement.items())
-        sys.stderr.write(message + "\n")
+        logging.getLogger(__name__).info(message)
     return spec.model_copy(update={"sources": {**spec.sources, **placement}})
 
 
