@@ -54,7 +54,7 @@ def rewards_of(folder: Path) -> dict[int, float]:
         newest = max(found, key=lambda path: int(path.parent.name.removeprefix("checkpoint-")))
         records = json.loads(newest.read_text())["log_history"]
     else:
-        (log,) = folder.glob("out/*/metrics.jsonl")
+        log = max(folder.glob("out/*/metrics.jsonl"))
         records = [json.loads(line) for line in log.read_text().splitlines()]
     return {record["step"]: record["reward"] for record in records if "reward" in record}
 
@@ -90,11 +90,11 @@ def test_killed_continued_and_extended(data: Any, tmp_path: Path) -> None:
         before = len([*out.glob("runs/*/out/*/*-*/")])
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         until = time.monotonic() + 300
-        while len([*out.glob("runs/*/out/*/*-*/")]) < before + 3:
+        while len([*out.glob("runs/*/out/*/*-*/")]) < before + 1:
             assert time.monotonic() < until
             assert process.poll() is None
             time.sleep(0.1)
-        time.sleep(rng.uniform(0, 2))
+        time.sleep(rng.uniform(0, 0.5))
         if whom == "isolaw":
             process.kill()
             process.wait()
