@@ -79,6 +79,7 @@ class Following:
         self._known = framework.name == "none"
         self._facts: dict[str, Fact] = {}  # that a script of one's own logs
         self._targets: dict[str, Target | None] = {}
+        self._learn(())
         self._values: dict[int, Values] = {}
         self._first: RawLog | None = None  # the beginning: whether it counts from 0 shows there
         self._containers: dict[str, Any] = {}
@@ -157,7 +158,6 @@ class Following:
 
     def _add_lines(self, text: bytes) -> None:
         """Take the JSON lines of a script of one's own."""
-        targets = self._targets
         for line in text.splitlines():
             if len(line) > _LONGEST_LINE or line.lstrip()[:1] != b"{":
                 continue
@@ -172,21 +172,30 @@ class Following:
             if step is None:
                 continue
             own = self._values.setdefault(step, {})
-            for key, value in record.items():
-                if key not in targets:
-                    if len(targets) >= limits.MOST_SETTINGS:
-                        continue
-                    targets[key] = self.framework.metric(key)
-                if (target := targets[key]) is None:
-                    continue
-                found = value if type(value) is float else number(value)
-                if found is not None and math.isfinite(found):
-                    own[target] = found
-                else:
-                    self.not_finite += found is not None
+            if (keys := tuple(record)) != self._keys:
+                self._learn(keys)
+            values = list(record.values())
+            found = [values[place] for place in self._which]
+            if {*map(type, found)} <= {float, int} and math.isfinite(sum(found)):
+                own.update(zip(self._names, map(float, found), strict=True))  # nearly always
+            else:
+                for target, read in zip(self._names, map(number, found), strict=True):
+                    if read is not None and math.isfinite(read):
+                        own[target] = read
+                    else:
+                        self.not_finite += read is not None
             for key in _OWN_FACTS.keys() & record.keys():
-                if (found := number(record[key])) is not None:
-                    self._facts[_OWN_FACTS[key]] = Fact(found, key)
+                if (fact := number(record[key])) is not None:
+                    self._facts[_OWN_FACTS[key]] = Fact(fact, key)
+
+    def _learn(self, keys: tuple[str, ...]) -> None:
+        """Take note of which keys of a line are metrics: most lines have the same."""
+        for key in keys:
+            if key not in self._targets and len(self._targets) < limits.MOST_SETTINGS:
+                self._targets[key] = self.framework.metric(key)
+        self._keys = keys
+        self._which = [i for i, key in enumerate(keys) if self._targets.get(key) is not None]
+        self._names = [target for key in keys if (target := self._targets.get(key)) is not None]
 
     def _add(self, logs: list[RawLog]) -> None:
         """Take records of a framework."""
