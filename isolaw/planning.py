@@ -111,6 +111,8 @@ def plan(spec: SweepSpec, out: str | Path, *, whole_directory: bool = False) -> 
     raced = spec.design.kind == "race"
     issues = [*allocation.grid_issues(*axes), *issues, *_states_issues(store, spec)]
     issues += directory.issues_of(spec, runs) if raced else []
+    if raced and spec.executor.kind == "scripts":
+        issues.append(Issue("executor.kind", "a race decides with isolaw at work", "scripts", "another kind"))
     if issues:
         raise SpecError(list({str(issue): issue for issue in issues}.values()))
     existing, damaged = store.specs() if store.exists else ({}, {})

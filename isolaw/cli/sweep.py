@@ -45,7 +45,9 @@ _KEYS = {
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="Number of runs at a time.  [default here: one for each core]"
 )
-@click.option("--executor", help="Where runs execute: processes, inline, ray, slurm (docs/cluster.md).")
+@click.option(
+    "--executor", help="Where runs execute: processes, inline, ray, slurm, scripts (docs/cluster.md)."
+)
 @click.option("--ray-address", metavar="ADDRESS", help="Address of an existing Ray cluster, or auto.")
 @click.option(
     "--machine", metavar="GPU:COUNT",
@@ -88,8 +90,8 @@ def sweep(
         return _recipe_check(file, settings, out, dry_run, as_json, more)
     spec, written = _spec(file, out, settings)
     cards = _cards(more["machine"], spec, dry_run)
-    if more["cost"] is not None and (spec.sweep.backend != "real" or not dry_run):
-        raise click.UsageError("--cost requires --dry-run and backend real")
+    if more["cost"] is not None and (spec.sweep.backend not in ("real", "command") or not dry_run):
+        raise click.UsageError("--cost requires --dry-run and backend real or command")
     try:
         with executors.planned_for(cards, spec.executor, spec.sweep.backend):
             plan = engine.plan(spec, out, whole_directory=file is None and not settings)
@@ -145,6 +147,8 @@ def sweep(
     if stopped:
         raise KeyboardInterrupt
     left = engine.plan(plan.spec, out).todo
+    if plan.spec.executor.kind == "scripts" and not state["failed"]:
+        return 0
     return 0 if not left else 3 if state["done"] else 1
 
 

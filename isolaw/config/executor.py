@@ -80,10 +80,10 @@ class ExecutorSection(Section):
     machines like this one). For Ray, ``address`` is the cluster's, and ``shared`` says whether its machines
     see the sweep's directory (default: isolaw tries). For SLURM there are ``time`` in minutes, ``partition``,
     more ``sbatch`` options, lines of ``setup`` before the command, and ``cluster = "local"``, which runs
-    the same jobs on this machine.
+    the same jobs on this machine. `scripts` writes scripts for others to execute.
     """
 
-    kind: Literal["inline", "processes", "ray", "slurm"] = "processes"
+    kind: Literal["inline", "processes", "ray", "slurm", "scripts"] = "processes"
     jobs: Count | None = None
     max_rollouts: Count | None = None
     max_gpus: Count | None = None

@@ -91,6 +91,8 @@ def check(chosen: ExecutorSection, runs: Sequence[RunSpec]) -> list[Issue]:
 
     if chosen.nodes > 1 and (package is None or chosen.cluster == "local"):
         refuse("nodes", "1; more with executor.kind = 'ray' or 'slurm'")
+    if chosen.kind == "scripts" and any(run.backend != "command" for run in runs):
+        refuse("kind", "processes, inline, ray or slurm; scripts train with backend command")
     for run in runs:
         each, processes = resources(chosen, run), backends.get(run.backend).needs(run).processes
         if processes % chosen.nodes:
@@ -150,6 +152,8 @@ def order(directory: Path, runs: Sequence[RunSpec]) -> list[RunSpec]:
 
 def limits(chosen: ExecutorSection, run: RunSpec) -> ExecutorSection:
     """Return the executor's limits with the defaults of its kind."""
+    if chosen.kind == "scripts":  # the limits are those of whoever executes them
+        return ExecutorSection(kind=chosen.kind, retries=0)
     jobs = chosen.jobs
     if chosen.kind == "processes" and jobs is None:
         jobs = backends.get(run.backend).jobs(run)

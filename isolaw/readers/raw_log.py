@@ -71,20 +71,21 @@ class RawLog:
         index = len(self.step)
         self.step.append(step)
         self.wall_s.append(wall_s)
+        known, finite = self.series, math.isfinite  # this loop is most of what reading takes
         for key, value in values.items():
-            found = number(value)
+            found = value if type(value) is float else number(value)
             if found is None:
                 continue  # text, a list: not a curve
-            if not math.isfinite(found):
+            if not finite(found):
                 self.dropped["values that are not finite"] += 1
                 continue
-            series = self.series.get(key)
+            series = known.get(key)
             if series is None:
                 if len(key) > limits.LONGEST_NAME:
                     self.dropped[f"values of names longer than {limits.LONGEST_NAME:,} characters"] += 1
                     continue
                 self.held.names += 1
-                series = self.series[key] = Series()
+                series = known[key] = Series()
             series.record.append(index)
             series.value.append(found)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from isolaw.backends.base import Backend, Checkpoint, Needs, RunContext
@@ -90,6 +91,44 @@ class Command(Backend):
 
 
 BACKEND = Command()
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether a script has trained the run with this folder to its end."""
+    from isolaw.backends.command.training import ENDED
+
+    return any(folder.glob(f"*/{ENDED}"))
+
+
+def script(spec: RunSpec, folder: Path) -> tuple[Path, Callable[[str], list[str]]]:
+    """Return where a run goes on, and what gives the lines of a script that trains it.
+
+    They take that place's path, below the script's ``$sweep``, and leave it in ``$out``.
+    """
+    from isolaw.backends.command import training
+
+    options = CommandOptions.of(spec)
+    out, done, checkpoint = training.place(folder, options)
+    (out / training.BEGUN).unlink(missing_ok=True)
+    here = "@isolaw-out@"  # in place of a path that is known where the script runs
+    resume = checkpoint and here + checkpoint.removeprefix(str(out))
+    command = template.command_of(options, template.values_of(spec, options, here, resume, done))
+
+    def lines(where: str) -> list[str]:
+        name = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
+        return [
+            f"# {name}: {spec.steps:,} steps",
+            f"begin {shlex.quote(where)} {shlex.quote(options.folder or '.')}",
+            *(f"export {key}={_quoted(value, here)}" for key, value in command.environment.items()),
+            " ".join(_quoted(word, here) for word in command.words) + ' >>"$out/output" 2>&1',
+        ]
+
+    return out, lines
+
+
+def _quoted(word: str, here: str) -> str:
+    """Return a shell's word in which ``here`` is the variable ``out``."""
+    return '"$out"'.join(shlex.quote(part) if part else "" for part in word.split(here)) or "''"
 
 
 def preview(spec: RunSpec, folder: Path) -> dict[str, object]:

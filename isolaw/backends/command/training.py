@@ -43,6 +43,7 @@ from isolaw.readers.resolve import ASSUMED
 FIRST = "0"  # the folder of the first start
 COMMAND = "command.sh"  # the file with the commands that were started
 OUTPUT = "output"  # that with what they printed
+BEGUN, ENDED = "begun", "ended"  # of a script (`isolaw.executors.scripts`): it began, its command made all
 _OUTPUT = 64 * 2**20  # bytes of it that are kept, twice
 _LAST_LINES, _LONGEST_LINE = 20, 300
 _POLLING_S = 0.25
@@ -63,11 +64,21 @@ def train(spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         except Exception as error:
             raise UnreadableState(ctx.state, error) from error
     assert ctx.folder is not None
-    out, at, checkpoint = _place(ctx.folder.absolute(), options, ctx.state, done)
+    out, at, checkpoint = place(ctx.folder.absolute(), options, ctx.state, done)
+    ended = out / ENDED
+    if ended.exists():
+        at = spec.steps
     values = template.values_of(spec, options, str(out), checkpoint, at)
     log = Following(_log(options, out, values), _reader(options), at)
     pace = _Pace(spec, out, options, done)
     yield from pace.checkpoints(log, final=True, whole=at)
+    if ended.exists():
+        ended.unlink()
+        _compare(spec, log)
+        if pace.done < spec.steps:
+            raise RunError(
+                f"{out}: trained by a script, and ended after {pace.done:,} of {spec.steps:,} steps"
+            )
     if pace.done >= spec.steps:
         return
     _announce(command := template.command_of(options, values), options, out)
@@ -195,7 +206,9 @@ def _as_regex(pattern: str) -> str:
     return "[^/]*".join(map(re.escape, pattern.split("*")))
 
 
-def _place(folder: Path, options: CommandOptions, state: Path | None, done: int) -> tuple[Path, int, str]:
+def place(
+    folder: Path, options: CommandOptions, state: Path | None = None, done: int = -1
+) -> tuple[Path, int, str]:
     """Return the folder in which to train, the updates made there, and the checkpoint to continue from."""
     numbers = (
         sorted(int(own.name) for own in folder.iterdir() if own.name.isdecimal()) if folder.is_dir() else []
@@ -205,7 +218,9 @@ def _place(folder: Path, options: CommandOptions, state: Path | None, done: int)
     if state is not None and at < done:
         error = RunError(f"{last or folder} has no checkpoint of the trainer from step {done:,}")
         raise UnreadableState(state, error)
-    if last is None or not at:
+    if last is not None and (last / ENDED).exists():
+        return last, at, checkpoint
+    if last is None or (not at and any(last.iterdir())):
         last = folder / (str(numbers[-1] + 1) if numbers else FIRST)
         last.mkdir(parents=True)
     return last, at, checkpoint

@@ -114,7 +114,7 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
     values = record.get("data") if "step" in record else None
     if type(values) is not dict:
         values = {key: value for key, value in record.items() if key != "step"}
-    return dict(_joined(values)) if any(type(value) is dict for value in values.values()) else values
+    return dict(_joined(values)) if dict in map(type, values.values()) else values
 
 
 def _joined(values: dict[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,103 @@
+"""The executor `scripts`: runs that others start, on machines where isolaw is not.
+
+``DIR/scripts`` gets ``run.sh``, which trains the run of a number, and the same as an array of SLURM jobs
+(``slurm.sh``) and as a SkyPilot task (``sky.yaml``). They find the sweep's folder by their own place, so that
+it can be copied to a cluster and back. The same command then takes in what has been trained, and writes the
+scripts for what is left. Only the command backend has such runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from isolaw.backends import command
+from isolaw.config import ExecutorSection
+from isolaw.executors import Resources
+from isolaw.executors.base import Event, execute
+from isolaw.executors.waiting import Waiting
+from isolaw.store import SweepStore
+
+_RUN = """\
+#!/bin/sh
+# Trains one run of {runs}: sh run.sh NUMBER
+set -eu
+sweep=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd)
+begin() {{
+  out=$sweep/$1
+  if [ -e "$out/begun" ]; then
+    echo "$out: begun already; isolaw sweep writes the script that continues it" >&2
+    exit 1
+  fi
+  mkdir -p "$out"
+  : >"$out/begun"
+  cd "${{ISOLAW_FOLDER:-$2}}"
+}}
+case ${{1-}} in
+{cases}
+*) echo "usage: sh run.sh NUMBER, from 1 to {runs}" >&2; exit 2 ;;
+esac
+: >"$out/ended"
+"""
+_SLURM = """\
+#!/bin/sh
+# sbatch {name}, in this folder: a job for each run
+#SBATCH --array=1-{runs}{at_a_time}
+#SBATCH --time={minutes}
+#SBATCH --cpus-per-task={cpus}
+{more}{setup}
+sh run.sh "$SLURM_ARRAY_TASK_ID"
+"""
+_SKY = """\
+# for i in $(seq {runs}); do sky launch -y sky.yaml --env NUMBER=$i; done, in this folder
+# Choose the GPU, and make the sweep's folder one that all machines see, or fetch it afterwards.
+name: isolaw
+resources:
+  cpus: {cpus}+
+{gpus}envs:
+  NUMBER: 1
+workdir: ..
+run: |
+  sh scripts/run.sh $NUMBER
+"""
+
+
+def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resources) -> Iterator[Event]:
+    """Take in the runs that a script has trained, and write scripts for the others."""
+    store, left = SweepStore(directory.absolute()), []
+    while run_id := waiting.next():
+        if command.is_trained(store.run(run_id).out):
+            for event in execute(directory, run_id):
+                yield from waiting.settle(event)
+        else:
+            left.append(store.run(run_id).read_spec())
+    folder = store.directory / "scripts"
+    folder.mkdir(exist_ok=True)
+    cases = []
+    for number, spec in enumerate(left, 1):
+        out, lines = command.script(spec, store.run(spec.run_id).out)
+        where = out.relative_to(store.directory)
+        cases.append("\n".join([f"{number})", *(f"  {line}" for line in lines(str(where))), "  ;;"]))
+    texts = {"run.sh": _RUN.format(runs=len(left), cases="\n".join(cases))}
+    more = [f"#SBATCH --gpus-per-node={each.gpus}"] * bool(each.gpus)
+    more += [f"#SBATCH --partition={chosen.partition}"] * bool(chosen.partition)
+    more += [f"#SBATCH --{key}={value}" for key, value in chosen.sbatch.items()]
+    texts["slurm.sh"] = _SLURM.format(
+        name="slurm.sh",
+        runs=len(left),
+        at_a_time=f"%{chosen.jobs}" if chosen.jobs else "",
+        minutes=round(chosen.time),
+        cpus=each.cpus,
+        more="".join(f"{line}\n" for line in more),
+        setup="".join(f"{line}\n" for line in chosen.setup),
+    )
+    gpus = f"  accelerators: H100:{each.gpus}\n" if each.gpus else ""
+    texts["sky.yaml"] = _SKY.format(runs=len(left), cpus=each.cpus, gpus=gpus)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    if left:
+        cause = (
+            f"{folder} has scripts for {len(left)} of the runs (sh run.sh 1, say); once they have trained, "
+            "the same command takes them in"
+        )
+        yield Event("", "warning", cause=cause)
