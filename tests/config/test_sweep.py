@@ -364,7 +364,7 @@ def test_what_an_option_sets_is_not_looked_for_in_the_file(isolaw, tmp_path: Pat
         "  - sweep.seeds (set by an option): found 0; "
         "expected a number of seeds from 1 to 10,000, or a list of seeds",
         "  - executor.kind (set by an option): found 'slrum'; "
-        "expected 'inline', 'processes', 'ray' or 'slurm'",
+        "expected 'inline', 'processes', 'ray', 'slurm' or 'scripts'",
     ]
     code, _, err = isolaw("sweep", file, "--out", tmp_path / "out", "--set", f"real.model={tmp_path}/gone")
     assert code == 2

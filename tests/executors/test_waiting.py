@@ -165,7 +165,7 @@ def test_a_run_that_is_nearly_done_is_short(tmp_path: Path, tiny) -> None:
         ({"kind": "slurm", "sbatch": {"a\nrm": "b"}}, "sbatch: found {'a\\nrm': 'b'}; expected names of"),
         ({"kind": "slurm", "sbatch": {"job-name": "b"}}, "sbatch: found {'job-name': 'b'}; expected other"),
         ({"kind": "slurm", "time": "soon"}, "time: found 'soon'; expected minutes, or a time as"),
-        ({"kind": "rya"}, "kind: found 'rya'; expected 'inline', 'processes', 'ray' or 'slurm'"),
+        ({"kind": "rya"}, "kind: found 'rya'; expected 'inline', 'processes', 'ray', 'slurm' or 'scripts'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_it_begins(tmp_path: Path, tiny, section, words: str) -> None:
