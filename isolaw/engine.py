@@ -98,7 +98,8 @@ def execute(
     store = SweepStore(out)
     store.claim()
     if planned.todo:
-        executors.reach(planned.spec.executor)
+        left = set(planned.todo)
+        executors.reach(planned.spec.executor, next(run for run in planned.runs if run.run_id in left))
     with store.lock():
         store.write_spec(planned.spec, written)
         if planned.recorded is not None:

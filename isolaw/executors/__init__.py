@@ -23,6 +23,7 @@ from isolaw.config import ExecutorSection, RunSpec
 from isolaw.errors import Issue, SpecError
 from isolaw.executors.base import Event
 from isolaw.executors.waiting import Waiting
+from isolaw.machine import visible_gpus
 from isolaw.store import SweepStore
 
 if TYPE_CHECKING:
@@ -111,8 +112,16 @@ def idle(chosen: ExecutorSection) -> list[str]:
     return [f"executor.{key}" for key in others if getattr(chosen, key) != getattr(plain, key)]
 
 
-def reach(chosen: ExecutorSection) -> None:
-    """Raise `SpecError` where this machine cannot reach the cluster, before isolaw writes anything."""
+def reach(chosen: ExecutorSection, run: RunSpec) -> None:
+    """Raise `SpecError` where this machine cannot reach the cluster, before isolaw writes anything.
+
+    Nor has it, without a cluster, fewer GPUs than a run of somebody else's trainer takes.
+    """
+    if chosen.kind in ("inline", "processes") and run.backend == "command":
+        gpus, there = resources(chosen, run).gpus, len(visible_gpus())
+        if gpus > there:
+            accepted = f"at most {there}, the GPUs that are free on this machine; or another executor.kind"
+            raise SpecError([Issue("command.gpus", found=gpus, accepted=accepted)])
     if chosen.kind == "slurm" and chosen.cluster != "local":
         missing = [name for name in ("sbatch", "srun", "squeue") if shutil.which(name) is None]
         if missing:

@@ -21,7 +21,7 @@ from isolaw import engine
 from isolaw.backends.command import training
 from isolaw.config import SweepSpec
 from isolaw.config.writing import toml_text
-from isolaw.errors import RunError
+from isolaw.errors import RunError, SpecError
 from isolaw.store import SweepStore
 
 SIMPLE = {"n": (2,), "compute": 160}
@@ -205,3 +205,12 @@ def test_dry_run_prints_what_would_be_started(sweep_of: Callable[..., Any], tmp_
     for own in result["commands"]:
         made = tmp_path / "s" / "runs" / own["run_id"] / "out" / "0" / training.COMMAND
         assert made.read_text() == f"cd {own['folder']}\n{own['line']}\n"
+
+
+def test_gpus_that_are_not_there_are_refused_before_anything_is_written(
+    sweep_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isolaw.executors.visible_gpus", lambda: ["0"])
+    with pytest.raises(SpecError, match=r"command\.gpus: found 2; expected at most 1"):
+        engine.sweep(sweep_of(**SIMPLE, gpus=2), tmp_path / "s")
+    assert not (tmp_path / "s").exists()
