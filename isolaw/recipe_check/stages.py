@@ -150,7 +150,7 @@ def setup(spec: SweepSpec) -> Setup:
     if spec.sweep.backend == "replay":
         accepted = "a backend that makes runs: isolaw fit --retune lr finds the lr of runs that exist"
         issues.append(Issue("sweep.backend", found="replay", accepted=accepted))
-    if spec.design.metric not in spec.evaluation.metrics:
+    if spec.design.metric not in spec.evaluation.metrics and spec.sweep.backend != "command":
         issues.append(
             Issue("design.metric", found=spec.design.metric, accepted=", ".join(spec.evaluation.metrics))
         )

@@ -186,10 +186,17 @@ def test_a_race_extends_and_drops(sweep_of: Callable[..., Any], tmp_path: Path) 
     data = sweep_of("pause=0", compute=1920, n=(2, 4, 8, 16))
     data["sweep"]["seeds"] = [0, 1]
     data["design"] = {"kind": "race", "spend": 0.9, "metric": "avg@4"}
-    data["evaluation"] = {"metrics": ["avg@4"]}
     runs = engine.sweep(data, tmp_path / "s")
     assert 0 < len(runs) <= 8
     assert SweepStore(tmp_path / "s").exists
+
+
+def test_a_race_compares_what_the_trainer_logs(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
+    data = sweep_of(compute=1920, n=(2, 4, 8, 16)) | {
+        "design": {"kind": "race", "metric": "score", "spend": 0.9}
+    }
+    data["sweep"]["seeds"] = [0, 1]
+    assert engine.plan(SweepSpec.parse(data), tmp_path / "s").adaptive is not None
 
 
 def test_dry_run_prints_what_would_be_started(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
