@@ -41,11 +41,12 @@ def values_of(
 ) -> dict[str, str]:
     """Return the placeholders' values; a key of the recipe that the sweep leaves open has none.
 
-    ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the horizon that the sweep
-    began with into ``evaluation.points`` parts, so that a longer horizon leaves it as it is.
+    ``resume`` is the checkpoint, which has ``done`` updates. ``every`` divides the run's horizon into
+    ``evaluation.points`` parts, at most the one that the sweep began with: a longer one leaves it as it is,
+    and a race, which begins with shorter runs, has as many points of these.
     ``micro_batch · accumulation · max(gpus, 1) = B``.
     """
-    end = spec.evaluation.end or spec.compute
+    end = min(spec.evaluation.end or spec.compute, spec.compute)
     micro_batch, accumulation = _passes(spec, options)
     values = {
         "B_p": spec.problems_per_batch,
