@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
@@ -21,7 +23,11 @@ class Destination(click.Path):
         """Return the path; raise `DataError` inside what belongs to a sweep."""
         from isolaw.files import check_destination
 
-        check_destination(value)
+        with contextlib.suppress(
+            OSError, RuntimeError, ValueError
+        ):  # which the command reports with the rest
+            Path(value).resolve().exists()
+            check_destination(value)
         return super().convert(value, param, ctx)
 
 
