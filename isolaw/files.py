@@ -20,7 +20,7 @@ from isolaw.errors import DataError
 SWEEP_ENTRIES = frozenset(
     {
         *("sweep.json", "sweep.toml", "points.parquet", "problems.parquet", "recorded.parquet"),
-        *("decisions.jsonl", "states.json", "lock", "clock", "runs", "slurm"),
+        *("decisions.jsonl", "states.json", "lock", "clock", "runs", "slurm", "scripts"),
         *("tensorboard", "wandb", "mlruns"),
     }
 )

@@ -113,9 +113,9 @@ def idle(chosen: ExecutorSection) -> list[str]:
 
 
 def reach(chosen: ExecutorSection, run: RunSpec) -> None:
-    """Raise `SpecError` where this machine cannot reach the cluster, before isolaw writes anything.
+    """Raise `SpecError` before isolaw writes anything, where ``run`` cannot execute.
 
-    Nor has it, without a cluster, fewer GPUs than a run of somebody else's trainer takes.
+    This machine does not reach the cluster, or, where runs execute here, lacks the GPUs of ``command.gpus``.
     """
     if chosen.kind in ("inline", "processes") and run.backend == "command":
         gpus, there = resources(chosen, run).gpus, len(visible_gpus())

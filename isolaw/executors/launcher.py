@@ -7,8 +7,7 @@ order of machines.
 Who can reach what: the engine's port takes only those who send the run's secret, which is in the processes'
 environment. On one machine nothing listens beyond loopback, and the processes find each other by a file in a
 folder of the user's own. On several machines they find each other by a store of torch's at the first
-machine's address, which has no secret (docs/cluster.md). The processes
-exchange objects by torch's collectives, which unpickle: who takes the place of one runs code in the others.
+machine's address, which has no secret (docs/cluster.md). They exchange JSON, no pickles (`process_group`).
 """
 
 from __future__ import annotations

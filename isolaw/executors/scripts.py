@@ -35,13 +35,13 @@ begin() {{
 }}
 case ${{1-}} in
 {cases}
-*) echo "usage: sh run.sh NUMBER, from 1 to {runs}" >&2; exit 2 ;;
+*) echo "usage: sh run.sh NUMBER, of {runs} runs" >&2; exit 2 ;;
 esac
 : >"$out/ended"
 """
 _SLURM = """\
 #!/bin/sh
-# sbatch {name}, in this folder: a job for each run
+# sbatch slurm.sh, in this folder: a job for each run
 #SBATCH --array=1-{runs}{at_a_time}
 #SBATCH --time={minutes}
 #SBATCH --cpus-per-task={cpus}
@@ -71,19 +71,20 @@ def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resour
                 yield from waiting.settle(event)
         else:
             left.append(store.run(run_id).read_spec())
-    folder = store.directory / "scripts"
-    folder.mkdir(exist_ok=True)
+    folder = store.root.folder("scripts", make=True)
     cases = []
     for number, spec in enumerate(left, 1):
-        out, lines = command.script(spec, store.run(spec.run_id).out)
-        where = out.relative_to(store.directory)
-        cases.append("\n".join([f"{number})", *(f"  {line}" for line in lines(str(where))), "  ;;"]))
-    texts = {"run.sh": _RUN.format(runs=len(left), cases="\n".join(cases))}
+        lines = command.script(spec, store.run(spec.run_id).out, store.directory)
+        cases.append("\n".join([f"{number})", *(f"  {line}" for line in lines), "  ;;"]))
+    folder.write("run.sh", _RUN.format(runs=len(left), cases="\n".join(cases)).encode())
+    if not left:  # the script says so, and the others would start nothing
+        folder.remove("slurm.sh")
+        folder.remove("sky.yaml")
+        return
     more = [f"#SBATCH --gpus-per-node={each.gpus}"] * bool(each.gpus)
     more += [f"#SBATCH --partition={chosen.partition}"] * bool(chosen.partition)
     more += [f"#SBATCH --{key}={value}" for key, value in chosen.sbatch.items()]
-    texts["slurm.sh"] = _SLURM.format(
-        name="slurm.sh",
+    array = _SLURM.format(
         runs=len(left),
         at_a_time=f"%{chosen.jobs}" if chosen.jobs else "",
         minutes=round(chosen.time),
@@ -91,13 +92,11 @@ def run(directory: Path, waiting: Waiting, chosen: ExecutorSection, each: Resour
         more="".join(f"{line}\n" for line in more),
         setup="".join(f"{line}\n" for line in chosen.setup),
     )
+    folder.write("slurm.sh", array.encode())
     gpus = f"  accelerators: H100:{each.gpus}\n" if each.gpus else ""
-    texts["sky.yaml"] = _SKY.format(runs=len(left), cpus=each.cpus, gpus=gpus)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    if left:
-        cause = (
-            f"{folder} has scripts for {len(left)} of the runs (sh run.sh 1, say); once they have trained, "
-            "the same command takes them in"
-        )
-        yield Event("", "warning", cause=cause)
+    folder.write("sky.yaml", _SKY.format(runs=len(left), cpus=each.cpus, gpus=gpus).encode())
+    cause = (
+        f"{folder.path} has scripts for {len(left)} of the runs (sh run.sh 1, say); once they have trained, "
+        "the same command takes them in"
+    )
+    yield Event("", "warning", cause=cause)

@@ -34,7 +34,7 @@ _FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, WHERE, locks.NAM
 # All that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN: dict[str, Kind] = {
     **dict.fromkeys(_FILES, "file"),
-    **dict.fromkeys((check.RUNS, "slurm", "tensorboard", "wandb", "mlruns"), "folder"),
+    **dict.fromkeys((check.RUNS, "slurm", "scripts", "tensorboard", "wandb", "mlruns"), "folder"),
 }
 _WRITTEN_HERE = (*_FILES, locks.CLOCK)
 _LAST_SYNC_S = 5.0

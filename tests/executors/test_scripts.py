@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from isolaw import engine
 from isolaw.config import SweepSpec
-from isolaw.errors import SpecError
+from isolaw.errors import SpecError, StoreError
 
 TRAINER = """
 import json, os
@@ -83,6 +84,32 @@ def test_a_sweep_is_trained_elsewhere_and_taken_in(data: dict[str, Any], tmp_pat
         own = table[(table["rollouts_per_problem"] == n) & (table["metric"] == "reward")]
         assert own["step"].tolist() == [*range(1, steps + 1)]
         assert own["value"].tolist() == [step / (steps + n) for step in range(1, steps + 1)]
+
+
+def test_a_shell_gets_the_place_as_one_word(data: dict[str, Any], tmp_path: Path) -> None:
+    out, away = tmp_path / "s", tmp_path / 'it\'s $HOME "here"'
+    line = f"test -d {{out}} && {shlex.quote(sys.executable)} train.py && echo {{out}} {{n}} >{{out}}/said"
+    data["command"] |= {"run": line, "shell": True}
+    emit(data, out)
+    shutil.move(out, away)
+    assert train(away, 1) == train(away, 2) == 0
+    said = sorted(path.read_text() for path in away.glob("runs/*/out/0/said"))
+    assert [text.startswith(str(away)) for text in said] == [True, True]
+    shutil.move(away, out)
+    assert emit(data, out).count("done") == 2
+    assert not (out / "scripts/slurm.sh").exists()  # nothing is left
+    assert train(out, 1) == 2
+
+
+def test_no_link_is_followed(data: dict[str, Any], tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    emit(data, tmp_path / "s")
+    shutil.rmtree(tmp_path / "s/scripts")
+    (tmp_path / "s/scripts").symlink_to(mine)
+    with pytest.raises(StoreError, match="scripts"):
+        emit(data, tmp_path / "s")
+    assert list(mine.iterdir()) == []
 
 
 def test_a_script_does_not_begin_twice(data: dict[str, Any], tmp_path: Path) -> None:

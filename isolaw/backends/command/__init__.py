@@ -10,7 +10,7 @@ import hashlib
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from isolaw.backends.base import Backend, Checkpoint, Needs, RunContext
@@ -100,35 +100,36 @@ def is_trained(folder: Path) -> bool:
     return any(folder.glob(f"*/{ENDED}"))
 
 
-def script(spec: RunSpec, folder: Path) -> tuple[Path, Callable[[str], list[str]]]:
-    """Return where a run goes on, and what gives the lines of a script that trains it.
+def script(spec: RunSpec, folder: Path, sweep: Path) -> list[str]:
+    """Return the lines of a script that trains a run, wherever the sweep's folder is then.
 
-    They take that place's path, below the script's ``$sweep``, and leave it in ``$out``.
+    Its ``begin PLACE FOLDER`` makes ``$out`` of the place below the sweep in which the run goes on.
     """
     from isolaw.backends.command import training
 
     options = CommandOptions.of(spec)
     out, done, checkpoint = training.place(folder, options)
     (out / training.BEGUN).unlink(missing_ok=True)
-    here = "@isolaw-out@"  # in place of a path that is known where the script runs
+    here = "@isolaw-out@"  # stands for $out in words that are quoted only then
+
+    def quoted(word: str) -> str:
+        return '"$ISOLAW_OUT"'.join(shlex.quote(part) if part else "" for part in word.split(here)) or "''"
+
     resume = checkpoint and here + checkpoint.removeprefix(str(out))
-    command = template.command_of(options, template.values_of(spec, options, here, resume, done))
-
-    def lines(where: str) -> list[str]:
-        name = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
-        return [
-            f"# {name}: {spec.steps:,} steps",
-            f"begin {shlex.quote(where)} {shlex.quote(options.folder or '.')}",
-            *(f"export {key}={_quoted(value, here)}" for key, value in command.environment.items()),
-            " ".join(_quoted(word, here) for word in command.words) + ' >>"$out/output" 2>&1',
-        ]
-
-    return out, lines
+    values = template.values_of(spec, options, here, resume, done)
+    command = template.command_of(options, values, quoted)
+    environment = {key: value for key, value in command.environment.items() if key != "ISOLAW_OUT"}
+    return [
+        f"# {_name(spec)}: {spec.steps:,} steps",
+        f"begin {shlex.quote(str(out.relative_to(sweep)))} {shlex.quote(options.folder or '.')}",
+        'export ISOLAW_OUT="$out"',
+        *(f"export {key}={quoted(value)}" for key, value in environment.items()),
+        f'{" ".join(map(quoted, command.words))} >>"$out/{training.OUTPUT}" 2>&1',
+    ]
 
 
-def _quoted(word: str, here: str) -> str:
-    """Return a shell's word in which ``here`` is the variable ``out``."""
-    return '"$out"'.join(shlex.quote(part) if part else "" for part in word.split(here)) or "''"
+def _name(spec: RunSpec) -> str:
+    return f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
 
 
 def preview(spec: RunSpec, folder: Path) -> dict[str, object]:
@@ -137,10 +138,9 @@ def preview(spec: RunSpec, folder: Path) -> dict[str, object]:
 
     options = CommandOptions.of(spec)
     command = template.command_of(options, template.values_of(spec, options, str(folder / FIRST)))
-    name = f"B_p = {spec.problems_per_batch}, n = {spec.rollouts_per_problem}, seed {spec.seed}"
     return {
         "run_id": spec.run_id,
-        "run": f"{name}: {spec.steps:,} steps",
+        "run": f"{_name(spec)}: {spec.steps:,} steps",
         "folder": options.folder,
         "words": list(command.words),
         "environment": dict(command.environment),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from isolaw.backends.command.options import CommandOptions
@@ -76,7 +76,9 @@ def _passes(spec: RunSpec, options: CommandOptions) -> tuple[int | None, int | N
     return (size, share // size) if share % size == 0 else (None, None)
 
 
-def command_of(options: CommandOptions, values: Mapping[str, str]) -> Command:
+def command_of(
+    options: CommandOptions, values: Mapping[str, str], quote: Callable[[str], str] = shlex.quote
+) -> Command:
     """Return the command of a run with these values of its placeholders.
 
     They become whole words or parts of one, whatever they hold; a line for a shell gets them quoted.
@@ -91,10 +93,9 @@ def command_of(options: CommandOptions, values: Mapping[str, str]) -> Command:
     if options.shell:
         assert isinstance(options.run, str)
         line = options.run if _SETTINGS in options.run or not settings else f"{options.run} {_SETTINGS}"
-        quoted = {name: shlex.quote(value) for name, value in values.items()}
-        return Command(
-            ("/bin/sh", "-c", fill(line, {**quoted, "settings": shlex.join(settings)})), environment
-        )
+        quoted = {name: quote(value) for name, value in values.items()}
+        quoted["settings"] = " ".join(map(quote, settings))
+        return Command(("/bin/sh", "-c", fill(line, quoted)), environment)
     words = words_of(options)
     if settings and _SETTINGS not in words:
         words.append(_SETTINGS)
@@ -127,10 +128,10 @@ def issues_of(spec: RunSpec, options: CommandOptions) -> list[Issue]:
     if not words or not words[0].strip():
         return [Issue("command.run", found=options.run, accepted="a command that trains")]
     out += _issues_of_settings(spec, options, values)
-    if options.adapter and not options.shell:
-        words = [word for word in words if word != _SETTINGS]
-    if options.adapter:
+    if options.adapter and options.shell:
         values["settings"] = ""
+    elif options.adapter:
+        words = [word for word in words if word != _SETTINGS]  # a word of its own
     if options.shell and not isinstance(options.run, str):
         out.append(Issue("command.shell", "a shell takes one line", options.run, "command.run as a line"))
     for key, texts in {"run": words, "log": [options.log or ""]}.items():

@@ -63,6 +63,19 @@ def settings(spec: RunSpec, checkpoint: str = "", done: int = 0) -> list[str]:
     return list(command(spec, checkpoint, done).words[2:])
 
 
+_TRAINER = {  # of Hugging Face's Trainer
+    "num_generations": 8,
+    "gradient_accumulation_steps": 12,
+    "per_device_train_batch_size": 8,
+    "num_iterations": 1,
+    "max_steps": 50,
+    "save_steps": 10,
+    "seed": 7,
+    "learning_rate": 3e-6,
+    "temperature": 0.7,
+    "max_completion_length": 99,
+    "output_dir": "/out",
+}
 # What the parser has to have understood: names of the framework, with values of the run.
 UNDERSTOOD: dict[str, dict[str, Any]] = {
     "veRL": {
@@ -80,22 +93,8 @@ UNDERSTOOD: dict[str, dict[str, Any]] = {
         "trainer.default_local_dir": "/out",
         "trainer.resume_mode": "disable",
     },
-    "TRL": {
-        "num_generations": 8,
-        "generation_batch_size": 96,
-        "steps_per_generation": 12,
-        "gradient_accumulation_steps": 12,
-        "per_device_train_batch_size": 8,
-        "num_iterations": 1,
-        "max_steps": 50,
-        "save_steps": 10,
-        "seed": 7,
-        "learning_rate": 3e-6,
-        "temperature": 0.7,
-        "max_completion_length": 99,
-        "output_dir": "/out",
-        "resume_from_checkpoint": None,
-    },
+    "TRL": _TRAINER
+    | {"generation_batch_size": 96, "steps_per_generation": 12, "resume_from_checkpoint": None},
     "OpenRLHF": {
         "rollout.batch_size": 12,
         "rollout.n_samples_per_prompt": 8,
@@ -123,22 +122,8 @@ UNDERSTOOD: dict[str, dict[str, Any]] = {
         "generator.sampling_params.max_generate_length": 99,
         "trainer.resume_mode": "none",
     },
-    "ms-swift": {
-        "num_generations": 8,
-        "gradient_accumulation_steps": 12,
-        "per_device_train_batch_size": 8,
-        "num_iterations": 1,
-        "max_steps": 50,
-        "save_steps": 10,
-        "seed": 7,
-        "learning_rate": 3e-6,
-        "temperature": 0.7,
-        "max_completion_length": 99,
-        "output_dir": "/out",
-        "add_version": False,
-        "steps_per_generation": None,
-        "generation_batch_size": None,
-    },
+    "ms-swift": _TRAINER
+    | {"add_version": False, "steps_per_generation": None, "generation_batch_size": None},
 }
 RESUMED: dict[str, dict[str, Any]] = {
     "veRL": {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/out/global_step_20"},
@@ -249,6 +234,7 @@ def test_a_setting_of_the_commands_own_stays() -> None:
         ({"run": f"{sys.executable} train.py --num_generations=4"}, "isolaw sets num_generations"),
         ({"recipe": {"staleness": 3}}, "no setting of TRL for it; pass {staleness} on in command.run"),
         ({"recipe": {"minibatches": 2}}, "no setting of TRL for it; pass {minibatches} on"),
+        ({"run": f"{sys.executable} x{{settings}}"}, "{settings}"),
         ({"gpus": 7}, "B_p = 12, n = 8: 96 rollouts on 7 devices"),
         ({"micro_batch": 7}, "96 rollouts on 1 device, in passes of 7"),
         ({"framework": "tlr"}, "TRL"),
