@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -20,7 +21,7 @@ from isolaw.readers.containers.printed_config import PrintedConfig
 from isolaw.readers.raw_log import HEAD, Container, RawLog, number
 from isolaw.readers.text_lines import LONGEST, clean, is_text, lines, unprefixed
 
-_STEP = re.compile(r"(?<![A-Za-z_/.@-])step:\s?(\d{1,12}) -(?: |$)")
+_STEP = re.compile(r"step:(?<![A-Za-z_/.@-]step:)\s?(\d{1,12}) -(?: |$)")  # begins with a literal: fast
 # A value with something printed right behind it: "perf/throughput:512.3Training Progress:  10%|".
 _FOLLOWED = re.compile(
     r"([^:]{1,300}):\s?((?:[a-z]{1,10}\.)?[a-z]{1,10}\d{0,3}\([^():]{1,60}\)"
@@ -195,16 +196,23 @@ def _steps(text: str) -> list[tuple[float, str]]:
     ]
 
 
-def _record(items: str) -> tuple[dict[str, str], int]:
+def _record(items: str) -> tuple[dict[str, Any], int]:
     """Return a step's values by key, and how many could not be read; no values if this is no step's line.
 
     >>> _record("actor/lr:1e-06 - val/a - b:c/acc:np.float64(0.5) - x/y:?")
-    ({'actor/lr': '1e-06', 'val/a - b:c/acc': 'np.float64(0.5)'}, 1)
+    ({'actor/lr': 1e-06, 'val/a - b:c/acc': 0.5}, 1)
     """
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {}
     unread = 0
     begun = ""  # of a key that has " - " in it
-    for piece in items.split(" - "):
+    pieces = items.split(" - ")
+    with contextlib.suppress(ValueError):  # nearly always: "key:1.5 - key:2"
+        pairs = [piece.rpartition(":") for piece in pieces]
+        values = {key.strip(): float(text) for key, _, text in pairs}
+        if "" not in values and max(map(len, pieces)) <= 200 and any("/" in key for key in values):
+            return values, 0
+        values = {}
+    for piece in pieces:
         whole = f"{begun} - {piece}" if begun else piece
         found = _item(whole) or _followed(whole)
         begun = "" if found or ":" in whole or len(whole) > _LONGEST_KEY else whole
@@ -217,17 +225,17 @@ def _record(items: str) -> tuple[dict[str, str], int]:
     return (values, unread) if ours else ({}, 0)
 
 
-def _item(piece: str) -> tuple[str, str] | None:
+def _item(piece: str) -> tuple[str, float] | None:
     """Return the key and the number of ``key:number``, else None; the key may hold colons.
 
     >>> _item("val/test_score/a:b:0.5"), _item("actor/loss:tensor(0.5, device='cuda:0')"), _item("critic/sco")
-    (('val/test_score/a:b', '0.5'), ('actor/loss', "tensor(0.5, device='cuda:0')"), None)
+    (('val/test_score/a:b', 0.5), ('actor/loss', 0.5), None)
     """
     if len(piece) > 2 * _LONGEST_KEY:
         return None
     end = piece.rfind(":", 0, piece.find("(")) if piece.rstrip().endswith(")") else piece.rfind(":")
-    key, value = piece[:end].strip(), piece[end + 1 :].strip()
-    return (key, value) if end > 0 and key and number(value) is not None else None
+    key, value = piece[:end].strip(), number(piece[end + 1 :].strip())
+    return (key, value) if end > 0 and key and value is not None else None
 
 
 def _followed(piece: str) -> tuple[str, str] | None:
