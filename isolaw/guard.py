@@ -53,15 +53,20 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def kill_below(pid: int) -> None:
-    """Kill everything below a process, also what starts meanwhile, for at most `LIMIT_S`."""
-    until = time.monotonic() + LIMIT_S
+def kill_below(pid: int, child: int = 0) -> int | None:
+    """Kill everything below a process, also what starts meanwhile, for at most `LIMIT_S`.
+
+    Return the wait status of ``child`` if it ended meanwhile.
+    """
+    until, found = time.monotonic() + LIMIT_S, None
     while (below := descendants(pid)) and time.monotonic() < until:
         for own in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(own, signal.SIGKILL)
-        _reap(0)
+        ended = _reap(child)
+        found = ended if found is None else found
         time.sleep(0.001)
+    return found
 
 
 def set_death_signal() -> None:
@@ -88,9 +93,9 @@ def main(parent: int, command: list[str]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, received.si_signo)
         status = _reap(child)
-    kill_below(guard)
+    ended = kill_below(guard, child)
     if status is None:
-        status = _reap(child)
+        status = _reap(child) if ended is None else ended
     _end_as(signal.SIGKILL if status is None else status)
 
 
