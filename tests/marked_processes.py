@@ -69,5 +69,8 @@ def seen(data: dict[str, Any], folder: Path) -> tuple[set[tuple[str, str]], int]
             found |= listeners(mark)
             most = max(most, sum(1 for _ in marked(mark)))
         assert process.wait(10) == 0, process.stderr.read().decode()[-2000:]
-        assert not [own.cmdline() for own in marked(mark)]  # and nothing is left
+        until = time.monotonic() + 15
+        while left := [own for own in marked(mark) if own.is_running()]:  # nothing is left
+            assert time.monotonic() < until, left
+            time.sleep(0.1)
     return found, most

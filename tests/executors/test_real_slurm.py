@@ -254,8 +254,8 @@ def test_a_time_out(make, spec, truth, held, tmp_path: Path, same) -> None:
     out = tmp_path / "out"
     events = make(spec, out, lambda _: held(out))
     again = [cause for cause in told(events) if "repeated" in cause]
-    # The two at work; on a busy machine the third may have begun, too.
-    assert len([cause for cause in again if "from step" in cause]) in (2, 3)
+    # The two at work; on a busy machine the third may have begun, too, and some may have been told twice.
+    assert 2 <= len([cause for cause in again if "from step" in cause]) <= 6
     assert submitted(out) == 3 + len(again)  # a busy controller is told of, too, and is no new job
     assert engine.status(out)["done"] == 3
     same(SweepStore(out).collect(), truth)

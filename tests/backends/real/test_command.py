@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 @pytest.fixture(params=["trl", "jsonl"])
 def data(request: pytest.FixtureRequest, made: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A sweep of two runs with a trainer."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):  # of earlier tests
+        monkeypatch.delenv(name, raising=False)
     if request.param == "trl":
         if not TRL.is_dir():
             pytest.skip("needs TRL (make trainers)")
