@@ -23,9 +23,8 @@ class Destination(click.Path):
         """Return the path; raise `DataError` inside what belongs to a sweep."""
         from isolaw.files import check_destination
 
-        with contextlib.suppress(
-            OSError, RuntimeError, ValueError
-        ):  # which the command reports with the rest
+        # A path that leads nowhere is the command's to report, with everything else that is wrong.
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
             Path(value).resolve().exists()
             check_destination(value)
         return super().convert(value, param, ctx)

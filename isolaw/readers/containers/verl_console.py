@@ -209,7 +209,7 @@ def _record(items: str) -> tuple[dict[str, Any], int]:
     with contextlib.suppress(ValueError):  # nearly always: "key:1.5 - key:2"
         pairs = [piece.rpartition(":") for piece in pieces]
         values = {key.strip(): float(text) for key, _, text in pairs}
-        if "" not in values and max(map(len, pieces)) <= 200 and any("/" in key for key in values):
+        if "" not in values and max(map(len, pieces)) <= _LONGEST_KEY and any("/" in key for key in values):
             return values, 0
         values = {}
     for piece in pieces:
